@@ -11,7 +11,7 @@ from pathlib import Path
 from autotune.clock import Clock
 from autotune.errors import TrialError
 from autotune.measure.probe import GpuProbe
-from autotune.measure.window import Window, stages_between
+from autotune.measure.window import Window, measure_trial, stages_between
 from autotune.records import Ending, Measurement, Stop, TraineeEvent, Values
 from autotune.search.gpus import busy_remarks, trial_gpus, watched_gpus
 from autotune.search.problem import Problem
@@ -105,13 +105,9 @@ class ProfileTrials:
             trial_exit = problem.trainer.run(self.runner, plan, watch, min(limit_s, self.ends_s))
             window, measurement = request.window_of(folder.path, watch.events), None
             if window is not None:
-                measurement, _ = instruments.measure(
-                    window,
-                    started_s=trial_exit.started_s,
-                    default_samples=None,
-                    filling=False,
-                    stages=stages_between(watch.events, window),
-                )
+                host, gpu = instruments.usage(window, started_s=trial_exit.started_s)
+                stages = stages_between(watch.events, window)
+                measurement = measure_trial(window, started_s=trial_exit.started_s, host=host, gpu=gpu, stages=stages)
         if loss := self.checkpoints.loss("the trial"):
             raise loss
         folder.discard_temporary()

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from autotune.measure.statistics import LEAST_CYCLES, student_t_quantile
+from autotune.measure.statistics import LEAST_CYCLES
 
 Series = NDArray[np.float64]
 """Numbers in the order of time, shape (n,)."""
@@ -134,29 +134,6 @@ _SHORT = 100.0  # autocorrelation times within a series, below which they cannot
 _APART = 0.8  # of the variance of ln pace: normal and uniform noise, divided at its middle, have 0.64 and 0.75
 
 
-class Speed(NamedTuple):
-    """Work over time.
-
-    Attributes:
-        units_per_s: Units of work per second.
-        error: Relative standard error.
-        df: Degrees of freedom of that.
-        skew: Skewness of the mean time: where few steps are much longer, more of them are missing than are too many.
-    """
-
-    units_per_s: float
-    error: float
-    df: float
-    skew: float = 0.0
-
-    @property
-    def ln_interval(self) -> tuple[float, float]:
-        """The 95 % interval of ln speed, less its estimate (Johnson, "Modified t tests", JASA 73, 1978)."""
-        t = student_t_quantile(0.975, self.df)
-        shift = min(t / 2.0, max(0.0, self.skew) / 6.0 * (1.0 + 2.0 * t**2))
-        return -self.error * (t + shift), self.error * (t - shift)
-
-
 class Cycles(NamedTuple):
     """Cycles of steps.
 
@@ -258,22 +235,20 @@ def _slow_start(durations_s: Series, units: Series) -> int:
     return begin
 
 
-def speed_of(durations_s: Series, units: Series, ends: Ends | None) -> Speed:
-    """Return the speed over steps, with its error: from whole cycles where these are known, else from the steps.
+def speed_error(durations_s: Series, units: Series, ends: Ends | None) -> float:
+    """Return the relative standard error of the speed: from whole cycles where these are known, else from the steps.
 
     The error of a ratio is that of the mean of ``duration - pace * work``.
 
     Args:
         ends: Ends of cycles, from 0 to the number of steps; None where there are none.
     """
-    speed = float(units.sum() / durations_s.sum())
+    time_s, pace_s = float(durations_s.sum()), float(durations_s.sum() / units.sum())
     if ends is not None:
         durations_s, units = _sums(durations_s, ends), _sums(units, ends)
-    left = durations_s - units / speed
-    n, time = len(left), _autocorrelation_time(left)
-    variance = float(left @ left) / (n - 1)
-    skew = float((left**3).mean()) / variance**1.5 * math.sqrt(time / n) if variance > 0.0 else 0.0
-    return Speed(speed, math.sqrt(variance * n * time) / float(durations_s.sum()), max(1.0, n / time - 1.0), skew)
+    left = durations_s - units * pace_s
+    n = len(left)
+    return math.sqrt(float(left @ left) / (n - 1) * n * _autocorrelation_time(left)) / time_s
 
 
 def _autocorrelation_time(series: Series) -> float:

@@ -17,7 +17,7 @@ from stat import S_ISREG
 import psutil
 
 from autotune.clock import Clock, Poller, SystemClock
-from autotune.measure.probe import HostUsage, Probe, TrialProcesses
+from autotune.measure.probe import HostUsage, TrialProcesses
 
 # Of one core (the loop around it makes 0.01): where a sample is dear, with hundreds of threads, the next comes later.
 _COST_SHARE = 0.008
@@ -51,7 +51,8 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
     Args:
         root: Folder in which ``proc`` and ``sys`` are mounted.
     """
-    cores = [float(len(os.sched_getaffinity(0))), *cpu_quotas(root)]
+    quotas = (quota for folder in cgroup_folders(root) if (quota := cpu_quota(folder)) is not None)
+    cores = [float(len(os.sched_getaffinity(0))), *quotas]
     memory = [psutil.virtual_memory().total, *memory_limits(root)]
     cpuinfo = (text_of(root / "proc/cpuinfo") or "").splitlines()
     models = [line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")]
@@ -246,22 +247,7 @@ def _carries(pid: int, trial_id: str) -> bool:
         return False
 
 
-_is_a_probe: type[Probe[TrialProcesses, HostUsage]] = HostProbe
-
-
 # Limits that cgroups set to this process: quotas of CPU time, and memory, of the first and the second version.
-
-
-def cpu_quotas(root: Path) -> Iterator[float]:
-    """Yield the limits in cores; a limit of any ancestor binds as well.
-
-    Args:
-        root: Folder in which ``proc`` and ``sys`` are mounted.
-    """
-    for folder in cgroup_folders(root):
-        quota = cpu_quota(folder)
-        if quota is not None:
-            yield quota
 
 
 def cpu_quota(folder: Path) -> float | None:

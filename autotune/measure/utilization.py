@@ -14,7 +14,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from types import MappingProxyType
 
 import numpy as np
 
@@ -83,14 +82,6 @@ class Segment:
     lengths_s: Series
     busy: Series
 
-    def __post_init__(self) -> None:
-        if not len(self.ends_s) == len(self.lengths_s) == len(self.busy):
-            raise ValueError("each driver window needs an end, a length and a busy share")
-        if not (np.all(self.lengths_s > 0.0) and np.all(np.diff(self.ends_s) > 0.0)):
-            raise ValueError("driver windows must have a length and come in order of time")
-        if not np.all((self.busy >= 0.0) & (self.busy <= 1.0)):
-            raise ValueError("a busy share must lie in 0..1")
-
     @classmethod
     def within(cls, t0_s: float, t1_s: float, windows: Iterable[tuple[float, float, float]]) -> "Segment":
         """Return the driver windows that lie wholly in the steady window.
@@ -99,9 +90,6 @@ class Segment:
             t0_s: Start of the steady window.
             t1_s: End of the steady window.
             windows: End, length and busy share of each driver window, in order of time.
-
-        Raises:
-            ValueError: The windows are not in order, or one has no length or a busy share outside 0..1.
         """
         kept = [window for window in windows if window[0] - window[1] >= t0_s and window[0] <= t1_s]
         ends_s, lengths_s, busy = np.array(kept, dtype=float).reshape(-1, 3).T
@@ -439,43 +427,29 @@ LEAST_BUSY_TRIALS = 2
 LEAST_BUSY = 0.3
 """Utilization that such a point needs: a rate per busy second is uncertain where few seconds were busy."""
 
-MEANINGS: Mapping[Pattern, str] = MappingProxyType(
-    {
-        Pattern.FLAT: (
-            "every step looks alike: where it is high the GPU is the limit, and only a faster step helps (XLA, mixed "
-            "precision); where it is low each step waits or its kernels are too small (larger batch, XLA, prefetch)"
-        ),
-        Pattern.CYCLIC: "the step waits for data at a regular beat: more prefetch, more workers or a cache",
-        Pattern.BURSTY: (
-            "the GPU is starved now and then, or too fast for the driver to show the beat: see how long steps wait for "
-            "data; more prefetch, more workers, evaluation and checkpoints less often"
-        ),
-        Pattern.DRIFT: "it has not settled: caches still fill, clocks are throttled, or batches change over the epoch",
-        Pattern.INSUFFICIENT: "too little was seen to tell: measure longer",
-    }
-)
+MEANINGS: Mapping[Pattern, str] = {
+    Pattern.FLAT: (
+        "every step looks alike: where it is high the GPU is the limit, and only a faster step helps (XLA, mixed "
+        "precision); where it is low each step waits or its kernels are too small (larger batch, XLA, prefetch)"
+    ),
+    Pattern.CYCLIC: "the step waits for data at a regular beat: more prefetch, more workers or a cache",
+    Pattern.BURSTY: (
+        "the GPU is starved now and then, or too fast for the driver to show the beat: see how long steps wait for "
+        "data; more prefetch, more workers, evaluation and checkpoints less often"
+    ),
+    Pattern.DRIFT: "it has not settled: caches still fill, clocks are throttled, or batches change over the epoch",
+    Pattern.INSUFFICIENT: "too little was seen to tell: measure longer",
+}
 """Usual cause of each pattern, and its usual remedy."""
 
-REFERENCES: Mapping[GpuRole, tuple[float, float]] = MappingProxyType(
-    {GpuRole.DATA: (0.60, 0.80), GpuRole.MODEL: (0.85, 0.95)}
-)
+REFERENCES: Mapping[GpuRole, tuple[float, float]] = {GpuRole.DATA: (0.60, 0.80), GpuRole.MODEL: (0.85, 0.95)}
 """Utilization of two GPUs that share the work well, as users of two RTX 4090 state it; no part of the score."""
 
 
-class Against(StrEnum):
-    """Utilization compared with its reference."""
-
-    BELOW = "below"
-    WITHIN = "within"
-    ABOVE = "above"
-
-
-def against_reference(utilization: float, role: GpuRole) -> Against:
-    """Compare the utilization of a GPU with `REFERENCES`, both ends of which are within."""
+def against_reference(utilization: float, role: GpuRole) -> str:
+    """Compare the utilization of a GPU with `REFERENCES`, both ends of which are ``within``."""
     low, high = REFERENCES[role]
-    if utilization < low:
-        return Against.BELOW
-    return Against.ABOVE if utilization > high else Against.WITHIN
+    return "below" if utilization < low else "above" if utilization > high else "within"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -547,33 +521,7 @@ def _percent(share: float) -> int:
     return round(100 * min(1.0, max(0.0, share)))
 
 
-def busy_rate(samples_per_s: float, utilization: float) -> float:
-    """Return the training samples for each second that the GPU was busy: ``T / U`` of one trial.
-
-    Args:
-        utilization: Its utilization over the same steady window, above 0.
-
-    Raises:
-        ValueError: The GPU was never busy.
-    """
-    if not utilization > 0.0:
-        raise ValueError(f"{samples_per_s} samples/s on a GPU that was busy {utilization:.0%} of the time have no rate")
-    return samples_per_s / utilization
-
-
-@dataclass(frozen=True, kw_only=True)
-class BusyPoint:
-    """Point from which the limit of a study is learned.
-
-    Attributes:
-        utilization: Utilization over all trials of the point; None while not enough is known.
-    """
-
-    utilization: float | None
-    rates: Sequence[float]
-
-
-def best_busy_rate(points: Iterable[BusyPoint]) -> float | None:
+def best_busy_rate(points: Iterable[tuple[float | None, Sequence[float]]]) -> float | None:
     """Return the rate that the GPU has shown to be able to keep up: ``r*``.
 
     For each point of at least `LEAST_BUSY_TRIALS` trials and a utilization of `LEAST_BUSY`, the lower end of the 95 %
@@ -582,16 +530,13 @@ def best_busy_rate(points: Iterable[BusyPoint]) -> float | None:
     reaches.
 
     Args:
-        points: All points of a study; those that do not qualify are left out.
+        points: Of each point of a study its utilization over all trials, None while not enough is known, and the rate
+            ``T / U`` of each trial: samples per second that the GPU was busy. Those that do not qualify are left out.
 
     Returns:
         Training samples per busy second; None ("not known yet") while no point qualifies.
     """
-    repeated = [
-        (point.utilization, [math.log(rate) for rate in point.rates])
-        for point in points
-        if len(point.rates) >= LEAST_BUSY_TRIALS
-    ]
+    repeated = [(busy, list(map(math.log, rates))) for busy, rates in points if len(rates) >= LEAST_BUSY_TRIALS]
     lows = []
     for index, (utilization, ln_rates) in enumerate(repeated):
         if utilization is not None and utilization >= LEAST_BUSY:
@@ -599,14 +544,3 @@ def best_busy_rate(points: Iterable[BusyPoint]) -> float | None:
             mean, half_width = moderated_interval(ln_rates, *pooled_variance(others))
             lows.append(mean - half_width)
     return math.exp(max(lows)) if lows else None
-
-
-def effective_utilization(samples_per_s: float, best_rate: float) -> float:
-    """Return the share of the GPU's shown ability that training really uses: ``E = U · (T/U) / r* = T / r*``.
-
-    Utilization cancels: a slower kernel that keeps the GPU busier does not raise it.
-
-    Returns:
-        0..1, and above 1 by as much as r*, a lower bound, lies below the truth; it is left so, to keep the order.
-    """
-    return samples_per_s / best_rate

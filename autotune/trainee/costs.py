@@ -246,10 +246,7 @@ class TorchOperations(Observer):
         self._is_over = False  # the hook stays: it cannot be taken away while hooks are called
 
     def install(self) -> None:
-        self.attempt("torch.optim.optimizer:register_optimizer_step_post_hook", self._listen)
-
-    def _listen(self, optimizers: Any, name: str) -> None:
-        getattr(optimizers, name)(self.instrumentation.guarded(self._updated))
+        self.after_updates(self.instrumentation.guarded(self._updated))
 
     def _updated(self, *_arguments: Any) -> None:
         compiler = sys.modules.get("torch._dynamo.convert_frame")

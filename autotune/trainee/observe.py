@@ -214,7 +214,7 @@ class Observer:
 
     def attempt(self, place: str, action: Callable[[Any, str], object]) -> None:
         """Call a function with a place's owner and name, unless this version of the framework has no such place."""
-        self.instrumentation.attempt(place, _call_with, place, action)
+        self.instrumentation.attempt(place, lambda: action(*owner_of(place)))
 
     def around(self, place: str, begin: Begin, end: Optional[End] = None) -> None:
         """Call `begin` before the function there and, unless it is None, `end` after it."""
@@ -224,6 +224,11 @@ class Observer:
         """Take the time of the function there for a pause: ``eval`` or ``checkpoint``."""
         loop = self.loop
         self.around(place, lambda *_: loop.pause_begins(), lambda begin_s, *_: loop.pause_ends(kind, begin_s))
+
+    def after_updates(self, action: Callable[..., object]) -> None:
+        """Call a function of ours at the end of each step of PyTorch's optimizers, also of those of libraries."""
+        hook = "torch.optim.optimizer:register_optimizer_step_post_hook"
+        self.attempt(hook, lambda module, name: getattr(module, name)(action))
 
     def fetch(
         self, place: str, source_of: Callable[[Any], Source], data_of: Callable[[Any], Any], **options: Any
@@ -243,10 +248,6 @@ class Observer:
             self.instrumentation.put(owner, name, ours)
 
         self.attempt(place, wrap)
-
-
-def _call_with(place: str, action: Callable[[Any, str], object]) -> None:
-    action(*owner_of(place))
 
 
 def owner_of(place: str) -> tuple[Any, str]:
@@ -288,7 +289,7 @@ def around_fetch(
     if within is not None and is_outer:
         original = _marking(original, within)
     monotonic, get_thread, recorded, fetched = time.monotonic, threading.get_ident, loop.recorded, StepMaker.fetched
-    latest: tuple[Callable[[], Any], Source] = nothing, Source()  # the iterator that was used last, and its source
+    latest: tuple[Callable[[], Any], Source] = lambda: None, Source()  # the iterator that was used last, and its source
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
@@ -346,17 +347,13 @@ def _marking(original: Callable[..., Any], within: set[int]) -> Callable[..., An
     return marked
 
 
-def nothing() -> None:
-    """Stand-in for a weak reference whose object is gone."""
-
-
 MOST_FAILURES = 3
 """Errors of the observer that switch it off."""
 
 Begin = Callable[[tuple[Any, ...], dict[str, Any]], Any]
 """Callback before a call, with its arguments; its result goes to the `End`, which is skipped if that is None."""
 
-End = Callable[[Any, Any, Optional[BaseException]], None]
+End = Callable[[Any, Any, Optional[BaseException]], object]
 """Callback after a call, with the result of the `Begin`, the function's result, and its exception or None."""
 
 

@@ -17,7 +17,7 @@ from operator import attrgetter
 from typing import Any, Callable, Optional
 
 from autotune.trainee.loop import Loop, Sums
-from autotune.trainee.observe import Instrumentation, Observer, nothing
+from autotune.trainee.observe import Instrumentation, Observer
 from autotune.trainee.steps import BatchSizes, Source, StepMaker, loss_in
 from autotune.trainee.stream import Memory
 
@@ -54,7 +54,7 @@ class TensorFlowObserver(Observer):
         self._install_fetches()
         self.attempt(FUNCTION_CALL, self._around_calls)
         traced = FUNCTION_CALL.replace("__call__", "get_concrete_function")
-        self.around(traced, self._tracing_begins, self._tracing_ends)
+        self.around(traced, self._tracing_begins, lambda thread, *_: self._current.pop(thread, None))
         self.around(f"{_PYTHON}.eager.backprop:GradientTape.gradient", self._gradient_begins, self._gradient_ends)
         self.around(f"{_PYTHON}.ops.gradients_util:_GradientsHelper", self._graph_gradient_begins)
         for place in ("dataset_ops:DatasetV2.reduce", "dataset_autograph:_general_purpose_scan"):
@@ -92,7 +92,10 @@ class TensorFlowObserver(Observer):
         monotonic, get_thread, recorded, worked = time.monotonic, threading.get_ident, loop.recorded, StepMaker.worked
         known_of, current, report, see_loss = self._known.of, self._current, loop.report, self._see_loss
         end = instrumentation.guarded(self._call_ends)
-        latest: tuple[Callable[[], Any], Any] = nothing, None  # the function that was called last, what is known of it
+        latest: tuple[Callable[[], Any], Any] = (
+            lambda: None,
+            None,
+        )  # the function that was called last, what is known of it
 
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -164,9 +167,6 @@ class TensorFlowObserver(Observer):
             return None
         self._current[thread] = self._known.of(args[0])
         return thread
-
-    def _tracing_ends(self, thread: int, result: Any, error: Optional[BaseException]) -> None:
-        self._current.pop(thread, None)
 
     def _fetches_in_graph(self) -> None:
         """Record that the function under tracing fetches by itself."""

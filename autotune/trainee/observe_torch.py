@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from importlib import import_module
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 from autotune.trainee.observe import Observer
 from autotune.trainee.steps import Source, StepMaker
@@ -26,7 +26,7 @@ class TorchObserver(Observer):
         loader = "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__"
         self.fetch(loader, self._source_of, _loader_of)
         self.around("torch:autograd.backward", self._backward_begins, self._backward_ends)
-        self.attempt("torch.optim.optimizer:register_optimizer_step_post_hook", self._see_updates)
+        self.after_updates(self._updates())
         self.pause("torch:save", "checkpoint")
         self.around("torch:cuda.OutOfMemoryError.__init__", lambda args, _kwargs: args, self._ran_out_of_memory)
 
@@ -64,8 +64,7 @@ class TorchObserver(Observer):
             if loss.device.type == "cuda":
                 self.loop.sync = import_module("torch").cuda.synchronize
 
-    def _see_updates(self, module: Any, name: str) -> None:
-        # Of all optimizers, also those of libraries: torch calls it at the end of each `step`.
+    def _updates(self) -> Callable[..., None]:
         event, recorded, loop, instrumentation = (
             (StepMaker.updated,),
             self.loop.recorded,
@@ -77,7 +76,7 @@ class TorchObserver(Observer):
             if instrumentation.on and not loop.is_suspended:
                 recorded.append(event)
 
-        getattr(module, name)(updated)
+        return updated
 
     def _ran_out_of_memory(self, args: Any, result: Any, error: Optional[BaseException]) -> None:
         self.loop.ran_out_of_memory(f"OutOfMemoryError: {args[0]}")

@@ -163,13 +163,10 @@ class TorchProfile(StepProfile):
 
     def install(self) -> None:
         fetch = "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__"
-        self.around(fetch, lambda _args, _kwargs: self._moment(REST), self._fetched)
+        self.around(fetch, lambda _args, _kwargs: self._moment(REST), lambda *_: self._moment(DATA))
         for name in ("backward", "grad"):
             self.around(f"torch:autograd.{name}", self._backward_begins, self._backward_ends)
-        self.attempt("torch.optim.optimizer:register_optimizer_step_post_hook", self._see_updates)
-
-    def _see_updates(self, optimizers: Any, name: str) -> None:
-        getattr(optimizers, name)(self.instrumentation.guarded(self._updated))
+        self.after_updates(self.instrumentation.guarded(self._updated))
 
     def _updated(self, optimizer: Any, *_arguments: Any) -> None:
         if TorchProfile._training is None:
@@ -210,9 +207,6 @@ class TorchProfile(StepProfile):
         event = cuda.Event(enable_timing=True)
         event.record(cuda.current_stream(self._device))
         return event
-
-    def _fetched(self, *_end: Any) -> None:
-        self._moment(DATA)
 
     def _backward_begins(self, _args: Any, _kwargs: Any) -> Optional[bool]:
         if self._is_backward or not self._moment(FORWARD):

@@ -15,7 +15,7 @@ from autotune.clock import Clock
 from autotune.config.load import Copy, Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
-from autotune.measure.window import Window, WindowGoal, stages_between
+from autotune.measure.window import Window, WindowGoal, measure_trial, stages_between
 from autotune.records import (
     CONFIGS_VARIABLE,
     EACH_LOSS_VARIABLE,
@@ -100,8 +100,8 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phases:
-    """Phases that a trial is taken through."""
+class PhasePlan:
+    """Plan of the phases that a trial is taken through."""
 
     rounds: int
     phase_s: float
@@ -144,7 +144,7 @@ class TrialSpec:
     alone: bool = False
     warms_up: bool = False
     validate_s: float | None = None
-    phases: Phases | None = None
+    phases: PhasePlan | None = None
     trains_s: float | None = None
     keys: Values = field(default_factory=dict)
     tried_keys: Values = field(default_factory=dict)
@@ -178,7 +178,7 @@ def execute(
     stop_rule = StopRule(
         policy,
         clock,
-        start_deadline_s=clock.now_s() + trainer.settings.section.trial.start_timeout_s,
+        start_deadline_s=decided_s + trainer.settings.section.trial.start_timeout_s,
         samples_per_step=spec.samples_per_step,
         cpu_cores=instruments.cpu_cores,
         progress=progress,
@@ -194,22 +194,16 @@ def execute(
     with instruments:
         instruments.expect(plan.trial_id, spec.gpus, folder.samples)
         asked_s = clock.now_s()
-        watch = _watch(stop_rule, instruments)
+
+        def watch(events: Sequence[TraineeEvent]) -> Stop | None:
+            instruments.watch(events)
+            stop = stop_rule(events)
+            return Stop.GPU_LOST if instruments.why_lost else stop
+
         trial_exit = trainer.run(runner, plan, watch, policy.deadline_s, fill_outputs=fill_outputs)
         # Without the time for a zygote that had to be started first: the next trials use it too.
         duration_s = clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s)
         return _judged(trial_exit, stop_rule, instruments, folder, spec.samples_per_step, duration_s)
-
-
-def _watch(stop_rule: StopRule, instruments: Instruments) -> Watch:
-    """Return what the runner calls while the trial goes on: both see its events, and a lost GPU ends it."""
-
-    def watch(events: Sequence[TraineeEvent]) -> Stop | None:
-        instruments.watch(events)
-        stop = stop_rule(events)
-        return Stop.GPU_LOST if instruments.why_lost else stop
-
-    return watch
 
 
 def _judged(
@@ -244,10 +238,13 @@ def _judged(
     if window:
         if policy.validate_s is not None:
             memory = instruments.memory(window, started_s=trial_exit.started_s)
-        measurement, seen = instruments.measure(
+        host, seen = instruments.usage(window, started_s=trial_exit.started_s)
+        measurement = measure_trial(
             window,
             started_s=trial_exit.started_s,
             default_samples=default_samples,
+            host=host,
+            gpu=seen,
             filling=policy.filling,
             stages=stages_between(stop_rule.events, window),
         )
@@ -393,42 +390,42 @@ def plan_trial(
         further=further,
         added=trainer.settings.overrides(keys, folder.outputs),
     )
-    copies = {"": copy, **further} if trainer.settings.are_opened_by_name else {}
+    env = _environment(trainer, keys, folder, {"": copy, **further})
+    if phase_s is not None:
+        env[PHASE_VARIABLE] = f"{phase_s:g}"
+    if reads_each_loss:
+        env[EACH_LOSS_VARIABLE] = "1"
     return TrialPlan(
         trial_id=f"{trainer.study}/{trial}",
         folder=folder.path,
         argv=argv,
         cwd=trainer.settings.folder,
-        env={
-            **_environment(trainer, keys, folder),
-            **({} if phase_s is None else {PHASE_VARIABLE: f"{phase_s:g}"}),
-            **({EACH_LOSS_VARIABLE: "1"} if reads_each_loss else {}),
-            **({CONFIGS_VARIABLE: _by_file(trainer, copies)} if copies else {}),
-        },
+        env=env,
         config_text=copy.text,
         config_name=copy.path.name,
         further_configs={one.path.name: one.text for one in further.values()},
     )
 
 
-def _by_file(trainer: Trainer, copies: Mapping[str, Copy]) -> str:
-    """Return the paths of copies as JSON, by those of the user's files."""
-    files = {**trainer.settings.files, "": trainer.config_path}
-    return json.dumps({os.path.abspath(files[prefix]): str(one.path) for prefix, one in copies.items()})
+def _environment(trainer: Trainer, keys: Values, folder: TrialFolder, copies: Mapping[str, Copy]) -> dict[str, str]:
+    """Return the variables added to a trial's environment; the user's own values take precedence over our defaults.
 
-
-def _environment(trainer: Trainer, keys: Values, folder: TrialFolder) -> dict[str, str]:
-    """Return the variables added to a trial's environment; the user's own values take precedence over our defaults."""
+    Args:
+        copies: The trial's copies of the configs, by their prefixes.
+    """
+    cache, settings = trainer.state.cache, trainer.settings
     wished = {
         **quiet_trackers(folder.outputs),
         # Else every trial would leave Python's own files beside the user's modules.
         "PYTHONDONTWRITEBYTECODE": "1",
         TEMPORARY_VARIABLE: str(temporary_folder(folder.path)),
-        # What is compiled is kept from one trial to the next, unless torch.compile would split the path.
-        **{
-            name: str(trainer.state.cache / name.lower())
-            for name in _COMPILED
-            if name not in os.environ and not has_space(trainer.state.cache)
-        },
     }
-    return {**wished, **trainer.settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(trainer.state.cache)}
+    if not has_space(cache):  # torch.compile would split the path
+        # What is compiled is kept from one trial to the next.
+        wished |= {name: str(cache / name.lower()) for name in _COMPILED if name not in os.environ}
+    env = {**wished, **settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(cache)}
+    if settings.are_opened_by_name:
+        files = {**settings.files, "": trainer.config_path}
+        opened = {os.path.abspath(files[prefix]): str(one.path) for prefix, one in copies.items()}
+        env[CONFIGS_VARIABLE] = json.dumps(opened)
+    return env

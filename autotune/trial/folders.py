@@ -167,35 +167,26 @@ class StateFolder:
         protected: Collection[str],
         keep: int = 200,
         is_over: Callable[[], bool] = lambda: False,
-    ) -> tuple[str, ...]:
+    ) -> None:
         """Delete the oldest trial folders of a study. Never follows links, never touches folders without our marker.
 
         Args:
             protected: Names of trials that stay, however old.
             keep: Number of the latest trials that stay besides.
             is_over: Returns whether no time is left for it: then the others stay until the next time.
-
-        Returns:
-            The names of the trials whose folders were deleted, oldest first.
         """
         trials = self.trials(study)
         if trials.is_symlink() or not trials.is_dir():
-            return ()
+            return
         aged: list[tuple[float, str]] = []
         with contextlib.suppress(OSError):  # somebody may have taken it away, or closed it
             for entry in trials.iterdir():
                 created_s = TrialFolder(entry).created_s()
                 if created_s is not None and _NAME.fullmatch(entry.name):
                     aged.append((created_s, entry.name))
-        aged.sort()
-        deleted = []
-        for _, name in aged[: max(len(aged) - keep, 0)]:
-            if is_over():
-                break
-            if name not in protected:
+        for _, name in sorted(aged)[: max(len(aged) - keep, 0)]:
+            if name not in protected and not is_over():
                 TrialFolder(trials / name).delete(is_over)
-                deleted.append(name)
-        return tuple(deleted)
 
     def _not_writable(self, why: str | None) -> AutotuneError:
         return AutotuneError(
@@ -510,7 +501,11 @@ def delete_left(trials: Path, is_over: Callable[[], bool]) -> None:
     """
     for path in left_aside(trials):
         discard(path, is_over, trials)
-    delete_left_temporary_folders(trials, is_over)
+    # Those inside a trial's folder are deleted with it: on a shared disk, that trial may be going on elsewhere.
+    with contextlib.suppress(OSError):
+        for path in trials.iterdir():
+            if not temporary_folder(path).is_relative_to(os.path.realpath(trials)):
+                delete_temporary_folder(path, is_over)
 
 
 def _tail(path: Path) -> str:
@@ -572,21 +567,6 @@ def delete_temporary_folder(trial: Path, is_over: Callable[[], bool] = lambda: F
         delete_apart(folder)
     else:
         _log.warning("%s could not be deleted completely", folder)
-
-
-def delete_left_temporary_folders(trials: Path, is_over: Callable[[], bool]) -> None:
-    """Delete the temporary files outside their folders that trials of a killed search have left on this machine.
-
-    To be called by the holder of the study's lock, while none of its own trials is going on. Those inside a trial's
-    folder are deleted with it: on a shared disk, that trial may be going on elsewhere.
-
-    Args:
-        is_over: Returns whether no time is left for it; what is left then, a process of its own deletes.
-    """
-    with contextlib.suppress(OSError), os.scandir(trials) as entries:
-        for entry in entries:
-            if not temporary_folder(Path(entry.path)).is_relative_to(os.path.realpath(trials)):
-                delete_temporary_folder(Path(entry.path), is_over)
 
 
 def _is_ours(folder: Path) -> bool:

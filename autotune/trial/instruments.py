@@ -23,9 +23,8 @@ from autotune.measure.gpu.records import of_line
 from autotune.measure.gpu.timeline import GpuTimeline, usage_of_trial
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, Probe, TrialGpus, TrialProcesses
-from autotune.measure.window import Window, measure_trial
-from autotune.records import GpuRole, Measurement, TraineeEvent, TrialExit
-from autotune.stage_times import PipelineTimes
+from autotune.measure.window import Window
+from autotune.records import GpuRole, TraineeEvent, TrialExit
 from autotune.trial.error_text import TRACEBACK, last_error, one_line
 from autotune.trial.launch import Guard, GuardLost, Runner
 
@@ -107,7 +106,7 @@ class Instruments:
         if has_both and now_s >= self._recent_s + 2.0 and t0_s >= started_s:
             self._recent_s = now_s
             use = self._gpus_between(t0_s, t1_s, None, started_s=started_s)
-            shown = {gpu.role: gpu.figures.utilization for gpu in use.devices} if use else {}
+            shown = {gpu.role: gpu.figures.utilization for gpu in use.devices}
             self._recent = {role: busy for role, busy in shown.items() if role and busy is not None}
         return self._recent
 
@@ -118,15 +117,11 @@ class Instruments:
 
     def memory_is_full(self, trial: TrialExit) -> bool:
         """Return whether nearly all memory of one of the trial's GPUs was in use; False if that is not known."""
-        began_s, ended_s = trial.started_s, trial.ended_s
-        if not self._gpus or ended_s <= began_s:
+        if trial.ended_s <= trial.started_s:
             return False
-        use = self._gpus.between(began_s, ended_s, self._run, own_pids=self._pids, started_s=began_s)
-        return use is not None and any(
-            (device.figures.peak_memory_bytes or 0) >= _FULL * device.figures.memory_total_bytes
-            for device in use.devices
-            if device.figures.memory_total_bytes
-        )
+        use = self._gpus_between(trial.started_s, trial.ended_s, None, started_s=trial.started_s)
+        figures = [(device.figures.peak_memory_bytes, device.figures.memory_total_bytes) for device in use.devices]
+        return any(total_bytes and (peak_bytes or 0) >= _FULL * total_bytes for peak_bytes, total_bytes in figures)
 
     def memory(self, window: Window, *, started_s: float) -> tuple[MemorySeries, MemorySeries]:
         """Return the memory that the trial used over its window: of the host, and of its fullest GPU as far as known.
@@ -139,38 +134,19 @@ class Instruments:
         for part in range(1, _MEMORY_READINGS + 1) if self._gpus else ():
             t_s = window.t0_s + length_s * part / _MEMORY_READINGS
             use = self._gpus_between(window.t0_s, t_s, host, started_s=started_s)
-            if use and use.peak_memory_bytes is not None:
+            if use.peak_memory_bytes is not None:
                 gpu.append((t_s, use.peak_memory_bytes))
         return host.memory if host else (), tuple(gpu)
 
-    def _gpus_between(self, t0_s: float, t1_s: float, host: HostUsage | None, *, started_s: float) -> GpuUsage | None:
-        if not self._gpus:
-            return None
-        own_pids = self._pids | (host.pids if host else frozenset())
-        return self._gpus.between(t0_s, t1_s, self._run, own_pids=own_pids, started_s=started_s)
-
-    def measure(
-        self,
-        window: Window,
-        *,
-        started_s: float,
-        default_samples: float | None,
-        filling: bool,
-        stages: PipelineTimes | None,
-    ) -> tuple[Measurement, GpuUsage]:
-        """Summarize a trial's window with the readings of the machine over the same time; see `measure_trial`."""
+    def usage(self, window: Window, *, started_s: float) -> tuple[HostUsage | None, GpuUsage]:
+        """Return what the trial used of the machine over its window."""
         host = self._host.between(window.t0_s, window.t1_s)
-        gpu = self._gpus_between(window.t0_s, window.t1_s, host, started_s=started_s)
-        measurement = measure_trial(
-            window,
-            started_s=started_s,
-            default_samples=default_samples,
-            host=host,
-            gpu=gpu,
-            filling=filling,
-            stages=stages,
-        )
-        return measurement, gpu or GpuUsage()
+        return host, self._gpus_between(window.t0_s, window.t1_s, host, started_s=started_s)
+
+    def _gpus_between(self, t0_s: float, t1_s: float, host: HostUsage | None, *, started_s: float) -> GpuUsage:
+        own_pids = self._pids | (host.pids if host else frozenset())
+        usage = self._gpus and self._gpus.between(t0_s, t1_s, self._run, own_pids=own_pids, started_s=started_s)
+        return usage or GpuUsage()
 
 
 class Simulator(Runner, Protocol):
@@ -271,8 +247,7 @@ class GpuCollector:
         if not self._is_open:
             return None
         known = self._known(trial)
-        if len(known) < len(trial.uuids):
-            strangers = [name for name in trial.uuids if not any(uuid.startswith(name) for uuid in self._uuids)]
+        if strangers := [name for name in trial.uuids if not any(uuid.startswith(name) for uuid in known)]:
             what = f"the trainer uses {', '.join(strangers)}, which this search does not see"
             return GpuUsage(remark=f"GPU utilization not measured: {what}")
         if not known:
@@ -330,14 +305,9 @@ class GpuCollector:
             else:
                 self._is_late = False
                 self._timeline.add(record)
-                self._keep(line)
-
-    def _keep(self, line: bytes) -> None:
-        if self._kept is not None:
-            try:
-                self._kept.write(line + b"\n")
-            except OSError:
-                self._kept = None
+                if self._kept is not None:
+                    with contextlib.suppress(OSError):
+                        self._kept.write(line + b"\n")
 
     # The process
 
@@ -357,15 +327,11 @@ class GpuCollector:
             self._guard.start()
             self._guard_pid = self._guard.pid
             log = Path(f"/proc/{os.getpid()}/fd/{self._stream.fileno()}")
-            self._guard.start_sidecar(self._name, program, log=log)
-
-    @property
-    def _name(self) -> str:
-        return f"gpu collector {self._begun}"
+            self._guard.start_sidecar(f"gpu collector {self._begun}", program, log=log)
 
     def _stop_process(self) -> None:
         with contextlib.suppress(GuardLost):
-            self._guard.stop_sidecar(self._name)
+            self._guard.stop_sidecar(f"gpu collector {self._begun}")
 
     def _look_after(self, *, trial_begins: bool = False) -> None:
         if self._given_up:

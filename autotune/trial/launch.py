@@ -22,6 +22,7 @@ import psutil
 from autotune.clock import Clock
 from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError, CommandError, TrialError
+from autotune.measure.host import cgroup_folders, text_of
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.trial import guard_process
 from autotune.trial.folders import TEMPORARY_VARIABLE, TrialFolder, make_temporary_folder, temporary_folder
@@ -540,44 +541,19 @@ def _belongs(process: psutil.Process, inside: str, uid: int) -> bool:
 _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
-def oom_kills(*, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
+def oom_kills(root: Path = Path("/")) -> int | None:
     """Count the kills by the out-of-memory killer so far, in the smallest group around this process that is readable.
 
     That is the count of its control group (v2: ``memory.events``, v1: ``memory.oom_control``, both in the
     kernel's Documentation/admin-guide), which processes started by it share, else that of the whole machine.
 
     Args:
-        proc: Mount point of procfs.
-        cgroups: Mount point of the control groups.
+        root: Folder in which ``proc`` and ``sys`` are mounted.
 
     Returns:
         A number that only ever grows; None if none can be read.
     """
-    for counter in (*_group_counters(proc, cgroups), proc / "vmstat"):
-        try:
-            found = _COUNT.search(counter.read_text(encoding="ascii"))
-        except (OSError, UnicodeDecodeError):
-            continue
-        if found:
-            return int(found[1])
-    return None
-
-
-def _group_counters(proc: Path, cgroups: Path) -> list[Path]:
-    try:
-        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    counters: list[Path] = []
-    for line in lines:
-        # "0::/path" is version 2, "4:memory:/path" version 1; see cgroups(7).
-        _, controllers, group = line.split(":", 2)
-        if controllers == "":
-            folder, name = cgroups, "memory.events"
-        elif "memory" in controllers.split(","):
-            folder, name = cgroups / "memory", "memory.oom_control"
-        else:
-            continue
-        # In a container the path may be the host's, while what is mounted is the container's own group.
-        counters += [folder / group.lstrip("/") / name, folder / name]
-    return counters
+    names = ("memory.events", "memory.oom_control")
+    counters = [folder / name for folder in cgroup_folders(root) for name in names]
+    found = (_COUNT.search(text_of(counter) or "") for counter in (*counters, root / "proc/vmstat"))
+    return next((int(count[1]) for count in found if count), None)

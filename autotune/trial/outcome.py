@@ -24,6 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from statistics import median
+from typing import NamedTuple
 
 from autotune.measure.window import PAUSES
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit, TrialRecord
@@ -189,16 +190,13 @@ def _jump(events: Sequence[TraineeEvent]) -> float:
 def _status(exit_code: int) -> str:
     if exit_code >= 0:
         return f"exit status {exit_code}"
-    try:
-        return f"killed by {signal.Signals(-exit_code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"killed by signal {-exit_code}"
+    names = (number.name for number in signal.Signals if number == -exit_code)
+    return f"killed by {next(names, f'signal {-exit_code}')}"  # a real-time signal has no name
 
 
 def _left(trial_exit: TrialExit) -> str:
-    if not trial_exit.left_pids:
-        return ""
-    return f"processes that cannot be killed are left: {', '.join(map(str, trial_exit.left_pids))}"
+    left = ", ".join(map(str, trial_exit.left_pids))
+    return left and f"processes that cannot be killed are left: {left}"
 
 
 FAR = 10.0
@@ -208,9 +206,8 @@ _FIRST = 3  # losses whose median is the level at which a trial began
 _LATEST = 5  # losses that say where it is now: a single bad batch does not count
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossLevel:
-    """Level of a loss around some step."""
+class RelativeLoss(NamedTuple):
+    """Level of a loss around some step, over that at which the trial began; with its standard error."""
 
     ratio: float
     error: float
@@ -256,7 +253,7 @@ class Losses:
         """Level at which it began; None without a loss."""
         return median(self._values[:_FIRST]) if self._values else None
 
-    def level(self, step: float) -> LossLevel | None:
+    def level(self, step: float) -> RelativeLoss | None:
         """Return the level of the loss in the last part before a step; None where too few losses tell.
 
         The spread is taken from the differences of losses that follow one another, which a falling level hardly moves.
@@ -264,7 +261,7 @@ class Losses:
         steps = [at for at in self._steps if at <= step]
         until = self._values[: len(steps)]
         latest = until[-max(_LATEST, len(until) // 4) :]  # a quarter of the losses tells the level at its end
-        began = median(self._values[:_FIRST]) if self._values else 0.0
+        began = self.first or 0.0
         # of the steps: a loss that is older does not tell where training is
         if len(until) < _FIRST + _LATEST or began <= 0 or steps[-1] < 0.75 * step:
             return None
@@ -272,15 +269,13 @@ class Losses:
         spread = median(abs(after - before) for before, after in pairwise(latest)) / (0.6745 * math.sqrt(2))
         # standard error of a median over that of a mean: sqrt(pi / 2)
         error = 1.2533 * spread * math.sqrt(1 / len(latest) + 1 / _FIRST) / began
-        return LossLevel(ratio=median(latest) / began, error=error)
+        return RelativeLoss(ratio=median(latest) / began, error=error)
 
     def are_far_above(self, baseline: "Losses") -> bool:
         """Return whether the latest losses are `FAR` times as high as any of the baseline up to the same step."""
-        if len(self._values) < _FIRST + _LATEST or len(baseline._values) < _FIRST:
-            return False
-        began, baseline_began = median(self._values[:_FIRST]), median(baseline._values[:_FIRST])
-        if began <= 0 or baseline_began <= 0:
-            return False  # no zero to measure from
+        began, baseline_began = self.first or 0.0, baseline.first or 0.0
+        if not self.are_many or len(baseline._values) < _FIRST or began <= 0 or baseline_began <= 0:
+            return False  # too few, or no zero to measure from
         now = median(self._values[-_LATEST:]) / began
         if now <= FAR:
             return False

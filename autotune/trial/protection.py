@@ -544,9 +544,7 @@ class SideEffects:
             what: What went on meanwhile, such as ``trial 3``.
             looks_for_cache: Whether new files among the data are taken for a cache.
         """
-        seen = self._snapshot.traces().beyond(self._told)
-        changed, gone = (tuple(one for one in some if not self._is_restored(one)) for some in (seen.changed, seen.gone))
-        traces = replace(seen, changed=changed, gone=gone)
+        traces = self._snapshot.traces().beyond(self._told, self._is_restored)
         if not traces.any:
             return None
         self._told.update(traces.new, traces.changed, traces.gone)
@@ -649,14 +647,13 @@ class SnapshotChanges:
     def any(self) -> bool:
         return bool(self.new or self.changed or self.gone)
 
-    def beyond(self, known: Collection[Path]) -> SnapshotChanges:
-        """Return the changes without these paths, and without everything below them."""
-        left_out = set(known)
-
-        def others(paths: Iterable[Path]) -> tuple[Path, ...]:
-            return tuple(path for path in paths if not is_below(path, left_out))
-
-        return replace(self, new=others(self.new), changed=others(self.changed), gone=others(self.gone))
+    def beyond(self, known: Set[Path], is_restored: Callable[[Path], bool] = lambda _path: False) -> SnapshotChanges:
+        """Return the changes without these paths and everything below them, and without files that are restored."""
+        new, changed, gone = (
+            tuple(path for path in paths if not is_below(path, known)) for paths in (self.new, self.changed, self.gone)
+        )
+        changed, gone = (tuple(path for path in paths if not is_restored(path)) for paths in (changed, gone))
+        return replace(self, new=new, changed=changed, gone=gone)
 
 
 @dataclass

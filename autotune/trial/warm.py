@@ -30,11 +30,10 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from autotune.clock import Clock
 from autotune.events import OnRemark, no_remark
 from autotune.files import create_private, read_beginning
+from autotune.measure.host import descendants, process_stat
 from autotune.records import Stop, TraineeEvent, TrialExit
 from autotune.trial import zygote
 from autotune.trial.error_text import complaint_of_memory, last_error, one_line
@@ -394,14 +393,10 @@ class Liveness:
         if now_s - self._looked_s < 0.5:  # between looks at all processes of the trial
             return False
         self._looked_s = now_s
-        try:
-            # Any change counts, even that one of them has ended. One that is stuck in its fork has no process yet.
-            process = [psutil.Process(self._pid)] if self._pid else []
-            members = [*process, *(child for parent in process for child in parent.children(recursive=True))]
-            times = [member.cpu_times() for member in members]
-            signs = (sum(map(sum, times)), *(path.stat().st_size for path in self._outputs))
-        except (psutil.Error, OSError):  # it ended while we looked; the guard reports its end
-            signs = ()
+        # Any change counts, even that one of them has ended. One that is stuck in its fork has no process yet.
+        members = map(process_stat, (self._pid, *descendants(self._pid))) if self._pid else ()
+        times_s = [stat.cpu_s + stat.waited_cpu_s for stat in members if stat]
+        signs = (len(times_s), sum(times_s), *(path.stat().st_size for path in self._outputs if path.exists()))
         if signs != self._signs:
             self._signs, self._alive_s = signs, now_s
         self.longest_silence_s = max(self.longest_silence_s, now_s - self._alive_s)

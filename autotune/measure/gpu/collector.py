@@ -268,16 +268,14 @@ class DeviceReader:
             samples = self._answer(Capability.SAMPLES, lambda: self._device.busy_samples(since_us), nothing=none)
             if samples is not None:
                 self._tell_busy(Capability.SAMPLES, self._windows_of(samples))
-            if Capability.SAMPLES not in self._off and not self._keeps_no_samples():
+            # drivers make one in a second at most, also of an idle device
+            keeps_none = self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > 3.0
+            if Capability.SAMPLES not in self._off and not keeps_none:
                 return DRAIN_S
         percent = self._answer(Capability.RATES, self._device.busy_percent)
         if percent is not None:
             self._tell_busy(Capability.RATES, self._polled.of(percent, now_s=self._clock.now_s()))
         return math.inf if Capability.RATES in self._off else POLL_S
-
-    def _keeps_no_samples(self) -> bool:
-        # drivers make one in a second at most, also of an idle device
-        return self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > 3.0
 
     def _windows_of(self, samples: Sequence[tuple[int, int]]) -> list[BusyWindow]:
         now_s, epoch_s = self._clock.now_s(), self._clock.utc().timestamp()

@@ -113,7 +113,7 @@ def visible_devices(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) ->
     chosen: list[str] = []
     cut = None
     for entry in setting.split(","):
-        if _says_stop(entry):
+        if not entry.strip() or entry.strip().startswith("-"):  # as people write to end the list
             break
         fitting = _begin_with(entry, setting, devices) if by_uuid else _numbered(entry, devices)
         if len(fitting) != 1:
@@ -129,11 +129,6 @@ def visible_devices(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) ->
         return VisibleDevices(uuids=(), why_none=cut or f"CUDA_VISIBLE_DEVICES={setting} hides every GPU", cut=cut)
     assumed = None if by_uuid else _assumed(ordered, environment)
     return VisibleDevices(uuids=_one_instance(chosen), cut=cut, assumed=assumed)
-
-
-def _says_stop(entry: str) -> bool:
-    """Return True for an entry that people write to end the list: nothing, or a negative number."""
-    return not entry.strip() or entry.strip().startswith("-")
 
 
 def _numbered(entry: str, devices: Sequence[str]) -> list[str]:

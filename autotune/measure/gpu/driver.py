@@ -14,7 +14,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Any, NamedTuple, Self, TypeVar
 
 _LIBRARY = "libnvidia-ml.so.1"
@@ -447,18 +446,16 @@ _CAPABILITY_OFF = frozenset(
         26,  # deprecated: the library does not serve it any more
     }
 )
-FATAL_NAMES: Mapping[int, str] = MappingProxyType(
-    {
-        UNFIT_LIBRARY: "the driver's library cannot be loaded",
-        1: "driver library not initialized",
-        9: "driver not loaded",
-        NO_LIBRARY: "no driver library",
-        15: "GPU lost",
-        16: "GPU needs a reset",
-        18: "driver and library differ in version",
-        28: "GPU not found",
-    }
-)
+FATAL_NAMES: Mapping[int, str] = {
+    UNFIT_LIBRARY: "the driver's library cannot be loaded",
+    1: "driver library not initialized",
+    9: "driver not loaded",
+    NO_LIBRARY: "no driver library",
+    15: "GPU lost",
+    16: "GPU needs a reset",
+    18: "driver and library differ in version",
+    28: "GPU not found",
+}
 """Names of the losses, as the ending of a trial shows them."""
 
 REMEDY = "See whether `nvidia-smi` works in this very shell."
@@ -469,24 +466,22 @@ _OTHER_LIBRARY = (
     "one that is not the driver's"
 )
 _LOST = "`nvidia-smi` and `dmesg` (lines with Xid) say more; the machine may need a reboot."
-_REMEDIES: Mapping[int, str] = MappingProxyType(
-    {
-        UNFIT_LIBRARY: f"{_OTHER_LIBRARY[0].upper()}{_OTHER_LIBRARY[1:]}.",
-        4: "Ask whoever runs the machine for access to /dev/nvidia*; in a container, start it with `--gpus all`.",
-        9: "Load it (`sudo modprobe nvidia`), and see with `nvidia-smi` whether that worked.",
-        NO_LIBRARY: (
-            "On a machine with a GPU, install NVIDIA's driver. A container has to be started with `--gpus all` (NVIDIA "
-            "Container Toolkit). Under WSL2, install the driver in Windows and put /usr/lib/wsl/lib on LD_LIBRARY_PATH."
-        ),
-        15: _LOST,
-        16: "Reset it with `sudo nvidia-smi --gpu-reset`, once nobody uses it; else reboot.",
-        18: (
-            "It may be that the driver was updated while it was in use: reboot, or unload and load its kernel modules. "
-            f"Or that it is not the library of this driver: {_OTHER_LIBRARY}."
-        ),
-        28: _LOST,
-    }
-)
+_REMEDIES: Mapping[int, str] = {
+    UNFIT_LIBRARY: f"{_OTHER_LIBRARY[0].upper()}{_OTHER_LIBRARY[1:]}.",
+    4: "Ask whoever runs the machine for access to /dev/nvidia*; in a container, start it with `--gpus all`.",
+    9: "Load it (`sudo modprobe nvidia`), and see with `nvidia-smi` whether that worked.",
+    NO_LIBRARY: (
+        "On a machine with a GPU, install NVIDIA's driver. A container has to be started with `--gpus all` (NVIDIA "
+        "Container Toolkit). Under WSL2, install the driver in Windows and put /usr/lib/wsl/lib on LD_LIBRARY_PATH."
+    ),
+    15: _LOST,
+    16: "Reset it with `sudo nvidia-smi --gpu-reset`, once nobody uses it; else reboot.",
+    18: (
+        "It may be that the driver was updated while it was in use: reboot, or unload and load its kernel modules. "
+        f"Or that it is not the library of this driver: {_OTHER_LIBRARY}."
+    ),
+    28: _LOST,
+}
 _OF_ONE_DEVICE = frozenset({15, 16, 28})
 
 
@@ -558,21 +553,19 @@ def if_known(ask: Callable[[], Answer]) -> Answer | None:
 # Reasons for which a GPU's clocks are held down, and those of them that spoil a measurement.
 
 
-REASONS: Mapping[int, str] = MappingProxyType(
-    {
-        0x001: "idle",
-        0x002: "application clocks",
-        0x004: "power limit",
-        0x008: "hardware slowdown",
-        0x010: "sync boost",
-        0x020: "heat (driver)",
-        0x040: "heat (hardware)",
-        0x080: "power brake",
-        0x100: "display clocks",
-        0x200: "board limit",
-        0x400: "reliability limit",
-    }
-)
+REASONS: Mapping[int, str] = {
+    0x001: "idle",
+    0x002: "application clocks",
+    0x004: "power limit",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "heat (driver)",
+    0x040: "heat (hardware)",
+    0x080: "power brake",
+    0x100: "display clocks",
+    0x200: "board limit",
+    0x400: "reliability limit",
+}
 """Names of the bits, for people."""
 
 THROTTLING = frozenset({"hardware slowdown", "heat (driver)", "heat (hardware)", "power brake"})

@@ -38,7 +38,19 @@ class Capability(StrEnum):
     ACTIVITY = "unit activity"
 
 
-class StreamStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="start"):
+class _Told(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
+    """Record at some time."""
+
+    t_s: float
+
+
+class _OfDevice(_Told, frozen=True, kw_only=True):
+    """Record of one device."""
+
+    uuid: str
+
+
+class StreamStarted(_Told, frozen=True, kw_only=True, tag="start"):
     """Start of the stream: the collector has a driver.
 
     Attributes:
@@ -47,22 +59,19 @@ class StreamStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", ta
         driver: The driver's version; empty where it does not say.
     """
 
-    t_s: float
     v: int
     pid: int
     driver: str
 
 
-class GpuFound(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="gpu"):
+class GpuFound(_OfDevice, frozen=True, kw_only=True, tag="gpu"):
     """Start of the readings of a device; again after it was lost and came back."""
 
-    t_s: float
-    uuid: str
     name: str
     memory_bytes: int | None
 
 
-class BusyWindows(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="busy"):
+class BusyWindows(_OfDevice, frozen=True, kw_only=True, tag="busy"):
     """New driver windows of a device, in order of time.
 
     Attributes:
@@ -70,13 +79,11 @@ class BusyWindows(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag=
         windows: End, length and busy share of each; see `windows`.
     """
 
-    t_s: float
-    uuid: str
     source: str
     windows: tuple[tuple[float, float, float], ...]
 
 
-class GpuState(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="state"):
+class GpuState(_OfDevice, frozen=True, kw_only=True, tag="state"):
     """State of a device at one moment.
 
     Attributes:
@@ -85,8 +92,6 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="st
         holders: Process, its memory, and whether it computes (else draws), of those that hold the device.
     """
 
-    t_s: float
-    uuid: str
     memory_bytes: int | None = None
     power_w: float | None = None
     energy_j: float | None = None
@@ -96,36 +101,30 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="st
     holders: tuple[tuple[int, int | None, bool], ...] | None = None
 
 
-class ProcessShares(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="shares"):
+class ProcessShares(_OfDevice, frozen=True, kw_only=True, tag="shares"):
     """Shares of the time from `t0_s` to `t_s` in which kernels of each process ran."""
 
     t0_s: float
-    t_s: float
-    uuid: str
     shares: tuple[tuple[int, float], ...]
 
 
-class UnitActivity(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="activity"):
+class UnitActivity(_OfDevice, frozen=True, kw_only=True, tag="activity"):
     """Activity of the units of a device from `t0_s` to `t_s`; see `driver.Activity`."""
 
     t0_s: float
-    t_s: float
-    uuid: str
     sm: float | None
     tensor: float | None
     dram: float | None
 
 
-class CapabilityOff(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="off"):
+class CapabilityOff(_OfDevice, frozen=True, kw_only=True, tag="off"):
     """Reading that the device will never give."""
 
-    t_s: float
-    uuid: str
     capability: str
     why: str
 
 
-class GpuLost(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="lost"):
+class GpuLost(_Told, frozen=True, kw_only=True, tag="lost"):
     """Loss of a device, or of the driver: it does not answer any more.
 
     Attributes:
@@ -133,7 +132,6 @@ class GpuLost(msgspec.Struct, frozen=True, kw_only=True, tag_field="k", tag="los
         name: One of `driver.FATAL_NAMES`.
     """
 
-    t_s: float
     uuid: str | None
     name: str
     why: str

@@ -407,6 +407,8 @@ class DeviceTimeline:
         busy = math.fsum(length_s * busy for _, length_s, busy in windows) / covered_s if covered_s else None
         states = [state for state in self.states if t0_s <= state.t_s <= t1_s]
         beside = [state for state in self.states if t0_s - _BESIDE_S <= state.t_s <= t1_s + _BESIDE_S]
+        memory_s = t0_s if started_s is None else started_s, t1_s + STATE_S
+        memory = [state.memory_bytes for state in self.states if memory_s[0] <= state.t_s <= memory_s[1]]
         power_w = _mean_power(beside, t0_s, t1_s)
         reasons = [state.reasons for state in states if state.reasons is not None]
         own, foreign, foreign_pids, attribution = self._shares(t0_s, t1_s, busy, own_pids, started_s)
@@ -417,7 +419,7 @@ class DeviceTimeline:
             utilization=None if busy is None or (self.polled and busy == 0.0) else min(1.0, busy),
             covered_fraction=min(1.0, covered_s / (t1_s - t0_s)),
             memory_total_bytes=self.memory_bytes,
-            peak_memory_bytes=self._peak_memory_bytes(t0_s if started_s is None else started_s, t1_s + STATE_S),
+            peak_memory_bytes=max((used for used in memory if used is not None), default=None),
             power_w=power_w,
             energy_j=None if power_w is None else power_w * (t1_s - t0_s),
             sm_activity=_weighted_mean((record.sm, overlap_s) for record, overlap_s in told),
@@ -435,15 +437,11 @@ class DeviceTimeline:
             sm_clock_mhz=_mean(state.sm_clock_mhz for state in states),
             temperature_start_c=_nearest(beside, t0_s),
             temperature_end_c=_nearest(beside, t1_s),
-            clock_reasons=_share_by_reason(reasons),
+            clock_reasons={reason: n / len(reasons) for reason, n in Counter(chain.from_iterable(reasons)).items()},
             foreign_pids=foreign_pids,
             attribution=attribution,
             absent=dict(self.absent),
         )
-
-    def _peak_memory_bytes(self, t0_s: float, t1_s: float) -> int | None:
-        memory = (state.memory_bytes for state in self.states if t0_s <= state.t_s <= t1_s)
-        return max((used for used in memory if used is not None), default=None)
 
     def _shares(
         self, t0_s: float, t1_s: float, busy: float | None, own_pids: frozenset[int], started_s: float | None
@@ -465,16 +463,15 @@ class DeviceTimeline:
         seen_pids = self._holders_until(math.inf) | by_pid.keys()
         if not by_pid or not own_pids.isdisjoint(seen_pids):
             own, attribution = own_pids, Attribution.BY_PROCESS
-        elif started_s is not None and self._looked_before(started_s):
+        elif started_s is not None and any(
+            state.holders is not None and state.t_s <= started_s for state in self.states
+        ):
             own, attribution = frozenset(seen_pids - self._holders_until(started_s)), Attribution.BY_ARRIVAL
         else:
             return unknown
         foreign = {pid: share for pid, share in by_pid.items() if pid not in own and share > 0.0}
         own_share = math.fsum(share for pid, share in by_pid.items() if pid in own)
         return own_share, math.fsum(foreign.values()), tuple(sorted(foreign)), attribution
-
-    def _looked_before(self, t_s: float) -> bool:
-        return any(state.holders is not None and state.t_s <= t_s for state in self.states)
 
     def _holders_until(self, t_s: float) -> set[int]:
         return {pid for state in self.states if state.t_s <= t_s for pid, _, _ in state.holders or ()}
@@ -509,10 +506,6 @@ def _nearest(states: Iterable[GpuState], t_s: float) -> int | None:
     known = [state for state in states if state.temperature_c is not None and abs(state.t_s - t_s) <= _BESIDE_S]
     nearest = min(known, key=lambda state: abs(state.t_s - t_s), default=None)
     return None if nearest is None else nearest.temperature_c
-
-
-def _share_by_reason(reasons: Sequence[tuple[str, ...]]) -> dict[str, float]:
-    return {reason: count / len(reasons) for reason, count in Counter(chain.from_iterable(reasons)).items()}
 
 
 def _overlap_s(record: ProcessShares | UnitActivity, t0_s: float, t1_s: float) -> float:
