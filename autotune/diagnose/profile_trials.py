@@ -20,7 +20,7 @@ from autotune.trial.execution import plan_trial
 from autotune.trial.folders import TrialFolder
 from autotune.trial.instruments import Instruments, gpu_collector
 from autotune.trial.launch import Guard, ProcessRunner, Runner, end_orphans
-from autotune.trial.outcome import EXPLANATIONS, Evidence, ending_of
+from autotune.trial.outcome import EXPLANATIONS, TrialEvidence, ending_of
 from autotune.trial.protection import CheckpointBackups
 from autotune.trial.stop_rule import UnseenSteps
 
@@ -111,7 +111,7 @@ class ProfileTrials:
         if loss := self.checkpoints.loss("the trial"):
             raise loss
         folder.discard_temporary()
-        evidence = Evidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
+        evidence = TrialEvidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
         ending, detail = ending_of(trial_exit, watch.events, evidence)
         trouble = None
         has_steps = any(event.kind == "step" for event in watch.events)

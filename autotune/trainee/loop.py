@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
-from autotune.trainee.steps import Source, State, StepMaker
+from autotune.trainee.steps import BatchSource, LoopState, StepMaker
 from autotune.trainee.stream import Report, is_only_watched
 
 DIGEST_EVERY_S = 0.2
@@ -75,12 +75,12 @@ class Loop:
         now_s = time.monotonic()
         if now_s >= self.digest_due_s:
             self.digest()
-            if self.steps.state is State.TRAINING and self._is_sync_due(now_s):
+            if self.steps.state is LoopState.TRAINING and self._is_sync_due(now_s):
                 self.steps.ends(self._wait_for_accelerator())
             return time.monotonic()
         return now_s
 
-    def fetched(self, source: Source, begin_s: float, samples: Optional[float]) -> None:
+    def fetched(self, source: BatchSource, begin_s: float, samples: Optional[float]) -> None:
         """Record a fetched batch.
 
         Args:
@@ -92,7 +92,7 @@ class Loop:
         elif not self.is_counted_whole:
             self.aggregated.add(end_s - begin_s, samples)
 
-    def exhausted(self, source: Source, begin_s: float) -> None:
+    def exhausted(self, source: BatchSource, begin_s: float) -> None:
         """Record the end of a pass over the dataset."""
         if not self.is_suspended:
             self.recorded.append((StepMaker.exhausted, source, begin_s, threading.get_ident()))

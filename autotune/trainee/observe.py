@@ -24,7 +24,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
 from autotune.trainee.loop import AggregatedSteps, Loop
-from autotune.trainee.steps import Source, StepMaker, sizer
+from autotune.trainee.steps import BatchSource, StepMaker, sizer
 from autotune.trainee.stream import (
     OBSERVER,
     TRIAL_DIR_VARIABLE,
@@ -231,7 +231,7 @@ class Observer:
         self.attempt(hook, lambda module, name: getattr(module, name)(action))
 
     def fetch(
-        self, place: str, source_of: Callable[[Any], Source], data_of: Callable[[Any], Any], **options: Any
+        self, place: str, source_of: Callable[[Any], BatchSource], data_of: Callable[[Any], Any], **options: Any
     ) -> None:
         """Record each batch that the method of an iterator there returns, see `around_fetch`.
 
@@ -264,7 +264,7 @@ def around_fetch(
     loop: Loop,
     instrumentation: Instrumentation,
     original: Callable[..., Any],
-    source_of: Callable[[Any], Source],
+    source_of: Callable[[Any], BatchSource],
     *,
     ends: tuple[type[BaseException], ...] = (StopIteration,),
     is_plain: Callable[[], object] = _always,
@@ -289,7 +289,10 @@ def around_fetch(
     if within is not None and is_outer:
         original = _marking(original, within)
     monotonic, get_thread, recorded, fetched = time.monotonic, threading.get_ident, loop.recorded, StepMaker.fetched
-    latest: tuple[Callable[[], Any], Source] = lambda: None, Source()  # the iterator that was used last, and its source
+    latest: tuple[Callable[[], Any], BatchSource] = (
+        lambda: None,
+        BatchSource(),
+    )  # the iterator that was used last, and its source
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:

@@ -18,8 +18,8 @@ from typing import Any, Callable, Optional
 
 from autotune.trainee.loop import Loop, Sums
 from autotune.trainee.observe import Instrumentation, Observer
-from autotune.trainee.steps import BatchSizes, Source, StepMaker, loss_in
-from autotune.trainee.stream import Memory
+from autotune.trainee.steps import BatchSizes, BatchSource, StepMaker, loss_in
+from autotune.trainee.stream import WeakRecords
 
 _UNSEEN_LOOP = (
     "steps inside a tf.function's own loop cannot be seen; after `from autotune.trainee import step`, "
@@ -45,7 +45,7 @@ class TensorFlowObserver(Observer):
         super().__init__(*parts)
         self._is_eager, self._out_of_range = eager_check(), out_of_range()
         self._on_cpu: Optional[bool] = None
-        self._known = Memory(_Known)
+        self._known = WeakRecords(_Known)
         self._current: dict[int, _Known] = {}  # the outermost running function, by thread
         self._latest: Optional[_Known] = None
         self._taking: set[int] = set()  # threads that take a gradient
@@ -65,7 +65,7 @@ class TensorFlowObserver(Observer):
 
     def _install_fetches(self) -> None:
         """Observe iterators over datasets: eager ones, those in graphs, and those that fetch for several devices."""
-        sources = Memory(Source)
+        sources = WeakRecords(BatchSource)
         graphs = GraphFetches(self.loop, self.instrumentation, self._is_eager, self._fetches_in_graph)
         ends = StopIteration, self._out_of_range
         one, several = "data.ops.iterator_ops:OwnedIterator", "distribute.input_lib:DistributedIteratorBase"

@@ -9,8 +9,8 @@ from importlib import import_module
 from typing import Any, Callable, Optional
 
 from autotune.trainee.observe import Observer
-from autotune.trainee.steps import Source, StepMaker
-from autotune.trainee.stream import Memory
+from autotune.trainee.steps import BatchSource, StepMaker
+from autotune.trainee.stream import WeakRecords
 
 
 class TorchObserver(Observer):
@@ -18,9 +18,9 @@ class TorchObserver(Observer):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._datasets = Memory(Source)
+        self._datasets = WeakRecords(BatchSource)
         # Validation has an iterator of its own, even where it goes over the same dataset.
-        self._iterators: Memory[list[Source]] = Memory(list)
+        self._iterators: WeakRecords[list[BatchSource]] = WeakRecords(list)
 
     def install(self) -> None:
         loader = "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__"
@@ -30,7 +30,7 @@ class TorchObserver(Observer):
         self.pause("torch:save", "checkpoint")
         self.around("torch:cuda.OutOfMemoryError.__init__", lambda args, _kwargs: args, self._ran_out_of_memory)
 
-    def _source_of(self, iterator: Any) -> Source:
+    def _source_of(self, iterator: Any) -> BatchSource:
         known = self._iterators.of(iterator)
         if not known:
             try:
@@ -38,7 +38,7 @@ class TorchObserver(Observer):
             except TypeError:
                 # A list, to which there are no weak references: then those over it by one loader belong together.
                 dataset = self._datasets.of(_loader_of(iterator))
-            known.append(Source(of=dataset))
+            known.append(BatchSource(of=dataset))
             known[0].is_fed = True
             known[0].expected = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
         return known[0]

@@ -25,7 +25,7 @@ from typing import Any, Callable, NamedTuple, Optional
 
 from autotune.trainee.loop import Loop
 from autotune.trainee.steps import BatchSizes, StepMaker, in_new_containers
-from autotune.trainee.stream import Memory
+from autotune.trainee.stream import WeakRecords
 
 REPLAY, LOAD, TRAIN = ORDER = "replay", "load", "train"
 
@@ -166,8 +166,8 @@ class PhasedLoop:
         self.is_on = True
         self._inside: set[int] = set()  # threads inside a fetch that is seen already, which may fetch from another
         self._schedule = Schedule(length_s)
-        self._data = Memory(Data)
-        self._passes = Memory(_Pass)
+        self._data = WeakRecords(Data)
+        self._passes = WeakRecords(_Pass)
         self._round: dict[_Pass, tuple[Data, int]] = {}  # fetched since the last work: data and thread
         self._before: frozenset[_Pass] = frozenset()  # of the round before
         self._since_work = 0  # fetches
@@ -437,7 +437,7 @@ class PhasedLoop:
         self.is_on = False
         with contextlib.suppress(Exception):
             self._trained = frozenset()
-            self._data = Memory(Data)
+            self._data = WeakRecords(Data)
             self._write()
             if self._schedule.phase is not None:
                 self._loop.report.line("phase", time.monotonic(), phase=TRAIN)

@@ -49,7 +49,7 @@ Operations = dict[str, list[float]]
 """Name of an operation → how often it was executed, its ms on the host, its ms on a device."""
 
 
-class StepProfile(Observer):
+class StepProfiler(Observer):
     """Profile of the steps of one framework; an error of it is written into the result, or is a note."""
 
     framework = ""
@@ -144,7 +144,7 @@ _Moments = list[tuple[str, Any]]
 """Moments of a step, as the clock gives them (numbers, or events of a GPU), each with the phase that ends there."""
 
 
-class TorchProfile(StepProfile):
+class TorchProfile(StepProfiler):
     """Profile of PyTorch: a step goes from an update to the next one of the same optimizer."""
 
     framework = "PyTorch"
@@ -254,7 +254,7 @@ _HOST_OPERATION = re.compile(r"(?:[^: ]+:|EagerLocalExecute: )(\w+)")  # name in
 _HOLDING = re.compile(r"_?Xla.*|.*Call|If|While|Case|__inference_.*")  # the time of these is that of others
 
 
-class TensorFlowProfile(StepProfile):
+class TensorFlowProfile(StepProfiler):
     """Profile of TensorFlow; its steps are compiled, so that their phases are not seen."""
 
     framework = "TensorFlow"

@@ -4,7 +4,7 @@ A step is a fetched batch that was trained on. *Work* is what only training does
 compiled step that contains one. A step ends where the next fetch begins, so that all time of the loop belongs to one
 step or the next. `StepMaker` is in one of three states:
 
-    LOOKING   No step is open. Fetched batches wait with their `Source`; a round of them may hold validation data.
+    LOOKING   No step is open. Fetched batches wait with their `BatchSource`; a round of them may hold validation data.
               worked → TRAINING, on the first waiting batch that is trained on; the time of the others is a pause
               worked, and nothing waits → OWN, unless the steps of the loop have been made of fetches so far
     TRAINING  A fetched batch is being trained on.
@@ -35,7 +35,7 @@ _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
 _MANY_CALLS = 5  # that train on nothing, in one step: an evaluation, where the step before had less than half of them
 
 
-class State(Enum):
+class LoopState(Enum):
     """State of a training loop, see the module's docstring."""
 
     LOOKING = "looking"
@@ -43,10 +43,10 @@ class State(Enum):
     OWN = "own"
 
 
-_LOOKING, _TRAINING, _OWN = State.LOOKING, State.TRAINING, State.OWN
+_LOOKING, _TRAINING, _OWN = LoopState.LOOKING, LoopState.TRAINING, LoopState.OWN
 
 
-class Source:
+class BatchSource:
     """Dataset of a loop or one pass over it: its batches that wait, and what is known of the loop's use of them.
 
     Args:
@@ -68,12 +68,12 @@ class Source:
         is_joint: True if the last round left over more than that.
     """
 
-    def __init__(self, of: Optional[Source] = None) -> None:
-        self.dataset: Source = of or self
+    def __init__(self, of: Optional[BatchSource] = None) -> None:
+        self.dataset: BatchSource = of or self
         self.size: Optional[Sizer] = of.size if of else None
         self.expected: Optional[int] = None
         self.is_fed = self.is_trained = self.always_trains = self.is_joint = False
-        self.like: Optional[Source] = None
+        self.like: Optional[BatchSource] = None
         self.waiting: deque[Optional[float]] = deque()
         self.fresh, self.begin_s, self.wait_s = 0, 0.0, 0.0
         self.ended_s: Optional[float] = None
@@ -124,16 +124,16 @@ class StepMaker:
         self._fetching_thread: Optional[int] = None
         self._key: Any = None  # which work makes the steps of a loop without fetches
         self._surprises = 0
-        self._doubted: Optional[Source] = None  # the dataset of a batch that had more work than is usual
+        self._doubted: Optional[BatchSource] = None  # the dataset of a batch that had more work than is usual
         self._is_told_unseen = False
         # The batches that wait.
-        self._sources: list[Source] = []  # in the order of their first fetch in this round
-        self._over: list[Source] = []  # those of them that have ended: a loop that fetches ahead trains on them yet
-        self._latest: Optional[Source] = None
-        self._together: list[Source] = []  # that the last round trained on
+        self._sources: list[BatchSource] = []  # in the order of their first fetch in this round
+        self._over: list[BatchSource] = []  # those that have ended: a loop that fetches ahead trains on them yet
+        self._latest: Optional[BatchSource] = None
+        self._together: list[BatchSource] = []  # that the last round trained on
         # The step that is under way.
         self.state = _LOOKING
-        self._source = Source()
+        self._source = BatchSource()
         self._begin_s = 0.0
         self._wait_s: Optional[float] = None
         self._samples: Optional[float] = None
@@ -178,7 +178,7 @@ class StepMaker:
                 self._is_steady = False
                 happened(self, *event[1:])
 
-    def fetched(self, source: Source, begin_s: float, end_s: float, samples: Optional[float], thread: int) -> None:
+    def fetched(self, source: BatchSource, begin_s: float, end_s: float, samples: Optional[float], thread: int) -> None:
         """Process a fetched batch."""
         if self._thread not in (None, thread):
             return  # a loader of the user's own, in the background
@@ -204,7 +204,7 @@ class StepMaker:
             self._train_on_next(end_s)
             self._trained_s = end_s
 
-    def exhausted(self, source: Source, begin_s: float, thread: int) -> None:
+    def exhausted(self, source: BatchSource, begin_s: float, thread: int) -> None:
         """Process the end of a pass over a dataset."""
         if self._thread not in (None, thread):
             return
@@ -288,7 +288,7 @@ class StepMaker:
             source.drop()
         self._sources, self._over = [], []
 
-    def _drop(self, source: Source) -> None:
+    def _drop(self, source: BatchSource) -> None:
         self._sources = [one for one in self._sources if one is not source]
         source.drop()
 
@@ -347,7 +347,7 @@ class StepMaker:
         self._pass_over(passed_over_s, now_s if is_late else None)
         self._open(_TRAINING, first.begin_s, wait_s, first.waiting.popleft())
 
-    def _trained_among(self, fresh: list[Source]) -> list[Source]:
+    def _trained_among(self, fresh: list[BatchSource]) -> list[BatchSource]:
         known = [source for source in fresh if source.is_trained]
         if known:
             # Validation comes before the batch, or is more than one; else it is another part of the step's data.
@@ -384,7 +384,7 @@ class StepMaker:
             self._step(self._trained_s)
         self._open(_OWN, begin_s, begin_s - self._trained_s if is_whole and self._trained_s else None, samples)
 
-    def _open(self, state: State, begin_s: float, wait_s: Optional[float], samples: Optional[float]) -> None:
+    def _open(self, state: LoopState, begin_s: float, wait_s: Optional[float], samples: Optional[float]) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._report.mark("begin", begin_s)

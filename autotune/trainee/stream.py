@@ -492,7 +492,7 @@ def _line(t_s: float, wait_s: Optional[float], samples: Optional[float], is_upda
 Record = TypeVar("Record")
 
 
-class Memory(Generic[Record]):
+class WeakRecords(Generic[Record]):
     """Record of each object, by weak reference; an id may be reused by another object later."""
 
     def __init__(self, make: Callable[[], Record]) -> None:

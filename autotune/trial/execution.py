@@ -37,7 +37,7 @@ from autotune.trial.error_text import last_error, one_line, quoted_output
 from autotune.trial.folders import TEMPORARY_VARIABLE, StateFolder, TrialFolder, has_space, temporary_folder
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Runner, Watch
-from autotune.trial.outcome import Evidence, Losses, Milestones, ending_of, uncounted
+from autotune.trial.outcome import Losses, Milestones, TrialEvidence, ending_of, uncounted
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 
 _MEASURED = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
@@ -220,7 +220,7 @@ def _judged(
         stop_rule.cut(policy.deadline_s)
     window = stop_rule.window()
     rate = window.samples_per_s(default_samples) if window else 0.0
-    evidence = Evidence(
+    evidence = TrialEvidence(
         stdout_tail=folder.stdout_tail(),
         gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
         nan_counts=policy.nan_counts,

@@ -45,7 +45,7 @@ _SPLITS = 20  # places looked at for a jump
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class TrialEvidence:
     """Evidence on a trial besides how its processes ended and the events that they reported.
 
     Attributes:
@@ -65,7 +65,7 @@ class Evidence:
 
 
 def ending_of(
-    trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evidence | None = None
+    trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: TrialEvidence | None = None
 ) -> tuple[Ending, str]:
     """Return the ending of a trial.
 
@@ -76,7 +76,7 @@ def ending_of(
         The ending, and one line of detail (at most 200 printable characters, perhaps empty), such as the class
         and message of the exception. A trial that crashed after enough steps has been measured all the same.
     """
-    evidence = evidence or Evidence()
+    evidence = evidence or TrialEvidence()
     stop = trial_exit.stop
     caught = _caught(trial_exit, events, evidence)
     diverged = _diverged(events) if evidence.nan_counts else None
@@ -123,7 +123,9 @@ def _noted(events: Sequence[TraineeEvent]) -> str:
     return next((event.text for event in silence if event.text), "")
 
 
-def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, evidence: Evidence) -> tuple[Ending, str]:
+def _failure(
+    trial_exit: TrialExit, exit_code: int, diverged: str | None, evidence: TrialEvidence
+) -> tuple[Ending, str]:
     error = last_error(trial_exit.stderr_tail, evidence.stdout_tail)
     status = _status(exit_code)
     if trial_exit.oom_killed:
@@ -160,7 +162,9 @@ def _diverged(events: Sequence[TraineeEvent]) -> str | None:
     return f"{bad} of {len(reported)} reported losses were NaN or infinite"
 
 
-def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evidence) -> tuple[Ending, str] | None:
+def _caught(
+    trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: TrialEvidence
+) -> tuple[Ending, str] | None:
     """Return the memory, and the evidence, of an out-of-memory error that the trainer caught to go on; None if none."""
     noted = "\n".join(event.text for event in events if event.text)
     said = complaint_of_memory(noted, trial_exit.stderr_tail, evidence.stdout_tail)

@@ -54,7 +54,7 @@ LEAST_IMPORT_S = 0.05
 _log = logging.getLogger(__name__)
 
 
-class State(Enum):
+class InterpreterState(Enum):
     """State of an interpreter, see above."""
 
     COLD = auto()
@@ -74,7 +74,7 @@ class _Interpreter:
         silence_s: Longest time that a fork may go without a sign of life before its first step.
     """
 
-    state: State = State.COLD
+    state: InterpreterState = InterpreterState.COLD
     zygote: str = ""
     imports: list[dict[str, Any]] = field(default_factory=list)
     imports_s: float = 0.0
@@ -99,7 +99,7 @@ class ZygoteRunner(ProcessRunner):
         self._interpreters: OrderedDict[object, _Interpreter] = OrderedDict()  # the latest used last
         self._zygotes_begun = 0
         self._unfit = 0
-        self._state_of_new = State.COLD
+        self._state_of_new = InterpreterState.COLD
         self._has_worked = False  # a fork has made a step, or ended well
         self._said: set[str] = set()
         self.warm_starts = 0
@@ -111,17 +111,17 @@ class ZygoteRunner(ProcessRunner):
         if command is None or command.keeping_out:
             return super()._make(request)
         interpreter = self._interpreter(command, request)
-        if interpreter.state is State.OFF:
+        if interpreter.state is InterpreterState.OFF:
             return super()._make(request)
-        if interpreter.state is State.COLD:
+        if interpreter.state is InterpreterState.COLD:
             return self._record(interpreter, request)
         self._guard.start()
-        if interpreter.state is State.WARM and not interpreter.zygote.startswith(f"{self._guard.pid}."):
-            interpreter.state = State.LEARNT  # it has ended with its guard
+        if interpreter.state is InterpreterState.WARM and not interpreter.zygote.startswith(f"{self._guard.pid}."):
+            interpreter.state = InterpreterState.LEARNT  # it has ended with its guard
         ended = None
-        if interpreter.state is State.LEARNT:
+        if interpreter.state is InterpreterState.LEARNT:
             ended = self._warm_up(interpreter, command, request)
-        if interpreter.state is State.WARM:
+        if interpreter.state is InterpreterState.WARM:
             ended = self._fork(interpreter, command, request)
         return ended or super()._make(request)
 
@@ -158,24 +158,24 @@ class ZygoteRunner(ProcessRunner):
         interpreter.imports_s = ends_s[heavy[-1]] - ended.started_s if heavy else 0.0
         # ... or this many times as long as the first trial was silent, if that is more
         interpreter.silence_s = max(SILENCE_S, 2.0 * liveness.longest_silence_s)
-        interpreter.state = State.LEARNT if heavy else State.OFF
+        interpreter.state = InterpreterState.LEARNT if heavy else InterpreterState.OFF
         return ended
 
     # The zygote.
 
     def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> TrialExit | None:
         """Make the zygote; return the end of the trial that waits for it, if that is stopped meanwhile."""
-        while interpreter.state is State.LEARNT:
-            warm = [other for other in self._interpreters.values() if other.state is State.WARM]
+        while interpreter.state is InterpreterState.LEARNT:
+            warm = [other for other in self._interpreters.values() if other.state is InterpreterState.WARM]
             for other in warm[: len(warm) - MOST_ZYGOTES + 1]:
-                self._cool(other, State.LEARNT)
+                self._cool(other, InterpreterState.LEARNT)
             self._start_zygote(interpreter, command, request)
             answer = self._answer(interpreter, request)
             if isinstance(answer, Mapping) and "took_s" in answer:
-                interpreter.state = State.WARM
+                interpreter.state = InterpreterState.WARM
                 _log.info("zygote %s is warm after %.2f s", interpreter.zygote, answer["took_s"])
                 return None
-            self._cool(interpreter, State.LEARNT)
+            self._cool(interpreter, InterpreterState.LEARNT)
             if isinstance(answer, Stop):
                 now_s = self._clock.now_s()
                 why = "the warm interpreter was still making its imports"
@@ -193,7 +193,7 @@ class ZygoteRunner(ProcessRunner):
         more = "" if module == names[-1] else f" and what is imported after {module}"
         self._remark(f"importing {module} {why}, so each trial imports it{more} anew")
         if not interpreter.imports:
-            interpreter.state = State.OFF
+            interpreter.state = InterpreterState.OFF
 
     def _start_zygote(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> None:
         self._zygotes_begun += 1
@@ -245,7 +245,7 @@ class ZygoteRunner(ProcessRunner):
             if now_s >= limit_s:
                 return {"error": "its imports took too long"}
 
-    def _cool(self, interpreter: _Interpreter, state: State) -> None:
+    def _cool(self, interpreter: _Interpreter, state: InterpreterState) -> None:
         self._guard.stop_sidecar(interpreter.zygote)  # which may be gone
         interpreter.state = state
 
@@ -301,10 +301,10 @@ class ZygoteRunner(ProcessRunner):
         self._turn_off(why)
 
     def _turn_off(self, why: str) -> None:
-        self._state_of_new = State.OFF
+        self._state_of_new = InterpreterState.OFF
         longest_s = max(interpreter.imports_s for interpreter in self._interpreters.values())
         for interpreter in self._interpreters.values():
-            self._cool(interpreter, State.OFF)
+            self._cool(interpreter, InterpreterState.OFF)
         cost = f"about {longest_s:.1f} s more a trial"
         self._remark(f"warm starts are off: {why}; from now on each trial starts a fresh interpreter ({cost})")
 

@@ -11,7 +11,7 @@ from autotune.measure.gpu.records import (
     ProcessShares,
     StreamStarted,
 )
-from autotune.measure.gpu.timeline import Attribution, GpuTimeline
+from autotune.measure.gpu.timeline import GpuTimeline, KernelAttribution
 
 OWN, STRANGER = 10, 20
 STATE = {"memory_bytes": 1 << 30, "power_w": 100.0, "temperature_c": 50, "sm_clock_mhz": 1000, "reasons": ()}
@@ -106,9 +106,9 @@ def test_in_a_container_who_came_after_the_start_is_taken_for_the_trial():
         windows(0.8),
     ]
     use = device(*told, own_pids={77}, started_s=2.5)
-    assert use.attribution is Attribution.BY_ARRIVAL
+    assert use.attribution is KernelAttribution.BY_ARRIVAL
     assert (use.figures.own_fraction, use.figures.foreign_fraction) == (pytest.approx(0.6), pytest.approx(0.2))
-    assert device(*told, own_pids={77}).attribution is Attribution.UNKNOWN
+    assert device(*told, own_pids={77}).attribution is KernelAttribution.UNKNOWN
 
 
 def lost(t_s, uuid="A"):
@@ -138,7 +138,7 @@ def test_who_held_the_device_before_a_trial_is_not_forgotten():
     for record in (windows(0.5, 5.0), *shares(((STRANGER, 0.2), (OWN, 0.3)), 5), *states(6, 20)):
         known.add(record)
     use = known.between(5.0, 15.0, own_pids={4711}, started_s=5.0).devices[0]
-    assert use.attribution == Attribution.BY_ARRIVAL
+    assert use.attribution == KernelAttribution.BY_ARRIVAL
     assert use.foreign_pids == (STRANGER,)
 
 

@@ -20,7 +20,7 @@ _LIBRARY = "libnvidia-ml.so.1"
 _MIG_PREFIX = "MIG-"
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """Memory of a device in bytes; what the driver keeps for itself counts as used."""
 
     used_bytes: int
@@ -226,10 +226,10 @@ class Device:
         """Return the utilization in the newest driver window, in percent."""
         return int(self._ask("nvmlDeviceGetUtilizationRates").gpu)
 
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         """Return the memory in use by all processes."""
         memory = self._ask("nvmlDeviceGetMemoryInfo")
-        return Memory(int(memory.used), int(memory.total))
+        return DeviceMemory(int(memory.used), int(memory.total))
 
     def memory_held_bytes(self) -> int:
         """Return the memory that processes hold: what the driver keeps for itself left out (driver 510 and later)."""

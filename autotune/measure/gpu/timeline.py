@@ -36,7 +36,7 @@ MOST_THROTTLED = 0.1
 """Share of the readings that may show throttling: the bit for hardware slowdown also shows at a change of clocks."""
 
 
-class Attribution(StrEnum):
+class KernelAttribution(StrEnum):
     """Method by which a trial's own kernels were told from those of others."""
 
     BY_PROCESS = "by process id"
@@ -69,7 +69,7 @@ class DeviceUsage:
     temperature_end_c: int | None = None
     clock_reasons: Mapping[str, float] = field(default_factory=dict)
     foreign_pids: tuple[int, ...] = ()
-    attribution: Attribution = Attribution.UNKNOWN
+    attribution: KernelAttribution = KernelAttribution.UNKNOWN
     absent: Mapping[str, str] = field(default_factory=dict)
     lost: str | None = None
 
@@ -445,9 +445,9 @@ class DeviceTimeline:
 
     def _shares(
         self, t0_s: float, t1_s: float, busy: float | None, own_pids: frozenset[int], started_s: float | None
-    ) -> tuple[float | None, float | None, tuple[int, ...], Attribution]:
+    ) -> tuple[float | None, float | None, tuple[int, ...], KernelAttribution]:
         """Return own share, foreign share, foreign processes, and the method that told them apart."""
-        unknown = (None, None, (), Attribution.UNKNOWN)
+        unknown = (None, None, (), KernelAttribution.UNKNOWN)
         # What began before the trial is also about whoever was there then, such as the trial before it.
         known = [record for record in self.shares if started_s is None or record.t0_s >= started_s]
         told = [(record, overlap_s) for record in known if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
@@ -462,11 +462,11 @@ class DeviceTimeline:
             return unknown  # kernels ran, and the driver does not show whose: a container
         seen_pids = self._holders_until(math.inf) | by_pid.keys()
         if not by_pid or not own_pids.isdisjoint(seen_pids):
-            own, attribution = own_pids, Attribution.BY_PROCESS
+            own, attribution = own_pids, KernelAttribution.BY_PROCESS
         elif started_s is not None and any(
             state.holders is not None and state.t_s <= started_s for state in self.states
         ):
-            own, attribution = frozenset(seen_pids - self._holders_until(started_s)), Attribution.BY_ARRIVAL
+            own, attribution = frozenset(seen_pids - self._holders_until(started_s)), KernelAttribution.BY_ARRIVAL
         else:
             return unknown
         foreign = {pid: share for pid, share in by_pid.items() if pid not in own and share > 0.0}
