@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from stat import S_ISREG
+from typing import NamedTuple
 
 import psutil
 
 from autotune.clock import Clock, Poller, SystemClock
-from autotune.measure.probe import HostUsage, TrialProcesses
+from autotune.measure.probe import HostUsage
 
 # Of one core (the loop around it makes 0.01): where a sample is dear, with hundreds of threads, the next comes later.
 _COST_SHARE = 0.008
@@ -135,12 +136,10 @@ def is_in_container(root: Path = Path("/")) -> bool:
     return any((root / mark).exists() for mark in marks)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sample:
+class _Sample(NamedTuple):
     t_s: float
     cpu_s: float
     memory_bytes: int
-    peak_memory_bytes: int
 
 
 class HostProbe:
@@ -163,11 +162,11 @@ class HostProbe:
         self._pids: frozenset[int] = frozenset()
         self._poller: Poller | None = None
 
-    def open(self, device: TrialProcesses) -> None:
+    def open(self, trial_id: str, pid: int) -> None:
         """Start watching a trial; one that is already gone gives no samples."""
-        first = process_stat(device.pid)
+        first = process_stat(pid)
         session = 0 if first is None else first.session
-        self._poller = Poller(lambda: self._read(device, session), name=f"host-probe-{device.pid}")
+        self._poller = Poller(lambda: self._read(trial_id, pid, session), name=f"host-probe-{pid}")
         self._poller.start()
 
     def between(self, t0_s: float, t1_s: float) -> HostUsage | None:
@@ -186,7 +185,7 @@ class HostProbe:
             cpu_cores = (inside[-1].cpu_s - inside[0].cpu_s) / (inside[-1].t_s - inside[0].t_s)
         return HostUsage(
             cpu_cores=cpu_cores,
-            peak_memory_bytes=samples[-1].peak_memory_bytes,
+            peak_memory_bytes=max(sample.memory_bytes for sample in samples),
             memory=tuple((sample.t_s, sample.memory_bytes) for sample in inside),
             pids=pids,
         )
@@ -197,42 +196,31 @@ class HostProbe:
             self._poller.stop()
             self._poller = None
 
-    def _read(self, trial: TrialProcesses, session: int) -> float | None:
+    def _read(self, trial_id: str, first: int, session: int) -> float | None:
         """Take a sample; return the seconds until the next, None once nothing of the trial is left."""
         began_s = time.thread_time()
-        stats = self._of_the_trial(trial, session)
+        stats = self._of_the_trial(trial_id, first, session)
         if not stats:
             return None
-        memory_bytes = 0
-        for pid, stat in stats.items():
-            self._cpu_s[pid, stat.started_s] = stat.cpu_s
-            memory_bytes += stat.resident_bytes
-        seen_s, accounts_s = math.fsum(self._cpu_s.values()), _own_s(stats, waited=True)
+        self._cpu_s |= {(pid, stat.started_s): stat.cpu_s for pid, stat in stats.items()}
+        memory_bytes = sum(stat.resident_bytes for stat in stats.values())
         with self._lock:
             self._pids |= stats.keys()
-            before, before_s = 0, 0.0
-            if self._samples:
-                before, before_s = self._samples[-1].peak_memory_bytes, self._samples[-1].cpu_s
-            self._samples.append(
-                _Sample(
-                    t_s=self._clock.now_s(),
-                    cpu_s=max(seen_s, accounts_s, before_s),
-                    memory_bytes=memory_bytes,
-                    peak_memory_bytes=max(before, memory_bytes),
-                )
-            )
+            before_s = self._samples[-1].cpu_s if self._samples else 0.0
+            cpu_s = max(math.fsum(self._cpu_s.values()), _own_s(stats, waited=True), before_s)
+            self._samples.append(_Sample(self._clock.now_s(), cpu_s, memory_bytes))
         return max(0.25, (time.thread_time() - began_s) / _COST_SHARE)
 
-    def _of_the_trial(self, trial: TrialProcesses, session: int) -> dict[int, ProcessStat]:
+    def _of_the_trial(self, trial_id: str, first: int, session: int) -> dict[int, ProcessStat]:
         below = {pid: stat for pid in descendants(os.getpid()) if (stat := process_stat(pid)) is not None}
         own: dict[int, ProcessStat] = {}
         for pid, stat in below.items():
             if (
                 stat.parent in own
-                or pid == trial.pid
+                or pid == first
                 or (pid, stat.started_s) in self._cpu_s  # its parent has ended since
                 or (stat.session == session and session in below)  # else it is our own terminal's
-                or _carries(pid, trial.trial_id)
+                or _carries(pid, trial_id)
             ):
                 own[pid] = stat
         return own
@@ -601,15 +589,11 @@ def holders_of(pids: Iterable[int], device: str) -> frozenset[int]:
 
 
 def _has_open(pid: int, device: str) -> bool:
-    folder = f"/proc/{pid}/fd"
-    try:
-        numbers = os.listdir(folder)
-    except OSError:  # it has ended
-        return False
-    for number in numbers:
-        with contextlib.suppress(OSError):  # closed meanwhile
-            if os.readlink(f"{folder}/{number}").startswith(device):
-                return True
+    with contextlib.suppress(OSError):  # it has ended
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.readlink(f"/proc/{pid}/fd/{number}").startswith(device):
+                    return True
     return False
 
 

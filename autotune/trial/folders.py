@@ -379,11 +379,7 @@ class TrialFolder:
             for path in output_folders:
                 make_private_folder(Path(path))
         except OSError as error:
-            raise TrialError(
-                f"the trial's folder cannot be made: {error.strerror}",
-                where=str(self.path),
-                remedy="See to that (room, permissions), or choose another place with --state-dir.",
-            ) from error
+            raise _unusable("the trial's folder cannot be made", self.path, error) from error
 
     def is_ours(self) -> bool:
         """Return whether this is a real folder, not a link to one, with a real marker in it."""
@@ -411,11 +407,7 @@ class TrialFolder:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(text.encode())
         except OSError as error:
-            raise TrialError(
-                f"the trial's config cannot be written: {error.strerror}",
-                where=str(self.path / name),
-                remedy="See to that (room, permissions), or choose another place with --state-dir.",
-            ) from error
+            raise _unusable("the trial's config cannot be written", self.path / name, error) from error
 
     def contents(self) -> frozenset[Path]:
         """Return all paths that are in the folder now, at any depth."""
@@ -488,6 +480,11 @@ class TrialFolder:
     def _delete(self, path: Path, is_over: Callable[[], bool] = lambda: False) -> None:
         if not discard(path, is_over, self.path.parent):
             _log.warning("%s could not be deleted completely; delete it yourself when the disk gets full", path)
+
+
+def _unusable(what: str, place: Path, error: OSError) -> TrialError:
+    remedy = "See to that (room, permissions), or choose another place with --state-dir."
+    return TrialError(f"{what}: {error.strerror}", where=str(place), remedy=remedy)
 
 
 def delete_left(trials: Path, is_over: Callable[[], bool]) -> None:

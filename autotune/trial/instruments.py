@@ -22,7 +22,7 @@ from autotune.measure.gpu.driver import FATAL_NAMES, remedy_of
 from autotune.measure.gpu.records import of_line
 from autotune.measure.gpu.timeline import GpuTimeline, usage_of_trial
 from autotune.measure.host import HostProbe
-from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, Probe, TrialGpus, TrialProcesses
+from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, Probe, TrialGpus
 from autotune.measure.window import Window
 from autotune.records import GpuRole, TraineeEvent, TrialExit
 from autotune.trial.error_text import TRACEBACK, last_error, one_line
@@ -44,7 +44,7 @@ class Instruments:
             they do.
     """
 
-    def __init__(self, host: Probe[TrialProcesses, HostUsage], gpus: GpuProbe | None = None) -> None:
+    def __init__(self, host: Probe, gpus: GpuProbe | None = None) -> None:
         self._host = host
         self._gpus = gpus
         self._trial_id = ""
@@ -87,7 +87,7 @@ class Instruments:
     def watch(self, events: Sequence[TraineeEvent]) -> None:
         """Take the trial's new events; the host is watched from the first one on."""
         if events and not self._pids:
-            self._host.open(TrialProcesses(trial_id=self._trial_id, pid=events[0].pid))
+            self._host.open(self._trial_id, events[0].pid)
         self._pids.update(event.pid for event in events)
         if told := [name for event in events for name in event.devices]:
             known = self._run.uuids if self._run.reported else ()
