@@ -19,7 +19,7 @@ from autotune.diagnose.profile_trials import open_trials
 from autotune.diagnose.step_profile import StepProfile, profile_trainer_step
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
-from autotune.measure.gpu.devices import look_for_gpus
+from autotune.measure.gpu.driver import look_for_gpus
 from autotune.measure.host import machine_facts
 from autotune.records import Gpu
 from autotune.report.console import file_console, text_console

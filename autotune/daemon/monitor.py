@@ -17,8 +17,7 @@ import psutil
 from autotune.clock import Clock, Poller
 from autotune.errors import AutotuneError, GpuError
 from autotune.measure.gpu.collector import GpuPoller
-from autotune.measure.gpu.devices import present_gpus, visible_devices
-from autotune.measure.gpu.driver import GpuFacts
+from autotune.measure.gpu.driver import GpuFacts, present_gpus, visible_devices
 from autotune.measure.gpu.records import STATE_S, Capability, CapabilityOff, GpuState, Record
 from autotune.measure.gpu.timeline import DeviceUsage, GpuTimeline
 from autotune.measure.utilization import LEAST_SAMPLES, MEANINGS, Pattern, Segment, describe, pooled_utilization

@@ -9,8 +9,7 @@ from typing import TypeVar
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, issue
 from autotune.diagnose.subject import Subject, known_keys
 from autotune.errors import GpuError
-from autotune.measure.gpu.devices import in_time, look_for_gpus
-from autotune.measure.gpu.driver import THROTTLING, Device, Driver, DriverError, reasons_of
+from autotune.measure.gpu.driver import THROTTLING, Device, Driver, DriverError, in_time, look_for_gpus, reasons_of
 from autotune.measure.gpu.occupancy import GpuOccupancy, busy_gpus
 from autotune.measure.host import memory_state, text_of
 from autotune.search.gpus import remarks_on_gpus

@@ -12,7 +12,7 @@ from autotune.clock import Clock
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, counted, issue
 from autotune.diagnose.subject import DatasetPlace, Subject, missing_data, place_of
 from autotune.files import open_regular
-from autotune.measure.gpu.devices import in_time
+from autotune.measure.gpu.driver import in_time
 from autotune.measure.host import file_system, is_network, is_rotating, memory_state
 
 

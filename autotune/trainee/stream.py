@@ -335,10 +335,7 @@ def will_report() -> None:
 
 def epoch_end() -> None:
     """Report the end of a pass over the data."""
-    if process_stream.is_open:
-        if process_stream.pace is not None:
-            process_stream.pace.mark("epoch_end")
-        process_stream.write("epoch_end")
+    _mark("epoch_end")
 
 
 def mark(
@@ -358,12 +355,15 @@ def mark(
         text: A line for people.
         stages: Of ``stages``: times of a pipeline's stages so far, as in `autotune.stage_times.PipelineTimes`.
     """
-    if not process_stream.is_open:
-        return
-    with contextlib.suppress(Exception):
-        if process_stream.pace is not None and kind != "stages":
-            process_stream.pace.mark(kind)
-        process_stream.write(kind, duration_s=duration_s, loss=loss, text=text, stages=stages)
+    _mark(kind, duration_s=duration_s, loss=loss, text=text, stages=stages)
+
+
+def _mark(kind: str, **fields: Any) -> None:
+    if process_stream.is_open:
+        with contextlib.suppress(Exception):
+            if process_stream.pace is not None and kind != "stages":
+                process_stream.pace.mark(kind)
+            process_stream.write(kind, **fields)
 
 
 def announce(source: str, *, devices: Optional[Iterable[str]] = None) -> None:

@@ -17,7 +17,6 @@ from autotune.measure.gpu.driver import (
     DriverError,
     Occupant,
     Trouble,
-    facts,
     if_known,
 )
 from autotune.measure.gpu.records import SampledWindows
@@ -169,7 +168,7 @@ class OccupancyReader:
         """Find the GPUs; those that were known before stay."""
         for index in range(driver.count()):
             try:
-                one = facts(driver.device_at(index), index)
+                one = driver.device_at(index).facts(index)
             except DriverError as error:
                 if error.trouble is Trouble.DRIVER_LOST:
                     raise
