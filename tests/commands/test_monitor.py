@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from autotune.measure.gpu import driver
 from autotune.measure.gpu.driver import GpuInventory
 from tests.command_line import CommandLine
 from tests.commands.conftest import answered
