@@ -243,12 +243,12 @@ def speed_error(durations_s: Series, units: Series, ends: Ends | None) -> float:
     Args:
         ends: Ends of cycles, from 0 to the number of steps; None where there are none.
     """
-    time_s, pace_s = float(durations_s.sum()), float(durations_s.sum() / units.sum())
+    speed = float(units.sum() / durations_s.sum())
     if ends is not None:
         durations_s, units = _sums(durations_s, ends), _sums(units, ends)
-    left = durations_s - units * pace_s
+    left = durations_s - units / speed
     n = len(left)
-    return math.sqrt(float(left @ left) / (n - 1) * n * _autocorrelation_time(left)) / time_s
+    return math.sqrt(float(left @ left) / (n - 1) * n * _autocorrelation_time(left)) / float(durations_s.sum())
 
 
 def _autocorrelation_time(series: Series) -> float:
