@@ -86,8 +86,8 @@ class Racer(SearchStage):
         into = problem.state.searches / f"{self._parts.name}.checkpoint"
         copy = copy_newest_checkpoint(problem.trainer, into, times=rounds * len(arms))
         if not isinstance(copy, CheckpointCopy):
-            if copy.why:
-                self._begin_from_scratch(copy.why)
+            if copy:
+                self._begin_from_scratch(copy)
             self._train_all(arms, rounds, trains_s)
             return
         self._copy = copy

@@ -203,9 +203,12 @@ class CheckpointBackups:
             return
         gone = set(map(id, files))
         self._kept = [file for file in self._kept if id(file) not in gone]
-        for file in files:
-            if file.copy is not None:
-                self._set_aside(file.copy)
+        for copy in (file.copy for file in files if file.copy is not None):
+            aside = self._others / copy.relative_to(self._copies)
+            with contextlib.suppress(OSError):
+                aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                aside.hardlink_to(copy)
+                self._discard(copy)
         where = f"; as they were before: {self._others}" if any(file.copy for file in files) else ""
         self._tell(
             [file.path for file in files],
@@ -217,13 +220,6 @@ class CheckpointBackups:
         self._told.update(new)
         if new:
             self._remark(sentence.replace("{}", names_of(new, self._cwd), 1))
-
-    def _set_aside(self, copy: Path) -> None:
-        aside = self._others / copy.relative_to(self._copies)
-        with contextlib.suppress(OSError):
-            aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            aside.hardlink_to(copy)
-            self._discard(copy)
 
     def _discard(self, copy: Path) -> None:
         """Delete a copy, and the folders of copies that become empty."""
@@ -414,14 +410,7 @@ class CheckpointCopy:
                 copy.parent.rmdir()
 
 
-@dataclass(frozen=True, kw_only=True)
-class NoCopy:
-    """Reason for which there is no copy, one clause; empty where there is no checkpoint."""
-
-    why: str
-
-
-def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> CheckpointCopy | NoCopy:
+def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> CheckpointCopy | str:
     """Copy the newest checkpoint that lies in a folder which the config names as an output.
 
     Args:
@@ -430,7 +419,7 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
         times: Number of trainings that will get one.
 
     Returns:
-        The copy, or why there is none.
+        The copy, or a clause on why there is none; empty where there is no checkpoint.
     """
     newest: tuple[float, Path, Path, str] | None = None
     for _, text, folder in trainer.outputs():
@@ -438,7 +427,7 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
             if is_called_a_checkpoint(path) and (newest is None or about.st_mtime > newest[0]):
                 newest = (about.st_mtime, path, folder, text)
     if newest is None:
-        return NoCopy(why="")
+        return ""
     written_s, path, folder, text = newest
     chosen = {
         one: about.st_size
@@ -449,8 +438,8 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
     name = os.fspath(Path(text) / path.relative_to(folder))
     needed, free = sum(chosen.values()) * (times + 1), trainer.state.free_bytes()
     if needed > MOST_OF_FREE * free:
-        return NoCopy(
-            why=f"{times + 1} copies of {name} take {needed / 2**30:.1f} GiB, more than {MOST_OF_FREE:.0%} of the free "
+        return (
+            f"{times + 1} copies of {name} take {needed / 2**30:.1f} GiB, more than {MOST_OF_FREE:.0%} of the free "
             "space"
         )
     into_outputs = Path(redirected_path(text, Path()))
@@ -461,7 +450,7 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
             _copy(one, copy)
     except OSError as error:
         shutil.rmtree(into, ignore_errors=True)
-        return NoCopy(why=f"{name} cannot be copied: {error.strerror or error}")
+        return f"{name} cannot be copied: {error.strerror or error}"
     files = tuple((copy, into_outputs / one.relative_to(folder)) for copy, one in copies.items())
     return CheckpointCopy(name=name, files=files)
 

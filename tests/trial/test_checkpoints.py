@@ -17,7 +17,6 @@ from autotune.trial.protection import (
     CheckpointBackups,
     CheckpointCopy,
     KeptFile,
-    NoCopy,
     copy_newest_checkpoint,
     is_called_a_checkpoint,
 )
@@ -232,7 +231,7 @@ def test_what_an_earlier_trial_has_left_is_not_the_users(kept: Callable[..., Che
     assert checkpoint("touched").read_bytes() == b"of a trial"
 
 
-Copied = Callable[[], CheckpointCopy | NoCopy]
+Copied = Callable[[], CheckpointCopy | str]
 
 
 @pytest.fixture
@@ -241,7 +240,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copied:
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").write_text("checkpoint_dir: runs/checkpoints\n" + CONFIG)
 
-    def copy() -> CheckpointCopy | NoCopy:
+    def copy() -> CheckpointCopy | str:
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
         problem.state.create()
         return copy_newest_checkpoint(problem.trainer, tmp_path / "copy", times=4)
@@ -298,4 +297,4 @@ def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytes
     write_aged("last.pth", b"x" * 1000, age_s=0.0)
     monkeypatch.setattr(protection, "MOST_OF_FREE", 0.0)
     found = copied()
-    assert "5 copies of runs/checkpoints/last.pth take" in found.why
+    assert "5 copies of runs/checkpoints/last.pth take" in found
