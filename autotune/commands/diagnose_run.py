@@ -17,7 +17,7 @@ from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Seve
 from autotune.diagnose.profiles import PipelineProfile, StepProfile, profile_pipeline, profile_step
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
-from autotune.measure.gpu.devices import look_for_gpus
+from autotune.measure.gpu.driver import look_for_gpus
 from autotune.measure.host import machine_facts
 from autotune.records import Gpu
 from autotune.report.console import file_console, text_console

@@ -12,11 +12,11 @@ from autotune.config.load import load_settings
 from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import ConfigError
 from autotune.files import make_private_folder
-from autotune.measure.gpu.devices import cores_near, look_for_gpus, visible_devices
+from autotune.measure.gpu.driver import cores_near, look_for_gpus, visible_devices
 from autotune.options import SearchRequest
 from autotune.search.neighbours import FOLDER_VARIABLE
+from autotune.trial.folders import StateFolder
 from autotune.trial.search_child import OWN_COMMAND, SearchChild
-from autotune.trial.state_folder import StateFolder
 
 
 @dataclass(frozen=True, kw_only=True)

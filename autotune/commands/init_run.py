@@ -26,11 +26,9 @@ from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_
 from autotune.search.preflight import Preflight, Reached, run_preflight, try_relative_outputs
 from autotune.search.problem import Problem
 from autotune.study.storage.lock import sole_search
-from autotune.trial.checkpoint_backups import CheckpointBackups, is_called_a_checkpoint
-from autotune.trial.explanations import EXPLANATIONS
-from autotune.trial.guard import Guard, end_orphans
-from autotune.trial.launch import Runner
-from autotune.trial.side_effects import SideEffects
+from autotune.trial.launch import Guard, Runner, end_orphans
+from autotune.trial.outcome import EXPLANATIONS
+from autotune.trial.protection import CheckpointBackups, SideEffects, is_called_a_checkpoint
 from autotune.trial.warm import ZygoteRunner
 
 

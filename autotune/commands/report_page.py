@@ -26,7 +26,7 @@ from autotune.study.identity import frameworks_text
 from autotune.study.members import hosts_of
 from autotune.study.record import StudyRecord
 from autotune.study.summary import answer_of, latest_search
-from autotune.trial.explanations import EXPLANATIONS
+from autotune.trial.outcome import EXPLANATIONS
 from autotune.trial.process_identity import git_commit, is_gone
 from autotune.trial.step_files import StepReader
 

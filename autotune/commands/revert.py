@@ -26,7 +26,7 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
         from autotune.config.apply import plan_reverts, write_edits, written_sources
         from autotune.config.load import load_settings
         from autotune.report.console import text_console
-        from autotune.trial.state_folder import StateFolder
+        from autotune.trial.folders import StateFolder
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     say_remarks(state.remarks)

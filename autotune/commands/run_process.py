@@ -19,7 +19,7 @@ from autotune.daemon.training_folder import (
     watched_environment,
 )
 from autotune.errors import AutotuneError
-from autotune.measure.gpu.devices import look_for_gpus
+from autotune.measure.gpu.driver import look_for_gpus
 from autotune.measure.host import machine_facts
 from autotune.search.answer import Study
 from autotune.search.problem import Problem, open_problem

@@ -26,7 +26,7 @@ from autotune.search.warm_start import warm_start
 from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, key_name, same_scalar
 from autotune.study.identity import framework_versions
-from autotune.trial.explanations import EXPLANATIONS
+from autotune.trial.outcome import EXPLANATIONS
 from autotune.trial.python_command import python_command
 
 

@@ -35,8 +35,8 @@ from autotune.study.storage.lock import sole_search
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import answer_of, summarize
 from autotune.study.travel import Export, StudyName, export_study, import_files
+from autotune.trial.folders import StateFolder
 from autotune.trial.process_identity import is_gone
-from autotune.trial.state_folder import StateFolder
 
 Said = tuple[Any, ...]
 """The object for scripts, and behind it the lines for people."""

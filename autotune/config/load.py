@@ -215,7 +215,7 @@ class Settings:
         keeps_section: Whether the trials' copies hold the section too, to try whether the trainer takes it.
         code: Values that stand in the trainer's code, by their names.
         are_opened_by_name: Whether the command names no config and no value of one, and the trainer's source does: in
-            trials it opens copies in their place (`autotune.trainee.config_copy`).
+            trials it opens copies in their place (`autotune.trainee.code_values`).
     """
 
     path: Path

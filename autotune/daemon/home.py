@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular
-from autotune.trial.state_folder import user_state_folder, why_exposed, why_not_ours
+from autotune.trial.folders import user_state_folder, why_exposed, why_not_ours
 
 VARIABLE = "AUTOTUNE_DAEMON_DIR"
 """Variable that names the folder of all state of the daemon."""

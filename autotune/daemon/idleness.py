@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from autotune.clock import format_duration
-from autotune.measure.gpu.occupancy import Occupant
+from autotune.measure.gpu.driver import Occupant
 from autotune.measure.host import BusyProcess
 
 _SLEPT_S = 1.0

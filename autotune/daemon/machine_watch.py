@@ -15,11 +15,15 @@ from autotune.measure.host import (
     BusyProcess,
     CpuSample,
     ForeignProcesses,
+    ProcessStat,
+    ProcessTree,
+    all_processes,
     asleep_s,
     foreign_cores,
     foreign_processes,
+    holders_of,
+    process_stat,
 )
-from autotune.measure.processes import ProcessStat, ProcessTree, all_processes, holders_of, process_stat
 
 # What others use is looked into above these, well below where they are somebody: then new processes of ours are looked
 # for, and those of others are named. Both cost milliseconds, and are not done on a quiet machine.

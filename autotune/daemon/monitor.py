@@ -17,13 +17,10 @@ import psutil
 from autotune.clock import Clock, Poller
 from autotune.errors import AutotuneError, GpuError
 from autotune.measure.gpu.collector import GpuPoller
-from autotune.measure.gpu.devices import present_gpus, visible_devices
-from autotune.measure.gpu.driver import GpuFacts
+from autotune.measure.gpu.driver import GpuFacts, present_gpus, visible_devices
 from autotune.measure.gpu.records import STATE_S, Capability, CapabilityOff, GpuState, Record
-from autotune.measure.gpu.timeline import GpuTimeline
-from autotune.measure.gpu.usage import DeviceUsage
-from autotune.measure.oscillation import Pattern, Segment
-from autotune.measure.utilization import LEAST_SAMPLES, MEANINGS, describe, pooled_utilization
+from autotune.measure.gpu.timeline import DeviceUsage, GpuTimeline
+from autotune.measure.utilization import LEAST_SAMPLES, MEANINGS, Pattern, Segment, describe, pooled_utilization
 
 FORMAT = 1
 """Version of the objects that ``monitor --json`` prints, one a line."""
@@ -203,8 +200,8 @@ class Monitor:
 
     def _gpu(self, usage: DeviceUsage, now_s: float) -> ShownGpu:
         figures, state = usage.figures, self._states.get(usage.figures.uuid)
-        silence = self._timeline.availability.silence(now_s, start_s=_STALE_S, record_s=_STALE_S)
-        losses = self._timeline.availability.losses([figures.uuid])
+        silence = self._timeline.silence(now_s, start_s=_STALE_S, record_s=_STALE_S)
+        losses = self._timeline.losses([figures.uuid])
         verdict, why_no_verdict = self._verdict(usage, now_s)
         return ShownGpu(
             label=self._labels[figures.uuid],

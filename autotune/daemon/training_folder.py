@@ -18,9 +18,8 @@ import msgspec
 from autotune.errors import AutotuneError
 from autotune.files import create_private, make_private_folder, read_beginning
 from autotune.records import NOT_COMPARED, Scalar, TrialRecord, Values
-from autotune.trial.folder import copy_observer
+from autotune.trial.folders import copy_observer, why_exposed, why_not_ours
 from autotune.trial.process_identity import git_commit
-from autotune.trial.state_folder import why_exposed, why_not_ours
 
 WATCH_VARIABLE = "AUTOTUNE_WATCH_DIR"
 """Variable that names a training's folder to the observer inside the training."""

@@ -21,12 +21,10 @@ from autotune.daemon.machine_watch import MachineWatch
 from autotune.daemon.training_folder import EVENTS, TrainingHeader, code_state, is_training
 from autotune.files import file_sha256, open_regular, read_beginning
 from autotune.measure.gpu.occupancy import OccupancyWatch
-from autotune.measure.host import io_pressure
-from autotune.measure.processes import ProcessTree
+from autotune.measure.host import ProcessTree, io_pressure
 from autotune.records import Scalar
-from autotune.trial.deletion import delete_tree
+from autotune.trial.folders import delete_tree, why_not_ours
 from autotune.trial.process_identity import is_gone, this_process
-from autotune.trial.state_folder import why_not_ours
 from autotune.trial.step_files import LineTail
 
 KEPT = 50

@@ -16,7 +16,7 @@ from autotune.daemon.home import VARIABLE
 from autotune.environment import settings_folder
 from autotune.errors import AutotuneError
 from autotune.files import create_private, open_regular, replace_durably
-from autotune.trial.state_folder import why_exposed, why_not_ours
+from autotune.trial.folders import why_exposed, why_not_ours
 
 _MOST_BYTES = 1 << 20
 NAME = "autotune.service"

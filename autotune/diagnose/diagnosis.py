@@ -67,7 +67,7 @@ from autotune.search.state import SearchState
 from autotune.search.trial_maker import TrialMaker
 from autotune.space.catalog import knobs_with, known_knob
 from autotune.space.knob import Knob
-from autotune.trial.execution import Execution, Phases, TrialSpec
+from autotune.trial.execution import Execution, PhasePlan, TrialSpec
 from autotune.trial.instruments import Simulator
 
 
@@ -289,7 +289,7 @@ class Diagnoser:
         return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, validate_s=longest_s))
 
     def _take_through_phases(self, values: Values, rounds: int) -> tuple[Execution, TrialRecord]:
-        phases = Phases(rounds=rounds, phase_s=0.75)
+        phases = PhasePlan(rounds=rounds, phase_s=0.75)
         return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, phases=phases, limit_s=45.0))
 
     def _larger_batch(self, bounds: Bounds) -> tuple[ReplayedSteps | None, TrialRecord | None]:

@@ -23,8 +23,7 @@ from autotune.diagnose.subject import DatasetPlace, Subject, known_keys, missing
 from autotune.errors import AutotuneError, GpuError
 from autotune.files import open_regular
 from autotune.frameworks import FRAMEWORKS
-from autotune.measure.gpu.devices import in_time, look_for_gpus
-from autotune.measure.gpu.driver import THROTTLING, Device, Driver, DriverError, reasons_of
+from autotune.measure.gpu.driver import THROTTLING, Device, Driver, DriverError, in_time, look_for_gpus, reasons_of
 from autotune.measure.gpu.occupancy import GpuOccupancy, busy_gpus
 from autotune.measure.host import file_system, is_network, is_rotating, memory_state, text_of
 from autotune.search.gpus import remarks_on_gpus

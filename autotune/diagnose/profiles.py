@@ -20,23 +20,20 @@ from autotune.clock import Clock
 from autotune.diagnose.findings import percent
 from autotune.errors import TrialError
 from autotune.files import read_beginning
-from autotune.measure.oscillation import period_of
-from autotune.measure.series import Series
-from autotune.measure.window import Window, main_stream, stages_between, steady_window
+from autotune.measure.cycles import Series
+from autotune.measure.utilization import period_of
+from autotune.measure.window import Window, main_stream, measure_trial, stages_between, steady_window
 from autotune.records import Ending, Measurement, Stop, TraineeEvent, TrialPhase
 from autotune.search.gpus import busy_remarks, trial_gpus, watched_gpus
 from autotune.search.problem import Problem
 from autotune.stage_times import PipelineTimes
 from autotune.study.storage.lock import sole_search
-from autotune.trial.checkpoint_backups import CheckpointBackups
-from autotune.trial.explanations import EXPLANATIONS
-from autotune.trial.folder import TrialFolder
-from autotune.trial.gpu_collector import gpu_collector
-from autotune.trial.guard import Guard, end_orphans
-from autotune.trial.instruments import Instruments
-from autotune.trial.launch import ProcessRunner
-from autotune.trial.outcome import Evidence, ending_of
-from autotune.trial.plan import plan_trial
+from autotune.trial.execution import plan_trial
+from autotune.trial.folders import TrialFolder
+from autotune.trial.instruments import Instruments, gpu_collector
+from autotune.trial.launch import Guard, ProcessRunner, end_orphans
+from autotune.trial.outcome import EXPLANATIONS, TrialEvidence, ending_of
+from autotune.trial.protection import CheckpointBackups
 from autotune.trial.stop_rule import UnseenSteps
 
 # Profile of the step: its phases, and the operations that take longest.
@@ -771,17 +768,13 @@ def make_trial(
         trial_exit = problem.trainer.run(ProcessRunner(guard, clock), plan, watch, min(limit_s, ends_s))
         window, measurement = window_of(folder.path, watch.events), None
         if window is not None:
-            measurement, _ = instruments.measure(
-                window,
-                started_s=trial_exit.started_s,
-                default_samples=None,
-                filling=False,
-                stages=stages_between(watch.events, window),
-            )
+            host, gpu = instruments.usage(window, started_s=trial_exit.started_s)
+            stages = stages_between(watch.events, window)
+            measurement = measure_trial(window, started_s=trial_exit.started_s, host=host, gpu=gpu, stages=stages)
         if loss := checkpoints.loss("the trial"):
             raise loss
     folder.discard_temporary()
-    evidence = Evidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
+    evidence = TrialEvidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
     ending, detail = ending_of(trial_exit, watch.events, evidence)
     trouble = None
     has_steps = any(event.kind == "step" for event in watch.events)

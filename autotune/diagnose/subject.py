@@ -16,8 +16,7 @@ from autotune.config.schema import ENV
 from autotune.config.sources import trainer_files
 from autotune.errors import CannotEditYaml
 from autotune.files import read_beginning
-from autotune.measure.gpu.devices import in_time, look_for_gpus
-from autotune.measure.gpu.driver import GpuFacts
+from autotune.measure.gpu.driver import GpuFacts, in_time, look_for_gpus
 from autotune.records import Scalar
 from autotune.search.problem import Problem
 from autotune.space.catalog import KnownKnob, is_for_validation, known_knob

@@ -11,10 +11,118 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from autotune.measure.series import Series, integrated_autocorrelation_time, mser5_truncation, two_groups
-from autotune.measure.statistics import LEAST_CYCLES, student_t_quantile
+from autotune.measure.statistics import LEAST_CYCLES
+
+Series = NDArray[np.float64]
+"""Numbers in the order of time, shape (n,)."""
+
+MSER_BATCH = 5
+"""Observations in one batch mean of MSER-5."""
+
+_INDISTINCT = 1e-6
+_SAME = 1e-9  # two values closer than this differ by rounding
+
+
+def mser5_truncation(series: ArrayLike) -> int:
+    """Return the number of observations at the start that belong to the warm-up.
+
+    MSER-5: of the means of consecutive batches of 5, drop the first so many that the squared standard error of
+    the mean of the rest is smallest, at most half of them (White, "An effective truncation heuristic for bias
+    reduction in simulation output", Simulation 69(6), 1997).
+
+    Args:
+        series: Observations in order of time; a rest of fewer than 5 at the end takes no part.
+
+    Returns:
+        Number of observations to drop: a multiple of 5, at most half of the series.
+    """
+    values = np.asarray(series, dtype=float)
+    batches = len(values) // MSER_BATCH
+    if batches < 2:
+        return 0
+    means = values[: batches * MSER_BATCH].reshape(batches, MSER_BATCH).mean(axis=1)
+    # Centred on the half that is always kept: sums of squares from the end stay free of cancellation.
+    level = means[batches // 2 :].mean()
+    means -= level
+    kept = np.arange(batches, 0, -1)
+    sums = np.cumsum(means[::-1])[::-1]
+    squares = np.cumsum(means[::-1] ** 2)[::-1]
+    error = (squares - sums**2 / kept) / kept**2
+    # What differs by less than a clock can tell is equal; of equals, the cut that keeps most wins.
+    error = np.maximum(error, (_INDISTINCT * level) ** 2 / kept)
+    return int(np.argmin(error[: batches // 2 + 1])) * MSER_BATCH
+
+
+def integrated_autocorrelation_time(series: ArrayLike) -> float:
+    """Return the number of observations that carry as much information as one independent one.
+
+    ``1 + 2 * sum(autocorrelation)`` up to Sokal's self-consistent window of 5 such times (Sokal, "Monte Carlo
+    methods in statistical mechanics", 1997, section 3).
+
+    Returns:
+        At least 1 (white noise): a negative correlation is never credited. 1 for a constant series.
+    """
+    values = np.asarray(series, dtype=float)
+    n = len(values)
+    if n < 2:
+        return 1.0
+    values = values - values.mean()
+    size = 1 << (2 * n - 1).bit_length()  # zero-padded, so that the transform does not wrap around
+    spectrum = np.fft.rfft(values, size)
+    covariance = np.fft.irfft(spectrum * np.conj(spectrum), size)[:n]
+    if covariance[0] <= 1e-24 * n or n < 4:
+        return 1.0
+    times = 2.0 * np.cumsum(covariance / covariance[0]) - 1.0
+    closed = np.nonzero(np.arange(n) >= 5.0 * times)[0]
+    return max(1.0, float(times[closed[0] if len(closed) else n - 1]))
+
+
+class TwoGroups(NamedTuple):
+    """Values split into a lower and an upper group.
+
+    Attributes:
+        order: Indices of the values, lowest first.
+        below: Number of values in the lower group: the first of that order.
+        low: Mean of the lower group.
+        high: Mean of the upper one.
+        explained: Share of the variance that is between the groups.
+    """
+
+    order: NDArray[np.intp]
+    below: int
+    low: float
+    high: float
+    explained: float
+
+
+def two_groups(values: Series, weights: Series) -> TwoGroups | None:
+    """Split values where the variance between two groups of them is largest; None where all are equal.
+
+    Otsu, "A threshold selection method from gray-level histograms", IEEE Trans. SMC 9(1), 1979.
+
+    Args:
+        weights: Weight of each value, e.g. the time that it stands for.
+    """
+    order = np.argsort(values, kind="stable")
+    values, weights = values[order], weights[order] / weights.sum()
+    borders = np.flatnonzero(np.diff(values) > _SAME) + 1
+    if not len(borders):
+        return None
+    mean = float(weights @ values)
+    share = np.cumsum(weights)[borders - 1]
+    moment = np.cumsum(weights * (values - mean))[borders - 1]
+    between = moment**2 / (share * (1.0 - share))
+    best = int(np.argmax(between))
+    return TwoGroups(
+        order=order,
+        below=int(borders[best]),
+        low=mean + float(moment[best] / share[best]),
+        high=mean - float(moment[best] / (1.0 - share[best])),
+        explained=float(between[best] / (weights @ (values - mean) ** 2)),
+    )
+
 
 Ends = NDArray[np.intp]
 """Numbers of the steps before which something ends, in ascending order, shape (n,)."""
@@ -24,29 +132,6 @@ SLOW = 2.0
 
 _SHORT = 100.0  # autocorrelation times within a series, below which they cannot be estimated well
 _APART = 0.8  # of the variance of ln pace: normal and uniform noise, divided at its middle, have 0.64 and 0.75
-
-
-class Speed(NamedTuple):
-    """Work over time.
-
-    Attributes:
-        units_per_s: Units of work per second.
-        error: Relative standard error.
-        df: Degrees of freedom of that.
-        skew: Skewness of the mean time: where few steps are much longer, more of them are missing than are too many.
-    """
-
-    units_per_s: float
-    error: float
-    df: float
-    skew: float = 0.0
-
-    @property
-    def ln_interval(self) -> tuple[float, float]:
-        """The 95 % interval of ln speed, less its estimate (Johnson, "Modified t tests", JASA 73, 1978)."""
-        t = student_t_quantile(0.975, self.df)
-        shift = min(t / 2.0, max(0.0, self.skew) / 6.0 * (1.0 + 2.0 * t**2))
-        return -self.error * (t + shift), self.error * (t - shift)
 
 
 class Cycles(NamedTuple):
@@ -150,8 +235,8 @@ def _slow_start(durations_s: Series, units: Series) -> int:
     return begin
 
 
-def speed_of(durations_s: Series, units: Series, ends: Ends | None) -> Speed:
-    """Return the speed over steps, with its error: from whole cycles where these are known, else from the steps.
+def speed_error(durations_s: Series, units: Series, ends: Ends | None) -> float:
+    """Return the relative standard error of the speed: from whole cycles where these are known, else from the steps.
 
     The error of a ratio is that of the mean of ``duration - pace * work``.
 
@@ -162,10 +247,8 @@ def speed_of(durations_s: Series, units: Series, ends: Ends | None) -> Speed:
     if ends is not None:
         durations_s, units = _sums(durations_s, ends), _sums(units, ends)
     left = durations_s - units / speed
-    n, time = len(left), _autocorrelation_time(left)
-    variance = float(left @ left) / (n - 1)
-    skew = float((left**3).mean()) / variance**1.5 * math.sqrt(time / n) if variance > 0.0 else 0.0
-    return Speed(speed, math.sqrt(variance * n * time) / float(durations_s.sum()), max(1.0, n / time - 1.0), skew)
+    n = len(left)
+    return math.sqrt(float(left @ left) / (n - 1) * n * _autocorrelation_time(left)) / float(durations_s.sum())
 
 
 def _autocorrelation_time(series: Series) -> float:

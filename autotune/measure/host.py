@@ -1,20 +1,24 @@
-"""Facts of the host and its file systems, and the CPU time and memory of the processes of a trial."""
+"""Facts of the host, its file systems and its processes, and the CPU time and memory of the processes of a trial."""
 
+from __future__ import annotations
+
+import contextlib
 import math
 import os
 import platform
 import re
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
+from typing import NamedTuple
 
 import psutil
 
 from autotune.clock import Clock, Poller, SystemClock
-from autotune.measure.probe import HostUsage, Probe, TrialProcesses
-from autotune.measure.processes import ProcessStat, descendants, process_stat
+from autotune.measure.probe import HostUsage
 
 # Of one core (the loop around it makes 0.01): where a sample is dear, with hundreds of threads, the next comes later.
 _COST_SHARE = 0.008
@@ -48,7 +52,8 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
     Args:
         root: Folder in which ``proc`` and ``sys`` are mounted.
     """
-    cores = [float(len(os.sched_getaffinity(0))), *cpu_quotas(root)]
+    quotas = (quota for folder in cgroup_folders(root) if (quota := cpu_quota(folder)) is not None)
+    cores = [float(len(os.sched_getaffinity(0))), *quotas]
     memory = [psutil.virtual_memory().total, *memory_limits(root)]
     cpuinfo = (text_of(root / "proc/cpuinfo") or "").splitlines()
     models = [line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")]
@@ -131,12 +136,10 @@ def is_in_container(root: Path = Path("/")) -> bool:
     return any((root / mark).exists() for mark in marks)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sample:
+class _Sample(NamedTuple):
     t_s: float
     cpu_s: float
     memory_bytes: int
-    peak_memory_bytes: int
 
 
 class HostProbe:
@@ -159,11 +162,11 @@ class HostProbe:
         self._pids: frozenset[int] = frozenset()
         self._poller: Poller | None = None
 
-    def open(self, device: TrialProcesses) -> None:
+    def open(self, trial_id: str, pid: int) -> None:
         """Start watching a trial; one that is already gone gives no samples."""
-        first = process_stat(device.pid)
+        first = process_stat(pid)
         session = 0 if first is None else first.session
-        self._poller = Poller(lambda: self._read(device, session), name=f"host-probe-{device.pid}")
+        self._poller = Poller(lambda: self._read(trial_id, pid, session), name=f"host-probe-{pid}")
         self._poller.start()
 
     def between(self, t0_s: float, t1_s: float) -> HostUsage | None:
@@ -182,7 +185,7 @@ class HostProbe:
             cpu_cores = (inside[-1].cpu_s - inside[0].cpu_s) / (inside[-1].t_s - inside[0].t_s)
         return HostUsage(
             cpu_cores=cpu_cores,
-            peak_memory_bytes=samples[-1].peak_memory_bytes,
+            peak_memory_bytes=max(sample.memory_bytes for sample in samples),
             memory=tuple((sample.t_s, sample.memory_bytes) for sample in inside),
             pids=pids,
         )
@@ -193,42 +196,31 @@ class HostProbe:
             self._poller.stop()
             self._poller = None
 
-    def _read(self, trial: TrialProcesses, session: int) -> float | None:
+    def _read(self, trial_id: str, first: int, session: int) -> float | None:
         """Take a sample; return the seconds until the next, None once nothing of the trial is left."""
         began_s = time.thread_time()
-        stats = self._of_the_trial(trial, session)
+        stats = self._of_the_trial(trial_id, first, session)
         if not stats:
             return None
-        memory_bytes = 0
-        for pid, stat in stats.items():
-            self._cpu_s[pid, stat.started_s] = stat.cpu_s
-            memory_bytes += stat.resident_bytes
-        seen_s, accounts_s = math.fsum(self._cpu_s.values()), _own_s(stats, waited=True)
+        self._cpu_s |= {(pid, stat.started_s): stat.cpu_s for pid, stat in stats.items()}
+        memory_bytes = sum(stat.resident_bytes for stat in stats.values())
         with self._lock:
             self._pids |= stats.keys()
-            before, before_s = 0, 0.0
-            if self._samples:
-                before, before_s = self._samples[-1].peak_memory_bytes, self._samples[-1].cpu_s
-            self._samples.append(
-                _Sample(
-                    t_s=self._clock.now_s(),
-                    cpu_s=max(seen_s, accounts_s, before_s),
-                    memory_bytes=memory_bytes,
-                    peak_memory_bytes=max(before, memory_bytes),
-                )
-            )
+            before_s = self._samples[-1].cpu_s if self._samples else 0.0
+            cpu_s = max(math.fsum(self._cpu_s.values()), _own_s(stats, waited=True), before_s)
+            self._samples.append(_Sample(self._clock.now_s(), cpu_s, memory_bytes))
         return max(0.25, (time.thread_time() - began_s) / _COST_SHARE)
 
-    def _of_the_trial(self, trial: TrialProcesses, session: int) -> dict[int, ProcessStat]:
+    def _of_the_trial(self, trial_id: str, first: int, session: int) -> dict[int, ProcessStat]:
         below = {pid: stat for pid in descendants(os.getpid()) if (stat := process_stat(pid)) is not None}
         own: dict[int, ProcessStat] = {}
         for pid, stat in below.items():
             if (
                 stat.parent in own
-                or pid == trial.pid
+                or pid == first
                 or (pid, stat.started_s) in self._cpu_s  # its parent has ended since
                 or (stat.session == session and session in below)  # else it is our own terminal's
-                or _carries(pid, trial.trial_id)
+                or _carries(pid, trial_id)
             ):
                 own[pid] = stat
         return own
@@ -243,22 +235,7 @@ def _carries(pid: int, trial_id: str) -> bool:
         return False
 
 
-_is_a_probe: type[Probe[TrialProcesses, HostUsage]] = HostProbe
-
-
 # Limits that cgroups set to this process: quotas of CPU time, and memory, of the first and the second version.
-
-
-def cpu_quotas(root: Path) -> Iterator[float]:
-    """Yield the limits in cores; a limit of any ancestor binds as well.
-
-    Args:
-        root: Folder in which ``proc`` and ``sys`` are mounted.
-    """
-    for folder in cgroup_folders(root):
-        quota = cpu_quota(folder)
-        if quota is not None:
-            yield quota
 
 
 def cpu_quota(folder: Path) -> float | None:
@@ -483,9 +460,168 @@ def is_rotating(path: Path) -> bool | None:
         place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
     except (OSError, ValueError, RuntimeError):
         return None
-    for folder in (place, place.parent):  # a partition is a folder in that of its disk
+    # a partition is a folder in that of its disk
+    told = (text_of(folder / "queue" / "rotational") for folder in (place, place.parent))
+    return next((text == "1" for text in told if text is not None), None)
+
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_DEAD = frozenset("ZXx")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessStat:
+    """Process as proc_pid_stat(5) shows it.
+
+    Attributes:
+        name: Its command's name, at most 15 bytes.
+        started_s: Time of its start since boot.
+        waited_cpu_s: CPU time of its children that have ended and that it has waited for, with theirs.
+        is_dead: Whether it has ended and only waits to be reaped.
+    """
+
+    name: str
+    started_s: float
+    parent: int
+    session: int
+    cpu_s: float
+    waited_cpu_s: float
+    resident_bytes: int
+    is_dead: bool
+    is_kernel_thread: bool
+
+
+def process_stat(pid: int) -> ProcessStat | None:
+    """Return the state of a process; None if there is none of that id."""
+    text = text_of(f"/proc/{pid}/stat")
+    if not text:
+        return None
+    head, _, rest = text.rpartition(")")  # the name may hold spaces and parentheses
+    fields = rest.split()  # from field 3 on
+    return ProcessStat(
+        name=head.partition("(")[2],
+        started_s=int(fields[19]) / _TICKS_PER_S,
+        parent=int(fields[1]),
+        session=int(fields[3]),
+        cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
+        waited_cpu_s=(int(fields[13]) + int(fields[14])) / _TICKS_PER_S,
+        resident_bytes=int(fields[21]) * _PAGE_BYTES,
+        # One whose first thread alone has ended looks dead too, and still runs.
+        is_dead=fields[0] in _DEAD and int(fields[17]) <= 1,
+        is_kernel_thread=bool(int(fields[6]) & 0x00200000),  # PF_KTHREAD of the kernel's sched.h
+    )
+
+
+def all_processes() -> dict[int, ProcessStat]:
+    """Return all processes of the machine that this user may see."""
+    stats = ((int(name), process_stat(int(name))) for name in os.listdir("/proc") if name.isdigit())
+    return {pid: stat for pid, stat in stats if stat is not None}
+
+
+def descendants(pid: int) -> list[int]:
+    """Return all descendants of a process, each after its parent; empty if it is gone.
+
+    The kernel's own lists of children cost as much as the tree has threads. Kernels built without them leave
+    the scan of all processes of the machine, which costs several times more on a large server.
+    """
+    found: list[int] = []
+    parents = [pid]
+    while parents:
+        folder = f"/proc/{parents.pop()}/task"
         try:
-            return (folder / "queue" / "rotational").read_text().strip() == "1"
+            lists = [text_of(f"{folder}/{thread}/children") for thread in os.listdir(folder)]
         except OSError:
+            continue  # it has just ended
+        if lists and all(children is None for children in lists) and os.path.exists(folder):
+            return descendants_by_scan(pid)
+        children = [int(child) for text in lists if text for child in text.split()]
+        found += children
+        parents += children
+    return found
+
+
+def descendants_by_scan(pid: int) -> list[int]:
+    """Return all descendants of a process, found among all processes of the machine."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+class ProcessTree:
+    """Processes below some roots, the roots included: also those whose parents have ended since they were seen."""
+
+    def __init__(self, roots: Iterable[int]) -> None:
+        self._known: dict[int, float] = {}  # process id → start
+        self.add_roots(roots)
+
+    def add_roots(self, roots: Iterable[int]) -> None:
+        """Add processes, which are alive, with all that will be below them."""
+        for pid in roots:
+            if pid not in self._known and (stat := process_stat(pid)) is not None:
+                self._known[pid] = stat.started_s
+
+    def known(self) -> dict[int, ProcessStat]:
+        """Return those that are still there of the processes that were found before, without looking for new ones."""
+        found = {}
+        for pid, started_s in list(self._known.items()):
+            stat = process_stat(pid)
+            if stat is None or stat.started_s != started_s:
+                del self._known[pid]
+            else:
+                found[pid] = stat
+        return found
+
+    def look(self) -> dict[int, ProcessStat]:
+        """Look for new processes, and return all that are there."""
+        found = self.known()
+        for root in [pid for pid, stat in found.items() if stat.parent not in found]:
+            for pid in descendants(root):
+                if pid not in found and (stat := process_stat(pid)) is not None:
+                    found[pid] = stat
+                    self._known[pid] = stat.started_s
+        return found
+
+
+def holders_of(pids: Iterable[int], device: str) -> frozenset[int]:
+    """Return those of some processes that have a file open whose path begins like this, such as a device."""
+    return frozenset(pid for pid in pids if _has_open(pid, device))
+
+
+def _has_open(pid: int, device: str) -> bool:
+    with contextlib.suppress(OSError):  # it has ended
+        for number in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):  # closed meanwhile
+                if os.readlink(f"/proc/{pid}/fd/{number}").startswith(device):
+                    return True
+    return False
+
+
+# Search for files that some process has open for writing, as far as this user may inspect processes.
+
+
+_FLAGS = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE)
+
+
+def files_being_written() -> frozenset[tuple[int, int]]:
+    """Return the device and inode of each regular file that is open for writing."""
+    found: set[tuple[int, int]] = set()
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            numbers = os.listdir(f"/proc/{pid}/fd")
+        except OSError:  # gone, or somebody else's
             continue
-    return None
+        found.update(file for number in numbers if (file := _written_through(pid, number)))
+    return frozenset(found)
+
+
+def _written_through(pid: str, number: str) -> tuple[int, int] | None:
+    try:
+        about = os.stat(f"/proc/{pid}/fd/{number}")
+        if not S_ISREG(about.st_mode):
+            return None
+        flags = _FLAGS.search(Path(f"/proc/{pid}/fdinfo/{number}").read_bytes())
+    except OSError:  # closed meanwhile
+        return None
+    writes = flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
+    return (about.st_dev, about.st_ino) if writes else None

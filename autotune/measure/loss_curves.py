@@ -5,7 +5,7 @@ since the mean of more samples is less skewed. So stretches are averaged.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -69,13 +69,9 @@ def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCu
     lasts = [stretch[-1] for stretch in stretches.values()]
     if len(lasts) < _LEAST_LOSSES:
         return None, first
-    known = [told for _, _, told in lasts if told is not None]
-    curve = LossCurve(
-        ends_s=tuple(round((place + 1) * length_s, 4) for place in stretches),
-        losses=tuple(float(f"{fmean(loss for _, loss, _ in stretch):.7g}") for stretch in stretches.values()),
-        samples=tuple(known) if len(known) == len(lasts) else (),
-    )
-    return curve, first
+    ends_s = [round((place + 1) * length_s, 4) for place in stretches]
+    means = [fmean(loss for _, loss, _ in stretch) for stretch in stretches.values()]
+    return _curve(ends_s, means, [samples for _, _, samples in lasts]), first
 
 
 def evaluation_curve(events: Sequence[TraineeEvent], longest_s: float) -> LossCurve | None:
@@ -99,12 +95,14 @@ def evaluation_curve(events: Sequence[TraineeEvent], longest_s: float) -> LossCu
     latest = dict([*seen.items()][-STRETCHES:])
     if not latest:
         return None
-    known = [told for _, told in latest.values() if told is not None]
-    return LossCurve(
-        ends_s=tuple(latest),
-        losses=tuple(float(f"{loss:.7g}") for loss, _ in latest.values()),
-        samples=tuple(known) if len(known) == len(latest) else (),
-    )
+    return _curve(latest, [loss for loss, _ in latest.values()], [samples for _, samples in latest.values()])
+
+
+def _curve(ends_s: Iterable[float], losses: Iterable[float], samples: Sequence[float | None]) -> LossCurve:
+    """Return a curve; without samples where one is not known."""
+    known = tuple(one for one in samples if one is not None)
+    rounded = tuple(float(f"{loss:.7g}") for loss in losses)
+    return LossCurve(ends_s=tuple(ends_s), losses=rounded, samples=known if len(known) == len(samples) else ())
 
 
 def through_points(points: LossCurve) -> LossCurve:

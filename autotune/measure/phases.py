@@ -17,7 +17,7 @@ Span = tuple[float, float]
 """Begin and end, in seconds of the monotonic clock."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class PhaseRound:
     """One round of phases.
 
@@ -29,8 +29,8 @@ class PhaseRound:
         wait_s: Time that such a step waited for data, on average; None where it is not reported.
     """
 
-    speeds: Mapping[TrialPhase, float]
-    spans: Mapping[TrialPhase, Span]
+    speeds: dict[TrialPhase, float] = field(default_factory=dict)
+    spans: dict[TrialPhase, Span] = field(default_factory=dict)
     batch: float | None = None
     wait_s: float | None = None
 
@@ -54,10 +54,6 @@ class PhasedTrial:
         """Return the speeds in two phases of each round that has both."""
         return [(one.speeds[phase], one.speeds[other]) for one in self.rounds if {phase, other} <= one.speeds.keys()]
 
-    def spans(self, phase: TrialPhase) -> list[Span]:
-        """Return the stretches of time of a phase."""
-        return [one.spans[phase] for one in self.rounds if phase in one.spans]
-
 
 def phased_trial(events: Sequence[TraineeEvent]) -> PhasedTrial:
     """Return the speeds of a trial in each of its phases.
@@ -74,14 +70,14 @@ def phased_trial(events: Sequence[TraineeEvent]) -> PhasedTrial:
     loads = [event for event in events if event.kind == "load" and event.batches]
     counts_samples = all(event.samples for event in (*steps, *loads))
     pauses_s = sorted(event.t_s for event in events if event.kind in PAUSES)
-    rounds: list[_Round] = []
+    rounds: list[PhaseRound] = []
     replayed_s: list[float] = []
     ends_s = [event.t_s for event in begins[1:]]
     for begin, end_s in zip(begins, ends_s, strict=False):  # the last phase was cut short
         phase = begin.phase
         assert phase is not None, "others are left out above"
         if phase is FIRST_PHASE or not rounds:
-            rounds.append(_Round())
+            rounds.append(PhaseRound())
         if phase is TrialPhase.LOAD:
             drawn = [event for event in loads if begin.t_s < event.t_s <= end_s]
             measured = _loading(drawn, counts_samples=counts_samples)
@@ -90,35 +86,18 @@ def phased_trial(events: Sequence[TraineeEvent]) -> PhasedTrial:
             measured = _training(timed, counts_samples=counts_samples)
             if phase is TrialPhase.REPLAY:
                 replayed_s += [step.t_s - before_s for step, before_s in timed]
-            else:
-                rounds[-1].trained = [step for step, _ in timed]
+            elif timed:
+                rounds[-1].batch = fmean(step.samples or 0.0 for step, _ in timed) if counts_samples else 1.0
+                waits_s = [step.wait_s for step, _ in timed if step.wait_s is not None]
+                rounds[-1].wait_s = fmean(waits_s) if waits_s else None
         if measured is not None:
             rounds[-1].speeds[phase], rounds[-1].spans[phase] = measured
     return PhasedTrial(
-        rounds=tuple(one.finished(counts_samples=counts_samples) for one in rounds),
+        rounds=rounds,
         counts_samples=counts_samples,
         why_not=tuple(event.text or "" for event in events if event.kind == "unphased"),
         replay_step_s=tuple(replayed_s),
     )
-
-
-@dataclass
-class _Round:
-    """Round in the making."""
-
-    speeds: dict[TrialPhase, float] = field(default_factory=dict)
-    spans: dict[TrialPhase, Span] = field(default_factory=dict)
-    trained: list[TraineeEvent] = field(default_factory=list)
-
-    def finished(self, *, counts_samples: bool) -> PhaseRound:
-        waits_s = [step.wait_s for step in self.trained if step.wait_s is not None]
-        batches = [step.samples or 0.0 for step in self.trained] if counts_samples else [1.0] * len(self.trained)
-        return PhaseRound(
-            speeds=self.speeds,
-            spans=self.spans,
-            batch=fmean(batches) if batches else None,
-            wait_s=fmean(waits_s) if waits_s else None,
-        )
 
 
 def _timed(steps: Sequence[TraineeEvent], pauses_s: Sequence[float]) -> list[tuple[TraineeEvent, float]]:
@@ -203,7 +182,8 @@ def bounds_of(trial: PhasedTrial, cpu_cores: Callable[[float, float], float | No
     }
     cores = {}
     for phase in TrialPhase:
-        known = [used for span in trial.spans(phase) if (used := cpu_cores(*span)) is not None]
+        spans = [one.spans[phase] for one in trial.rounds if phase in one.spans]
+        known = [used for span in spans if (used := cpu_cores(*span)) is not None]
         if known:
             cores[phase] = fmean(known)
     batches = [one.batch for one in trial.rounds if one.batch is not None]

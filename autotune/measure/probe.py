@@ -3,52 +3,37 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from autotune.records import GpuConditions, GpuMeasurement, Validity
-
-Device = TypeVar("Device", contravariant=True)
-Usage = TypeVar("Usage", covariant=True)
 
 MemorySeries = tuple[tuple[float, int], ...]
 """Memory in use over time: (monotonic time in seconds, bytes), in the order of time."""
 
 
-class Probe(Protocol[Device, Usage]):
-    """Instrument that watches one device (or process tree) during one trial.
+class Probe(Protocol):
+    """Instrument that watches the processes of one trial.
 
     A probe is opened once and closed once; who opened it closes it. It never ends a trial: what cannot be
     read is absent from the answer.
     """
 
-    def open(self, device: Device) -> None:
+    def open(self, trial_id: str, pid: int) -> None:
         """Start watching; return at once.
 
         Args:
-            device: Object to watch, such as a trial's processes.
+            trial_id: Value of their ``AUTOTUNE_TRIAL_ID``; a fork of a warm interpreter does so in its memory only.
+            pid: One of them, such as the first that reported.
         """
         ...
 
-    def between(self, t0_s: float, t1_s: float) -> Usage | None:
+    def between(self, t0_s: float, t1_s: float) -> "HostUsage | None":
         """Return the usage over a past stretch of monotonic time; None if it was not measured."""
         ...
 
     def close(self) -> None:
-        """Stop watching and free the device; may be called again, and without `open`."""
+        """Stop watching; may be called again, and without `open`."""
         ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrialProcesses:
-    """Identity of the processes of one trial.
-
-    Attributes:
-        trial_id: Value of their ``AUTOTUNE_TRIAL_ID``; a fork of a warm interpreter does so in its memory only.
-        pid: One of them, such as the first that reported.
-    """
-
-    trial_id: str
-    pid: int
 
 
 @dataclass(frozen=True, kw_only=True)

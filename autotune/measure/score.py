@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
-from types import MappingProxyType
 
 from autotune.measure.statistics import lacks_cycles, moderated_interval, slow_outliers, student_t_quantile
 from autotune.records import Measurement, Ratio
@@ -95,9 +94,7 @@ UTILIZATION = Objective(
     name="utilization", measures="GPU utilization, among points no slower than today's", by_utilization=True
 )
 
-OBJECTIVES: Mapping[str, Objective] = MappingProxyType(
-    {objective.name: objective for objective in (EFFECTIVE_UTILIZATION, UTILIZATION, THROUGHPUT)}
-)
+OBJECTIVES: Mapping[str, Objective] = {one.name: one for one in (EFFECTIVE_UTILIZATION, UTILIZATION, THROUGHPUT)}
 """Objectives that a config may name."""
 
 
@@ -144,12 +141,8 @@ class Judgement:
 
     Attributes:
         speed: Ratio of the candidate's samples per second to the baseline's.
-        better: True if the gain is confirmed: score above `LEAST_SCORE_GAIN` and speed above `LEAST_SPEED`, each with
-            its whole interval.
         steadiness: Ratio of steadiness; None where it is not known, or no part of the objective.
         utilization: Ratio of the GPU's utilization; None where it was not measured, or is no part of the objective.
-        smallest_gain: Smallest true gain in score, e.g. 0.05, that pairs of this number and spread detect with
-            probability 1/2.
         pairs: Number of pairs, those left out included.
         left_out: Number of pairs that were left out because something had slowed down one of their trials.
         standard_error: Standard error of the ln score ratio.
@@ -158,8 +151,6 @@ class Judgement:
 
     speed: Ratio
     score: Ratio
-    better: bool
-    smallest_gain: float
     pairs: int
     steadiness: Ratio | None = None
     utilization: Ratio | None = None
@@ -167,6 +158,16 @@ class Judgement:
     standard_error: float = 0.0
     df: float = math.inf
     of_machines: tuple["Judgement", ...] = ()
+
+    @property
+    def better(self) -> bool:
+        """True if the gain is confirmed: score and speed above their limits, each with its whole interval."""
+        return self.score.low > LEAST_SCORE_GAIN and self.speed.low > LEAST_SPEED
+
+    @property
+    def smallest_gain(self) -> float:
+        """Smallest true gain in score, e.g. 0.05, that pairs of this number and spread detect with probability 1/2."""
+        return LEAST_SCORE_GAIN * self.score.ratio / self.score.low - 1.0
 
     @property
     def steadier(self) -> bool:
@@ -269,8 +270,6 @@ def judge(
     return Judgement(
         speed=speed_ratio,
         score=score_ratio,
-        better=score_ratio.low > LEAST_SCORE_GAIN and speed_ratio.low > LEAST_SPEED,
-        smallest_gain=LEAST_SCORE_GAIN * score_ratio.ratio / score_ratio.low - 1.0,
         pairs=complete,
         steadiness=_ratio_of(pairs, _ln_steadiness, confidence) if objective.steadiness_weight else None,
         utilization=_ratio_of(pairs, _ln_utilization, confidence) if objective.steadiness_weight else None,
@@ -308,8 +307,6 @@ def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
     return Judgement(
         speed=speed,
         score=score,
-        better=score.low > LEAST_SCORE_GAIN and speed.low > LEAST_SPEED,
-        smallest_gain=LEAST_SCORE_GAIN * score.ratio / score.low - 1.0,
         pairs=sum(judgement.pairs for judgement in judgements),
         steadiness=unite(steadiness) if len(steadiness) == len(judgements) else None,
         utilization=unite(utilization) if len(utilization) == len(judgements) else None,

@@ -15,9 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.cycles import Ends, Speed, find_cycles, speed_of, warm_up
+from autotune.measure.cycles import Ends, Series, find_cycles, speed_error, warm_up
 from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
-from autotune.measure.series import Series
 from autotune.measure.statistics import LEAST_CYCLES, lacks_cycles
 from autotune.records import Measurement, TraineeEvent
 from autotune.stage_times import PipelineTimes
@@ -166,16 +165,16 @@ class Window:
             float(self.durations_s[long & self.at_epoch_ends].sum()) / long_s,
         )
 
-    def speed(self) -> Speed:
-        """Return the units of work per second, with their error."""
-        return speed_of(self.durations_s, self.units, self.cycle_ends)
+    def speed_error(self) -> float:
+        """Return the relative standard error of its units of work per second."""
+        return speed_error(self.durations_s, self.units, self.cycle_ends)
 
     def within_variance_s(self) -> float:
         """Return the relative variance of this trial's throughput over 1 s of its window, autocorrelation included.
 
         Over ``L`` seconds it is this divided by ``L``; an input of `statistics.optimal_window_s`.
         """
-        return self.speed().error ** 2 * self.time_s
+        return self.speed_error() ** 2 * self.time_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +205,7 @@ class WindowGoal:
         """Return True if the window is long enough."""
         if window is None or window.time_s < self.length_s or window.steps < self.min_steps:
             return False
-        return window.time_s >= self.most_s or not lacks_cycles(window.cycles, window.speed().error)
+        return window.time_s >= self.most_s or not lacks_cycles(window.cycles, window.speed_error())
 
     def next_look_s(self, now_s: float, window: Window | None) -> float:
         """Return the time of the next look, after one that did not meet the goal.
@@ -348,7 +347,7 @@ def measure_trial(
     started_s: float,
     default_samples: float | None = None,
     host: HostUsage | None = None,
-    gpu: GpuUsage | None = None,
+    gpu: GpuUsage = GpuUsage(),  # noqa: B008 - immutable
     filling: bool = False,
     stages: PipelineTimes | None = None,
 ) -> Measurement:
@@ -356,7 +355,7 @@ def measure_trial(
 
     Args:
         host: Usage of the host between the window's ends; None if not sampled.
-        gpu: Usage of the GPUs between the window's ends; None if not measured.
+        gpu: Usage of the GPUs between the window's ends.
         filling: True if the trial's caches were still being filled.
         stages: Times of its pipeline's stages, see `stages_between`; None where it has no such pipeline.
     """
@@ -367,7 +366,7 @@ def measure_trial(
         window_s=window.time_s,
         steps=window.steps,
         samples_per_s=samples_per_s,
-        speed_error=window.speed().error,
+        speed_error=window.speed_error(),
         cycles=window.cycles,
         beat_s=window.beat_s,
         cv=window.cv(),
@@ -385,10 +384,10 @@ def measure_trial(
         first_batch_s=window.first_wait_s,
         cpu_cores=None if host is None else host.cpu_cores,
         peak_memory_bytes=None if host is None else host.peak_memory_bytes,
-        gpu_utilization=None if gpu is None else gpu.utilization,
-        gpu_memory_bytes=None if gpu is None else gpu.peak_memory_bytes,
-        energy_per_sample_j=None if gpu is None or gpu.power_w is None else gpu.power_w / samples_per_s,
-        gpus=() if gpu is None else gpu.devices,
+        gpu_utilization=gpu.utilization,
+        gpu_memory_bytes=gpu.peak_memory_bytes,
+        energy_per_sample_j=None if gpu.power_w is None else gpu.power_w / samples_per_s,
+        gpus=gpu.devices,
         filled_samples_per_s=window.filled_samples_per_s(default_samples) if filling else None,
         stages=stages,
     )

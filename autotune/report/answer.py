@@ -417,7 +417,7 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None)
         notes.append(f"Where two GPUs share the work well, users state {stated}: for comparison, no part of the score.")
     told = [device for device in devices if device.scored and device.figures.utilization is not None and device.meaning]
     if told:
-        from autotune.measure.oscillation import LEAST_PERIOD_S  # imports NumPy, as whoever pooled these has
+        from autotune.measure.utilization import LEAST_PERIOD_S  # imports NumPy, as whoever pooled these has
 
         idlest = min(told, key=lambda device: device.figures.utilization or 0.0)
         notes.append(f"Today's GPU utilization is {idlest.verdict}, which usually means: {idlest.meaning}.")

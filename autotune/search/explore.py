@@ -30,7 +30,7 @@ from autotune.search.schedule import (
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import PointTaken, SearchStage, TrialMaker
 from autotune.trial.execution import TrialSpec
-from autotune.trial.explanations import EXPLANATIONS, failure_text
+from autotune.trial.outcome import EXPLANATIONS, failure_text
 
 _EXPLORES = 0.45
 """Share of the budget that exploring has before time is kept for a close and small answer."""

@@ -14,7 +14,7 @@ from autotune.clock import Clock
 from autotune.config.schema import ENV
 from autotune.events import OnRemark, no_remark
 from autotune.files import read_beginning
-from autotune.measure.series import Series
+from autotune.measure.cycles import Series
 from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, Ending, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
 from autotune.sampler.observations import Observation
@@ -22,10 +22,9 @@ from autotune.search.gpus import visible_to
 from autotune.search.problem import Problem
 from autotune.space.catalog import batch_count, is_global, is_per_device
 from autotune.space.space import Space
-from autotune.trial.checkpoint_backups import is_called_a_checkpoint
-from autotune.trial.folder import TrialFolder
+from autotune.trial.folders import TrialFolder
 from autotune.trial.outcome import Losses
-from autotune.trial.side_effects import TRIALS_LOOKED_AROUND, SideEffects
+from autotune.trial.protection import TRIALS_LOOKED_AROUND, SideEffects, is_called_a_checkpoint
 
 _NO_LOSS = (
     "the loss of today's config is NaN or infinite, so that of other values does not count against them: only the "

@@ -6,9 +6,8 @@ from dataclasses import replace
 from autotune.clock import Clock
 from autotune.config.schema import ENV
 from autotune.errors import GpuError
-from autotune.measure.gpu.devices import TIME_LIMIT_S, VisibleDevices, in_time
-from autotune.measure.gpu.driver import DriverError
-from autotune.measure.gpu.occupancy import GpuOccupancy, Occupant, busy_gpus
+from autotune.measure.gpu.driver import TIME_LIMIT_S, DriverError, Occupant, VisibleDevices, in_time
+from autotune.measure.gpu.occupancy import GpuOccupancy, busy_gpus
 from autotune.measure.probe import TrialGpus
 from autotune.records import Values
 from autotune.search.hardware import CHOOSING_GPUS

@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.config.schema import ENV
-from autotune.measure.gpu.devices import VisibleDevices, look_for_gpus, visible_devices
-from autotune.measure.gpu.driver import GpuFacts
+from autotune.measure.gpu.driver import GpuFacts, VisibleDevices, look_for_gpus, visible_devices
 from autotune.measure.host import MachineFacts, machine_facts
 from autotune.records import Gpu, Machine, Scalar
 

@@ -29,7 +29,7 @@ from autotune.search.problem import Problem, limited, open_problem
 from autotune.space.catalog import has_known_name, is_for_validation, known_knob, traits_of, why_not_turned
 from autotune.space.find import Skipped
 from autotune.space.knob import Knob, Label
-from autotune.trial.state_folder import StateFolder
+from autotune.trial.folders import StateFolder
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -23,13 +23,12 @@ from autotune.files import create_private
 from autotune.measure.probe import TrialGpus
 from autotune.records import CONFIGS_OPENED, Ending, Stop, TraineeEvent
 from autotune.search.problem import Problem
-from autotune.trial.deletion import delete_tree
 from autotune.trial.error_text import one_line, quoted_output
-from autotune.trial.folder import TrialFolder
+from autotune.trial.execution import plan_trial
+from autotune.trial.folders import TrialFolder, delete_tree
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Runner
-from autotune.trial.outcome import Evidence, ending_of
-from autotune.trial.plan import plan_trial
+from autotune.trial.outcome import TrialEvidence, ending_of
 from autotune.trial.stop_rule import UnseenSteps
 
 _TIME_LIMIT_S = 60.0  # from the first step to the third
@@ -108,7 +107,7 @@ def run_preflight(
         trial_exit = trainer.run(runner, plan, watch, min(wall_s, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S))
     folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
     stdout = folder.stdout_tail()
-    evidence = Evidence(stdout_tail=stdout, why_not_started=watch.why_not_started)
+    evidence = TrialEvidence(stdout_tail=stdout, why_not_started=watch.why_not_started)
     ending, detail = ending_of(trial_exit, watch.events, evidence)
     steps = watch.steps
     return Preflight(

@@ -38,12 +38,12 @@ from autotune.space.knob import Knob, Label, ladder
 from autotune.space.space import Space, is_batch_size, same_training, with_batch_fixed, with_batch_up_to
 from autotune.study.identity import StudyIdentity, framework_versions
 from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
-from autotune.trial.state_folder import StateFolder
+from autotune.trial.folders import StateFolder
 
 if TYPE_CHECKING:
     from autotune.options import SearchOptions, SearchRequest
     from autotune.study.storage.storage import Storage
-    from autotune.trial.plan import Trainer
+    from autotune.trial.execution import Trainer
 
 _PYTHON_FIELD = "{python}"
 
@@ -85,7 +85,7 @@ class Problem:
     @property
     def trainer(self) -> "Trainer":
         """Command that trials start, and its folder."""
-        from autotune.trial.plan import Trainer  # with the guard and all else that starts processes
+        from autotune.trial.execution import Trainer  # with the guard and all else that starts processes
 
         return Trainer(
             config_path=self.config_path,

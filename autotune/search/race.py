@@ -23,9 +23,9 @@ from autotune.search.state import SearchState
 from autotune.search.trial_maker import CUT_SHORT, SearchStage, TrialMaker
 from autotune.space.knob import Label, is_number, key_name, same_scalar
 from autotune.space.space import effective_batch_ratio
-from autotune.trial.checkpoint_backups import CheckpointCopy, copy_newest_checkpoint
 from autotune.trial.execution import Execution, TrialSpec
 from autotune.trial.outcome import EPOCH_END, EVALUATION
+from autotune.trial.protection import CheckpointCopy, copy_newest_checkpoint
 
 _ROUNDS, _FEWEST_ROUNDS = 4, 2
 _LONG_S = 20.0  # a training that is shorter shows little: rather fewer rounds
@@ -86,8 +86,8 @@ class Racer(SearchStage):
         into = problem.state.searches / f"{self._parts.name}.checkpoint"
         copy = copy_newest_checkpoint(problem.trainer, into, times=rounds * len(arms))
         if not isinstance(copy, CheckpointCopy):
-            if copy.why:
-                self._begin_from_scratch(copy.why)
+            if copy:
+                self._begin_from_scratch(copy)
             self._train_all(arms, rounds, trains_s)
             return
         self._copy = copy

@@ -10,7 +10,7 @@ from autotune.study.identity import StudyIdentity
 from autotune.study.storage.address import StorageAddress
 from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.storage import Storage
-from autotune.trial.state_folder import StateFolder
+from autotune.trial.folders import StateFolder
 
 _HASH = "[0123456789abcdef]" * 4  # in a pattern of names; others may give studies of a database any name
 

@@ -28,7 +28,7 @@ from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, TrialMaker
 from autotune.search.validation import Validator
 from autotune.search.worth import rate, rate_knobs
-from autotune.trial.explanations import EXPLANATIONS, failure_text
+from autotune.trial.outcome import EXPLANATIONS, failure_text
 
 
 class Stage(Enum):

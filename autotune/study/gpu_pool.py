@@ -6,18 +6,18 @@ from statistics import median
 
 import numpy as np
 
-from autotune.measure.oscillation import LEAST_SWING, Oscillation, Pattern, Segment
 from autotune.measure.utilization import (
     LEAST_BUSY_TRIALS,
+    LEAST_SWING,
     MEANINGS,
     REFERENCES,
-    BusyPoint,
+    Oscillation,
+    Pattern,
+    Segment,
     Utilization,
     against_reference,
     best_busy_rate,
-    busy_rate,
     describe,
-    effective_utilization,
     pooled_utilization,
 )
 from autotune.records import GpuFigures, GpuMeasurement, Measurement, PooledGpu, PooledGpus, TrialRecord
@@ -46,7 +46,9 @@ def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> Poole
     return PooledGpus(
         devices=tuple(_pooled(device) for device in seen),
         utilization=_scored_utilization(seen),
-        effective_utilization=rate and effective_utilization(median(trial.samples_per_s for trial in trials), rate),
+        # E = U · (T / U) / r*: a slower kernel that keeps the GPU busier does not raise it. Above 1 by as much as r*, a
+        # lower bound, lies below the truth.
+        effective_utilization=rate and median(trial.samples_per_s for trial in trials) / rate,
     )
 
 
@@ -63,10 +65,10 @@ def study_busy_rate(records: Iterable[TrialRecord]) -> float | None:
     return best_busy_rate(_busy_point(trials) for trials in points.values())
 
 
-def _busy_point(trials: Sequence[Measurement]) -> BusyPoint:
-    rates = [busy_rate(trial.samples_per_s, trial.gpu_utilization) for trial in trials if trial.gpu_utilization]
+def _busy_point(trials: Sequence[Measurement]) -> tuple[float | None, Sequence[float]]:
+    rates = [trial.samples_per_s / trial.gpu_utilization for trial in trials if trial.gpu_utilization]
     enough = len(rates) >= LEAST_BUSY_TRIALS  # else the trials are not worth pooling
-    return BusyPoint(utilization=_scored_utilization(_by_device(trials)) if enough else None, rates=rates)
+    return _scored_utilization(_by_device(trials)) if enough else None, rates
 
 
 def _by_device(trials: Sequence[Measurement]) -> list[_Seen]:
@@ -117,7 +119,7 @@ def _pooled(seen: _Seen) -> PooledGpu:
         text=describe(utilization) if utilization.samples else "not measured",
         role=role and role.value,
         reference=REFERENCES[role] if role else None,
-        against_reference=None if role is None or mean is None else against_reference(mean, role).value,
+        against_reference=None if role is None or mean is None else against_reference(mean, role),
         verdict=wave.pattern.value if enough else None,
         meaning=MEANINGS[wave.pattern] if enough else None,
         samples=utilization.samples,

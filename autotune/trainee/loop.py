@@ -11,10 +11,8 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
-from autotune.trainee.instrumentation import Begin, End
-from autotune.trainee.report import Report
-from autotune.trainee.steps import Source, State, StepMaker
-from autotune.trainee.stream import is_only_watched
+from autotune.trainee.steps import BatchSource, LoopState, StepMaker
+from autotune.trainee.stream import Report, is_only_watched
 
 DIGEST_EVERY_S = 0.2
 """Interval of digesting and writing, which costs as much as observing many steps; readers look every 0.25 s."""
@@ -77,12 +75,12 @@ class Loop:
         now_s = time.monotonic()
         if now_s >= self.digest_due_s:
             self.digest()
-            if self.steps.state is State.TRAINING and self._is_sync_due(now_s):
+            if self.steps.state is LoopState.TRAINING and self._is_sync_due(now_s):
                 self.steps.ends(self._wait_for_accelerator())
             return time.monotonic()
         return now_s
 
-    def fetched(self, source: Source, begin_s: float, samples: Optional[float]) -> None:
+    def fetched(self, source: BatchSource, begin_s: float, samples: Optional[float]) -> None:
         """Record a fetched batch.
 
         Args:
@@ -94,7 +92,7 @@ class Loop:
         elif not self.is_counted_whole:
             self.aggregated.add(end_s - begin_s, samples)
 
-    def exhausted(self, source: Source, begin_s: float) -> None:
+    def exhausted(self, source: BatchSource, begin_s: float) -> None:
         """Record the end of a pass over the dataset."""
         if not self.is_suspended:
             self.recorded.append((StepMaker.exhausted, source, begin_s, threading.get_ident()))
@@ -167,10 +165,6 @@ class Loop:
             now_s = time.monotonic()
             self.aggregated.skip(now_s)
             self.report.mark(kind, now_s, now_s - begin_s, loss)
-
-    def around_pause(self, kind: str) -> tuple[Begin, End]:
-        """Return the callbacks around a function whose time is such a pause."""
-        return lambda args, kwargs: self.pause_begins(), lambda begin_s, result, error: self.pause_ends(kind, begin_s)
 
     def flush(self) -> None:
         """Write all steps that are known by now."""

@@ -1,28 +1,39 @@
-"""Installation of the observers: detects the steps of an unchanged trainer, from inside its process.
+"""Observers: what detects the steps of an unchanged trainer, from inside its process.
 
 A copy of this package lies in the folder of the trial, or of the watched training, as ``inject/_autotune_trainee``,
 beside a ``sitecustomize.py`` that calls `install` when the interpreter starts. Once the trainer has imported a
-framework, its observer (observer.py) wraps some of its functions: those that fetch a batch, those that only training
-calls (steps.py says how they make steps), and those whose time is a pause. The trainer's behaviour does not change:
-nothing of autotune is on its import path, and instrumentation.py catches every error of the observer.
+framework, its `Observer` wraps some of its functions: those that fetch a batch, those that only training calls
+(steps.py says how they make steps), and those whose time is a pause. The trainer's behaviour does not change: nothing
+of autotune is on its import path, and `Instrumentation` catches every error of the observer.
 """
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import sys
+import threading
+import time
+import weakref
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
-from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.loop import Loop
-from autotune.trainee.report import Report
-from autotune.trainee.stream import OBSERVER, TRIAL_DIR_VARIABLE, WATCH_DIR_VARIABLE, announce, process_stream
+from autotune.trainee.loop import AggregatedSteps, Loop
+from autotune.trainee.steps import BatchSource, StepMaker, sizer
+from autotune.trainee.stream import (
+    OBSERVER,
+    TRIAL_DIR_VARIABLE,
+    WATCH_DIR_VARIABLE,
+    Report,
+    Step,
+    announce,
+    process_stream,
+)
 
 # Each module is imported with its framework only: a process without frameworks starts without delay.
 OBSERVERS = {
@@ -34,8 +45,8 @@ OBSERVERS = {
 """Framework, by the name it is imported by → its observers."""
 
 PHASED_OBSERVERS = {
-    "tensorflow": ("phases_tensorflow.CompiledStepsObserver", "operations.TensorFlowOperations"),
-    "torch": ("operations.TorchOperations",),
+    "tensorflow": ("phases_tensorflow.CompiledStepsObserver", "costs.TensorFlowOperations"),
+    "torch": ("costs.TorchOperations",),
     "autotune.tf.feed": ("phases_tensorflow.FeedObserver",),
     "autotune.tf.two_stage": ("phases_tensorflow.TwoStageFeedObserver",),
 }
@@ -69,7 +80,7 @@ def install() -> None:
     loop, instrumentation = Loop(report), Instrumentation(report.note)
     code = import_module(f"{__package__}.code_values") if folder and "AUTOTUNE_CODE" in os.environ else None
     if folder and "AUTOTUNE_CONFIGS" in os.environ:
-        instrumentation.attempt("open", part("config_copy.install"), instrumentation)
+        instrumentation.attempt("open", part("code_values.install_copies"), instrumentation)
     phased: list[Any] = []  # the loop that is taken through phases, if there is one
 
     def add(observer: str) -> None:
@@ -85,7 +96,10 @@ def install() -> None:
             code.install(framework, instrumentation)
 
     def add_phases() -> None:
-        phased.append(part("phases.PhasedLoop")(loop, instrumentation, float(os.environ["AUTOTUNE_PHASE_S"])))
+        phased.append(part("phases.PhasedLoop")(loop, float(os.environ["AUTOTUNE_PHASE_S"])))
+        # The ends of steps inside Keras's ``fit``, and of those that a trainer reports itself.
+        for owner, name in ((AggregatedSteps, "ended"), (Step, "_report")):
+            instrumentation.around(owner, name, lambda *_: True, lambda *_: phased[0].worked(threading.get_ident()))
 
     if folder and "AUTOTUNE_PHASE_S" in os.environ:
         instrumentation.attempt("phases", add_phases)
@@ -157,3 +171,290 @@ class Hook:
                 self.look()
 
         loader.exec_module = exec_module
+
+
+if TYPE_CHECKING:
+    from autotune.trainee.phases import PhasedLoop
+
+
+class Observer:
+    """Observer of one framework.
+
+    To add a framework: write a subclass with `install`, and give it a row in `observe.OBSERVERS`. `install` is called
+    once, when the trainer has just imported the framework, and has to show, as far as the framework has it:
+
+    | a function of the framework | by |
+    |---|---|
+    | returns the next batch | `fetch` |
+    | is called by training alone: takes a gradient, or is a compiled step with one | `around`; `Loop.worked` after it |
+    | is an optimizer's step | `Loop.recorded`, with `StepMaker.updated` |
+    | is a compiled step whose calls no Python sees | `Loop.always_trains`, when it is traced |
+    | evaluates, or writes a checkpoint | `pause` |
+    | is compiled and takes no gradient | `Loop.called` after it |
+    | waits for the accelerator | `Loop.sync`, once it is known that there is one |
+    | holds the loss where that need not be waited for | `Loop.saw_loss`, when `Report.loss_due_s` has come |
+    | is raised where memory runs out | `around`; `Loop.ran_out_of_memory` |
+
+    A place is named like ``torch.utils.data.dataloader:_BaseDataLoaderIter.__next__``. One that this version of the
+    framework does not have is noted, and the others are observed. No error of an observer reaches the trainer. The
+    tests of this contract are in tests/trainee/test_observers.py.
+
+    Args:
+        phased: Takes the loop through phases; None where there are none.
+    """
+
+    def __init__(self, loop: Loop, instrumentation: Instrumentation, phased: Optional[PhasedLoop] = None) -> None:
+        self.loop = loop
+        self.instrumentation = instrumentation
+        self.phased = phased
+
+    def install(self) -> None:
+        """Put functions of ours around the framework's."""
+        raise NotImplementedError
+
+    def attempt(self, place: str, action: Callable[[Any, str], object]) -> None:
+        """Call a function with a place's owner and name, unless this version of the framework has no such place."""
+        self.instrumentation.attempt(place, lambda: action(*owner_of(place)))
+
+    def around(self, place: str, begin: Begin, end: Optional[End] = None) -> None:
+        """Call `begin` before the function there and, unless it is None, `end` after it."""
+        self.attempt(place, lambda owner, name: self.instrumentation.around(owner, name, begin, end))
+
+    def pause(self, place: str, kind: str) -> None:
+        """Take the time of the function there for a pause: ``eval`` or ``checkpoint``."""
+        loop = self.loop
+        self.around(place, lambda *_: loop.pause_begins(), lambda begin_s, *_: loop.pause_ends(kind, begin_s))
+
+    def after_updates(self, action: Callable[..., object]) -> None:
+        """Call a function of ours at the end of each step of PyTorch's optimizers, also of those of libraries."""
+        hook = "torch.optim.optimizer:register_optimizer_step_post_hook"
+        self.attempt(hook, lambda module, name: getattr(module, name)(action))
+
+    def fetch(
+        self, place: str, source_of: Callable[[Any], BatchSource], data_of: Callable[[Any], Any], **options: Any
+    ) -> None:
+        """Record each batch that the method of an iterator there returns, see `around_fetch`.
+
+        Args:
+            data_of: Returns what an iterator goes over, as phases tell it apart: validation has its own.
+        """
+
+        def wrap(owner: Any, name: str) -> None:
+            original = getattr(owner, name)
+            if self.phased is not None:
+                plain = {name: value for name, value in options.items() if name in ("ends", "is_plain")}
+                original = self.phased.around_fetch(original, data_of, **plain)
+            ours = around_fetch(self.loop, self.instrumentation, original, source_of, **options)
+            self.instrumentation.put(owner, name, ours)
+
+        self.attempt(place, wrap)
+
+
+def owner_of(place: str) -> tuple[Any, str]:
+    """Return the owner and the name of what is at a place of a framework."""
+    module, _, path = place.partition(":")
+    *owners, name = path.split(".")
+    return functools.reduce(getattr, owners, import_module(module)), name
+
+
+_always = functools.partial(bool, True)
+
+
+def around_fetch(
+    loop: Loop,
+    instrumentation: Instrumentation,
+    original: Callable[..., Any],
+    source_of: Callable[[Any], BatchSource],
+    *,
+    ends: tuple[type[BaseException], ...] = (StopIteration,),
+    is_plain: Callable[[], object] = _always,
+    in_graph: Optional[Callable[[Callable[..., Any]], Callable[..., Any]]] = None,
+    within: Optional[set[int]] = None,
+    is_outer: bool = False,
+) -> Callable[..., Any]:
+    """Return the method of an iterator that returns a batch, which is recorded.
+
+    It is one Python function that keeps its state in closure cells: with the processor's caches full of the framework's
+    data, each further call or object costs up to a microsecond.
+
+    Args:
+        source_of: Returns what an iterator goes over.
+        ends: Exceptions that mean the end of the data.
+        is_plain: True if batches are fetched now, not by a graph under construction; preferably a C function.
+        in_graph: Wraps the method for where they are not.
+        within: Threads inside a fetch that is recorded already, which may fetch from another iterator within.
+        is_outer: True if this method fetches from such iterators.
+    """
+    otherwise = original if in_graph is None else in_graph(original)
+    if within is not None and is_outer:
+        original = _marking(original, within)
+    monotonic, get_thread, recorded, fetched = time.monotonic, threading.get_ident, loop.recorded, StepMaker.fetched
+    latest: tuple[Callable[[], Any], BatchSource] = (
+        lambda: None,
+        BatchSource(),
+    )  # the iterator that was used last, and its source
+
+    @functools.wraps(original)
+    def observed(*args: Any, **kwargs: Any) -> Any:
+        nonlocal latest
+        call, begin_s = original, None
+        try:
+            if not is_plain():
+                call = otherwise
+            elif instrumentation.on and not (within and get_thread() in within):
+                known = latest  # another thread may use another one meanwhile
+                if known[0]() is not args[0]:
+                    known = latest = weakref.ref(args[0]), source_of(args[0])
+                source = known[1]
+                begin_s = monotonic()
+                if begin_s >= loop.digest_due_s:
+                    begin_s = loop.fetch_begins()
+        except Exception as error:
+            instrumentation.failed(error)
+            begin_s = None
+        if begin_s is None:
+            return call(*args, **kwargs)
+        try:
+            result = original(*args, **kwargs)
+        except BaseException as error:
+            try:
+                if isinstance(error, ends):
+                    loop.exhausted(source, begin_s)
+            except Exception as own_error:
+                instrumentation.failed(own_error)
+            raise
+        try:
+            if source.size is None:
+                source.size = source.dataset.size = sizer(result, source.expected)
+            if not loop.is_suspended:
+                recorded.append((fetched, source, begin_s, monotonic(), source.size(result), get_thread()))
+            elif not source.is_fed:
+                loop.fetched(source, begin_s, source.size(result))
+        except Exception as error:
+            instrumentation.failed(error)
+        return result
+
+    return observed
+
+
+def _marking(original: Callable[..., Any], within: set[int]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def marked(*args: Any, **kwargs: Any) -> Any:
+        thread = threading.get_ident()
+        within.add(thread)
+        try:
+            return original(*args, **kwargs)
+        finally:
+            within.discard(thread)
+
+    return marked
+
+
+MOST_FAILURES = 3
+"""Errors of the observer that switch it off."""
+
+Begin = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Callback before a call, with its arguments; its result goes to the `End`, which is skipped if that is None."""
+
+End = Callable[[Any, Any, Optional[BaseException]], object]
+"""Callback after a call, with the result of the `Begin`, the function's result, and its exception or None."""
+
+
+class Replaced(NamedTuple):
+    """Record of one replaced function: its owner, its name, the original and the wrapper."""
+
+    owner: Any
+    name: str
+    original: Callable[..., Any]
+    ours: Callable[..., Any]
+
+
+class Instrumentation:
+    """Wrappers around framework functions; catches the observer's errors and switches it off after too many.
+
+    Args:
+        note: Called with the message of each error.
+
+    Attributes:
+        on: True until the observer is switched off.
+    """
+
+    def __init__(self, note: Callable[[str], None]) -> None:
+        self._note = note
+        self._failures = 0
+        self.on = True
+        self.replaced: list[Replaced] = []
+
+    def failed(self, error: Exception) -> None:
+        """Count an error of the observer and report it; the user's code continues as if there were no observer."""
+        with contextlib.suppress(Exception):
+            self._failures += 1
+            said = f"{type(error).__name__}: {error}"
+            if self._failures >= MOST_FAILURES and self.on:
+                self.on = False
+                self._note(f"the observer has switched itself off: {said}")
+            elif self.on:
+                self._note(f"the observer may have missed steps: {said}")
+
+    def guarded(self, action: Callable[..., object]) -> Callable[..., None]:
+        """Return a function that calls this one, and raises nothing."""
+
+        def call(*args: Any) -> None:
+            try:
+                action(*args)
+            except Exception as error:
+                self.failed(error)
+
+        return call
+
+    def attempt(self, what: str, action: Callable[..., object], *args: Any) -> None:
+        """Call a function that some framework versions do not support: it may patch what they lack."""
+        try:
+            action(*args)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                self._note(f"{what} cannot be observed: {type(error).__name__}: {error}")
+
+    def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
+        """Replace a module's function or a class's method; the only place that patches anything."""
+        original = getattr(owner, name)
+        setattr(owner, name, ours)
+        self.replaced.append(Replaced(owner, name, original, ours))
+
+    def around(self, owner: Any, name: str, begin: Begin, end: Optional[End]) -> None:
+        """Replace a module's function or a class's method by its observed version, see `observing`.
+
+        Raises:
+            AttributeError: There is no such function.
+        """
+        self.put(owner, name, self.observing(getattr(owner, name), begin, end))
+
+    def observing(self, original: Callable[..., Any], begin: Begin, end: Optional[End]) -> Callable[..., Any]:
+        """Return a wrapper that calls `begin` before the original and, unless it is None, `end` after it.
+
+        Arguments, result and exceptions are the original's, and so is the reported signature.
+        """
+
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            if not self.on:
+                return original(*args, **kwargs)
+            try:
+                token = begin(args, kwargs)
+            except Exception as error:
+                self.failed(error)
+                token = None
+            if token is None or end is None:
+                return original(*args, **kwargs)
+            try:
+                result = original(*args, **kwargs)
+            except BaseException as error:
+                self.guarded(end)(token, None, error)
+                raise
+            try:
+                end(token, result, None)
+            except Exception as error:
+                self.failed(error)
+            return result
+
+        return observed

@@ -15,7 +15,7 @@ from importlib import import_module
 from types import MethodType
 from typing import Any
 
-from autotune.trainee.observer import Observer
+from autotune.trainee.observe import Observer
 
 
 class JaxObserver(Observer):

@@ -12,8 +12,8 @@ import time
 from importlib import import_module
 from typing import Any, Optional
 
-from autotune.trainee.batch import BatchSizes, loss_in
-from autotune.trainee.observer import Observer
+from autotune.trainee.observe import Observer
+from autotune.trainee.steps import BatchSizes, loss_in
 
 
 class KerasObserver(Observer):
@@ -29,7 +29,7 @@ class KerasObserver(Observer):
         model, callbacks = "keras:Model", "keras.src.callbacks.callback_list:CallbackList"
         self.around(f"{model}.fit", self._fit_begins, self._fit_ends)
         self.around(f"{model}.train_on_batch", self._single_begins, self._single_ends)
-        self.around(f"{callbacks}.on_train_begin", self._in_fit, self._training_has_begun)
+        self.around(f"{callbacks}.on_train_begin", self._in_fit, lambda *_: self.loop.aggregated.skip(time.monotonic()))
         self.attempt(f"{callbacks}.on_train_batch_end", self._around_step_end)
         self.around(f"{callbacks}.on_epoch_end", self._in_fit, self._epoch_reported)
         self.around(f"{callbacks}._on_train_batch_end", self._logs_are_read, self._logs_were_read)
@@ -54,9 +54,6 @@ class KerasObserver(Observer):
 
     def _in_fit(self, args: Any, kwargs: Any) -> Any:
         return time.monotonic() if self.loop.is_suspended else None
-
-    def _training_has_begun(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
-        self.loop.aggregated.skip(time.monotonic())
 
     def _epoch_reported(self, t_s: float, result: Any, error: Optional[BaseException]) -> None:
         """Record the end of these callbacks, whose time is part of the next epoch's first step."""

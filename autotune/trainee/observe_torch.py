@@ -6,11 +6,11 @@ import sys
 import threading
 import time
 from importlib import import_module
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
-from autotune.trainee.observer import Observer
-from autotune.trainee.report import Memory
-from autotune.trainee.steps import Source, StepMaker
+from autotune.trainee.observe import Observer
+from autotune.trainee.steps import BatchSource, StepMaker
+from autotune.trainee.stream import WeakRecords
 
 
 class TorchObserver(Observer):
@@ -18,19 +18,19 @@ class TorchObserver(Observer):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._datasets = Memory(Source)
+        self._datasets = WeakRecords(BatchSource)
         # Validation has an iterator of its own, even where it goes over the same dataset.
-        self._iterators: Memory[list[Source]] = Memory(list)
+        self._iterators: WeakRecords[list[BatchSource]] = WeakRecords(list)
 
     def install(self) -> None:
         loader = "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__"
         self.fetch(loader, self._source_of, _loader_of)
         self.around("torch:autograd.backward", self._backward_begins, self._backward_ends)
-        self.attempt("torch.optim.optimizer:register_optimizer_step_post_hook", self._see_updates)
+        self.after_updates(self._updates())
         self.pause("torch:save", "checkpoint")
         self.around("torch:cuda.OutOfMemoryError.__init__", lambda args, _kwargs: args, self._ran_out_of_memory)
 
-    def _source_of(self, iterator: Any) -> Source:
+    def _source_of(self, iterator: Any) -> BatchSource:
         known = self._iterators.of(iterator)
         if not known:
             try:
@@ -38,7 +38,7 @@ class TorchObserver(Observer):
             except TypeError:
                 # A list, to which there are no weak references: then those over it by one loader belong together.
                 dataset = self._datasets.of(_loader_of(iterator))
-            known.append(Source(of=dataset))
+            known.append(BatchSource(of=dataset))
             known[0].is_fed = True
             known[0].expected = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
         return known[0]
@@ -64,8 +64,7 @@ class TorchObserver(Observer):
             if loss.device.type == "cuda":
                 self.loop.sync = import_module("torch").cuda.synchronize
 
-    def _see_updates(self, module: Any, name: str) -> None:
-        # Of all optimizers, also those of libraries: torch calls it at the end of each `step`.
+    def _updates(self) -> Callable[..., None]:
         event, recorded, loop, instrumentation = (
             (StepMaker.updated,),
             self.loop.recorded,
@@ -77,7 +76,7 @@ class TorchObserver(Observer):
             if instrumentation.on and not loop.is_suspended:
                 recorded.append(event)
 
-        getattr(module, name)(updated)
+        return updated
 
     def _ran_out_of_memory(self, args: Any, result: Any, error: Optional[BaseException]) -> None:
         self.loop.ran_out_of_memory(f"OutOfMemoryError: {args[0]}")

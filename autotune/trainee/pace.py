@@ -42,7 +42,7 @@ MOST_PROCESSES = 8
 
 
 @dataclass
-class _Sums:
+class _StepSums:
     """Sums over the steps since the last line, named like its fields."""
 
     t0_s: Optional[float]
@@ -97,13 +97,13 @@ class Pace:
         self._epoch_steps = 0
         self._cpu_s = time.process_time()
         self._source = source
-        self._sums = _Sums(None)
+        self._sums = _StepSums(None)
         self._begin_part()
         atexit.register(self.flush)
 
     def restart(self, source: str) -> None:
         """Go on with another reporter of the steps; what was summed up since the last line is dropped."""
-        self._source, self._last_s, self._sums = source, None, _Sums(None)
+        self._source, self._last_s, self._sums = source, None, _StepSums(None)
 
     def step(
         self,
@@ -191,7 +191,7 @@ class Pace:
             self._part += 1
             self._begin_part()
         self._append(data)
-        self._cpu_s, self._sums = cpu_s, _Sums(self._last_s)
+        self._cpu_s, self._sums = cpu_s, _StepSums(self._last_s)
 
     def _begin_part(self) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

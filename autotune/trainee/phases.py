@@ -23,12 +23,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
-from autotune.trainee import stream
-from autotune.trainee.batch import BatchSizes, in_new_containers
-from autotune.trainee.instrumentation import Instrumentation
-from autotune.trainee.loop import AggregatedSteps, Loop
-from autotune.trainee.report import Memory
-from autotune.trainee.steps import StepMaker
+from autotune.trainee.loop import Loop
+from autotune.trainee.steps import BatchSizes, StepMaker, in_new_containers
+from autotune.trainee.stream import WeakRecords
 
 REPLAY, LOAD, TRAIN = ORDER = "replay", "load", "train"
 
@@ -164,13 +161,13 @@ class PhasedLoop:
         is_on: True until phases are given up for good.
     """
 
-    def __init__(self, loop: Loop, instrumentation: Instrumentation, length_s: float) -> None:
+    def __init__(self, loop: Loop, length_s: float) -> None:
         self._loop = loop
         self.is_on = True
         self._inside: set[int] = set()  # threads inside a fetch that is seen already, which may fetch from another
         self._schedule = Schedule(length_s)
-        self._data = Memory(Data)
-        self._passes = Memory(_Pass)
+        self._data = WeakRecords(Data)
+        self._passes = WeakRecords(_Pass)
         self._round: dict[_Pass, tuple[Data, int]] = {}  # fetched since the last work: data and thread
         self._before: frozenset[_Pass] = frozenset()  # of the round before
         self._since_work = 0  # fetches
@@ -186,13 +183,6 @@ class PhasedLoop:
         self._chunk = 0.0, 0, 0.0  # seconds, batches, samples
         self._unwritten: list[tuple[str, float, dict[str, Any]]] = []
         loop.recorded = _Recorded(self)
-
-        def also_worked(token: Any, result: Any, error: Optional[BaseException]) -> None:
-            self.worked(threading.get_ident())
-
-        # The ends of steps inside Keras's ``fit``, and of those that a trainer reports itself.
-        for owner, name in ((AggregatedSteps, "ended"), (stream.Step, "_report")):
-            instrumentation.around(owner, name, lambda args, kwargs: True, also_worked)
 
     def forget(self) -> None:
         """End the phases in a forked child of a loop that has trained: the schedule is the parent's."""
@@ -447,7 +437,7 @@ class PhasedLoop:
         self.is_on = False
         with contextlib.suppress(Exception):
             self._trained = frozenset()
-            self._data = Memory(Data)
+            self._data = WeakRecords(Data)
             self._write()
             if self._schedule.phase is not None:
                 self._loop.report.line("phase", time.monotonic(), phase=TRAIN)

@@ -27,9 +27,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Callable, Optional
 
-from autotune.trainee.observer import Observer
-from autotune.trainee.report import Report
-from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Step, mark
+from autotune.trainee.observe import Observer
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Report, Step, mark
 
 VARIABLE = "AUTOTUNE_PROFILE_STEP"
 """Environment variable that asks for a profile."""
@@ -50,7 +49,7 @@ Operations = dict[str, list[float]]
 """Name of an operation → how often it was executed, its ms on the host, its ms on a device."""
 
 
-class StepProfile(Observer):
+class StepProfiler(Observer):
     """Profile of the steps of one framework; an error of it is written into the result, or is a note."""
 
     framework = ""
@@ -145,7 +144,7 @@ _Moments = list[tuple[str, Any]]
 """Moments of a step, as the clock gives them (numbers, or events of a GPU), each with the phase that ends there."""
 
 
-class TorchProfile(StepProfile):
+class TorchProfile(StepProfiler):
     """Profile of PyTorch: a step goes from an update to the next one of the same optimizer."""
 
     framework = "PyTorch"
@@ -164,13 +163,10 @@ class TorchProfile(StepProfile):
 
     def install(self) -> None:
         fetch = "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__"
-        self.around(fetch, lambda _args, _kwargs: self._moment(REST), self._fetched)
+        self.around(fetch, lambda _args, _kwargs: self._moment(REST), lambda *_: self._moment(DATA))
         for name in ("backward", "grad"):
             self.around(f"torch:autograd.{name}", self._backward_begins, self._backward_ends)
-        self.attempt("torch.optim.optimizer:register_optimizer_step_post_hook", self._see_updates)
-
-    def _see_updates(self, optimizers: Any, name: str) -> None:
-        getattr(optimizers, name)(self.instrumentation.guarded(self._updated))
+        self.after_updates(self.instrumentation.guarded(self._updated))
 
     def _updated(self, optimizer: Any, *_arguments: Any) -> None:
         if TorchProfile._training is None:
@@ -211,9 +207,6 @@ class TorchProfile(StepProfile):
         event = cuda.Event(enable_timing=True)
         event.record(cuda.current_stream(self._device))
         return event
-
-    def _fetched(self, *_end: Any) -> None:
-        self._moment(DATA)
 
     def _backward_begins(self, _args: Any, _kwargs: Any) -> Optional[bool]:
         if self._is_backward or not self._moment(FORWARD):
@@ -261,7 +254,7 @@ _HOST_OPERATION = re.compile(r"(?:[^: ]+:|EagerLocalExecute: )(\w+)")  # name in
 _HOLDING = re.compile(r"_?Xla.*|.*Call|If|While|Case|__inference_.*")  # the time of these is that of others
 
 
-class TensorFlowProfile(StepProfile):
+class TensorFlowProfile(StepProfiler):
     """Profile of TensorFlow; its steps are compiled, so that their phases are not seen."""
 
     framework = "TensorFlow"

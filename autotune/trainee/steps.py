@@ -4,7 +4,7 @@ A step is a fetched batch that was trained on. *Work* is what only training does
 compiled step that contains one. A step ends where the next fetch begins, so that all time of the loop belongs to one
 step or the next. `StepMaker` is in one of three states:
 
-    LOOKING   No step is open. Fetched batches wait with their `Source`; a round of them may hold validation data.
+    LOOKING   No step is open. Fetched batches wait with their `BatchSource`; a round of them may hold validation data.
               worked → TRAINING, on the first waiting batch that is trained on; the time of the others is a pause
               worked, and nothing waits → OWN, unless the steps of the loop have been made of fetches so far
     TRAINING  A fetched batch is being trained on.
@@ -21,19 +21,21 @@ few lines what the methods of these events would do.
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+import copy
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, Optional
+from functools import reduce
+from operator import getitem
+from typing import Any, Callable, Optional
 
-from autotune.trainee.batch import Sizer
-from autotune.trainee.report import Report
+from autotune.trainee.stream import Report
 
 _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
 _MANY_CALLS = 5  # that train on nothing, in one step: an evaluation, where the step before had less than half of them
 
 
-class State(Enum):
+class LoopState(Enum):
     """State of a training loop, see the module's docstring."""
 
     LOOKING = "looking"
@@ -41,10 +43,10 @@ class State(Enum):
     OWN = "own"
 
 
-_LOOKING, _TRAINING, _OWN = State.LOOKING, State.TRAINING, State.OWN
+_LOOKING, _TRAINING, _OWN = LoopState.LOOKING, LoopState.TRAINING, LoopState.OWN
 
 
-class Source:
+class BatchSource:
     """Dataset of a loop or one pass over it: its batches that wait, and what is known of the loop's use of them.
 
     Args:
@@ -66,12 +68,12 @@ class Source:
         is_joint: True if the last round left over more than that.
     """
 
-    def __init__(self, of: Optional[Source] = None) -> None:
-        self.dataset: Source = of or self
+    def __init__(self, of: Optional[BatchSource] = None) -> None:
+        self.dataset: BatchSource = of or self
         self.size: Optional[Sizer] = of.size if of else None
         self.expected: Optional[int] = None
         self.is_fed = self.is_trained = self.always_trains = self.is_joint = False
-        self.like: Optional[Source] = None
+        self.like: Optional[BatchSource] = None
         self.waiting: deque[Optional[float]] = deque()
         self.fresh, self.begin_s, self.wait_s = 0, 0.0, 0.0
         self.ended_s: Optional[float] = None
@@ -122,16 +124,16 @@ class StepMaker:
         self._fetching_thread: Optional[int] = None
         self._key: Any = None  # which work makes the steps of a loop without fetches
         self._surprises = 0
-        self._doubted: Optional[Source] = None  # the dataset of a batch that had more work than is usual
+        self._doubted: Optional[BatchSource] = None  # the dataset of a batch that had more work than is usual
         self._is_told_unseen = False
         # The batches that wait.
-        self._sources: list[Source] = []  # in the order of their first fetch in this round
-        self._over: list[Source] = []  # those of them that have ended: a loop that fetches ahead trains on them yet
-        self._latest: Optional[Source] = None
-        self._together: list[Source] = []  # that the last round trained on
+        self._sources: list[BatchSource] = []  # in the order of their first fetch in this round
+        self._over: list[BatchSource] = []  # those that have ended: a loop that fetches ahead trains on them yet
+        self._latest: Optional[BatchSource] = None
+        self._together: list[BatchSource] = []  # that the last round trained on
         # The step that is under way.
         self.state = _LOOKING
-        self._source = Source()
+        self._source = BatchSource()
         self._begin_s = 0.0
         self._wait_s: Optional[float] = None
         self._samples: Optional[float] = None
@@ -176,7 +178,7 @@ class StepMaker:
                 self._is_steady = False
                 happened(self, *event[1:])
 
-    def fetched(self, source: Source, begin_s: float, end_s: float, samples: Optional[float], thread: int) -> None:
+    def fetched(self, source: BatchSource, begin_s: float, end_s: float, samples: Optional[float], thread: int) -> None:
         """Process a fetched batch."""
         if self._thread not in (None, thread):
             return  # a loader of the user's own, in the background
@@ -202,7 +204,7 @@ class StepMaker:
             self._train_on_next(end_s)
             self._trained_s = end_s
 
-    def exhausted(self, source: Source, begin_s: float, thread: int) -> None:
+    def exhausted(self, source: BatchSource, begin_s: float, thread: int) -> None:
         """Process the end of a pass over a dataset."""
         if self._thread not in (None, thread):
             return
@@ -286,7 +288,7 @@ class StepMaker:
             source.drop()
         self._sources, self._over = [], []
 
-    def _drop(self, source: Source) -> None:
+    def _drop(self, source: BatchSource) -> None:
         self._sources = [one for one in self._sources if one is not source]
         source.drop()
 
@@ -345,7 +347,7 @@ class StepMaker:
         self._pass_over(passed_over_s, now_s if is_late else None)
         self._open(_TRAINING, first.begin_s, wait_s, first.waiting.popleft())
 
-    def _trained_among(self, fresh: list[Source]) -> list[Source]:
+    def _trained_among(self, fresh: list[BatchSource]) -> list[BatchSource]:
         known = [source for source in fresh if source.is_trained]
         if known:
             # Validation comes before the batch, or is more than one; else it is another part of the step's data.
@@ -382,7 +384,7 @@ class StepMaker:
             self._step(self._trained_s)
         self._open(_OWN, begin_s, begin_s - self._trained_s if is_whole and self._trained_s else None, samples)
 
-    def _open(self, state: State, begin_s: float, wait_s: Optional[float], samples: Optional[float]) -> None:
+    def _open(self, state: LoopState, begin_s: float, wait_s: Optional[float], samples: Optional[float]) -> None:
         if not self._has_begun:
             self._has_begun = True
             self._report.mark("begin", begin_s)
@@ -396,3 +398,118 @@ class StepMaker:
         step = t_s, self._wait_s, self._samples
         self._report.held.append(step if self._is_updated or not self._has_optimizer else (*step, False))
         self._is_updated = False
+
+
+Path = tuple[Any, ...]
+"""Position in a nested batch: the keys and indices that lead to it."""
+
+Sizer = Callable[[Any], Optional[int]]
+"""Function that returns the number of samples in a batch."""
+
+_DEPTH = 4
+_WIDTH = 64
+
+
+def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
+    """Return a function that counts the samples in batches like this one.
+
+    The number is the leading dimension of the first array that has the expected one, or else of the first with the most
+    common one; summed over the replicas of a distributed batch.
+
+    Args:
+        batch: Arrays in tuples, lists and mappings.
+        expected: The number of samples in a full batch, where the loader says it.
+    """
+    found: list[tuple[Path, int]] = list(_leading(batch, ()))
+    if not found:
+        return lambda _batch: None
+    sizes = Counter(size for _, size in found)
+    wanted = expected if expected in sizes else max(sizes, key=sizes.__getitem__)  # of equals, the first
+    path = next(path for path, size in found if size == wanted)
+    array = reduce(getitem, path, batch)
+    if _is_replicated(array):
+        return lambda batch: _size(reduce(getitem, path, batch))
+    # Nearly always; these two are fast.
+    if hasattr(array, "_shape_tuple"):  # TensorFlow's, without making an object of the shape
+        return lambda batch: reduce(getitem, path, batch)._shape_tuple()[0]
+    return lambda batch: reduce(getitem, path, batch).shape[0]
+
+
+class BatchSizes:
+    """Counter of the samples in successive batches; its method is found from the first, and again for an unlike one.
+
+    To find the method takes thirty times as long as to use it.
+    """
+
+    __slots__ = ("_size",)
+
+    def __init__(self) -> None:
+        self._size: Sizer = lambda _batch: None
+
+    def of(self, batch: Any) -> Optional[int]:
+        """Return the samples in this batch; None if it holds no arrays."""
+        try:
+            size = self._size(batch)
+        except (AttributeError, IndexError, KeyError, TypeError):
+            size = None
+        if size is None:
+            self._size = sizer(batch)
+            size = self._size(batch)
+        return size
+
+
+def _leading(batch: Any, path: Path) -> Any:
+    if len(path) > _DEPTH:
+        return
+    size = _size(batch)
+    if size is not None:
+        yield path, size
+    elif isinstance(batch, Mapping):
+        for key in list(batch)[:_WIDTH]:
+            yield from _leading(batch[key], (*path, key))
+    elif isinstance(batch, (tuple, list)):
+        for index, part in enumerate(batch[:_WIDTH]):
+            yield from _leading(part, (*path, index))
+
+
+def _is_replicated(leaf: Any) -> bool:
+    return type(leaf).__name__ == "PerReplica"  # TensorFlow's: one value for each device
+
+
+def _size(leaf: Any) -> Optional[int]:
+    if _is_replicated(leaf):
+        sizes = [_size(value) for value in leaf.values]
+        return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
+    shape = getattr(leaf, "shape", None)
+    if shape is None or callable(shape):
+        return None
+    size = shape[0] if len(shape) else None
+    return None if size is None else int(size)
+
+
+def loss_in(result: Any) -> Any:
+    """Return the scalar in a step's result that is most probably its loss; None if there is none."""
+    if isinstance(result, Mapping):
+        for key in sorted(result, key=lambda key: (str(key) != "loss", "loss" not in str(key))):
+            return _scalar(result[key])
+        return None
+    if isinstance(result, (tuple, list)):
+        return next((scalar for scalar in map(_scalar, result[:_WIDTH]) if scalar is not None), None)
+    return _scalar(result)
+
+
+def _scalar(value: Any) -> Any:
+    if isinstance(value, float):
+        return value
+    shape = getattr(value, "shape", None)
+    is_float = "float" in str(getattr(value, "dtype", ""))
+    return value if is_float and shape is not None and not callable(shape) and len(shape) == 0 else None
+
+
+def in_new_containers(batch: Any) -> Any:
+    """Return the same arrays in copies of the tuples, lists and mappings around them."""
+    if type(batch) is dict:
+        return {key: in_new_containers(part) for key, part in batch.items()}
+    if type(batch) in (list, tuple):
+        return type(batch)(in_new_containers(part) for part in batch)
+    return copy.copy(batch) if isinstance(batch, Mapping) else batch

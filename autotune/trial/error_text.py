@@ -223,7 +223,9 @@ def output_lines(text: str) -> list[str]:
     after_warning = False
     for written in text.split("\n"):
         for part in written.split("\r"):
-            line = _CONTROL.sub("", _ESCAPE.sub("", _shortened(part))).rstrip()
+            if len(part) > 2 * _MOST_LETTERS:  # patterns take time, and nobody quotes all of it
+                part = f"{part[:_MOST_LETTERS]} {part[-_MOST_LETTERS:]}"
+            line = _CONTROL.sub("", _ESCAPE.sub("", part)).rstrip()
             kept = _kept(line)
             quotes_code = after_warning and _WARNED_CODE.match(line)
             after_warning = "Warning: " in line and kept is None
@@ -236,11 +238,6 @@ def output_lines(text: str) -> list[str]:
 def readable(text: str) -> str:
     """Return an output without what is no line to quote."""
     return "".join(f"{line}\n" for line in output_lines(text) if line.strip() and line != PROGRESS)
-
-
-def _shortened(line: str) -> str:
-    """Return a line without its middle if it is very long: patterns take time, and nobody quotes all of it."""
-    return line if len(line) <= 2 * _MOST_LETTERS else f"{line[:_MOST_LETTERS]} {line[-_MOST_LETTERS:]}"
 
 
 def _kept(line: str) -> str | None:

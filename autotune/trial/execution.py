@@ -1,14 +1,25 @@
-"""Execution of one trial, from its plan to its numbers: start, watch, stop, measure."""
+"""Execution of one trial, from its plan to its numbers: plan, start, watch, stop, measure."""
 
+from __future__ import annotations
+
+import json
 import math
-from collections.abc import Callable, Sequence
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from autotune.clock import Clock
+from autotune.config.load import Copy, Settings
+from autotune.config.outputs import path_of, quiet_trackers, unquoted
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
-from autotune.measure.window import Window, WindowGoal, stages_between
+from autotune.measure.window import Window, WindowGoal, measure_trial, stages_between
 from autotune.records import (
+    CONFIGS_VARIABLE,
+    EACH_LOSS_VARIABLE,
+    PHASE_VARIABLE,
     Ending,
     GpuConditions,
     Measurement,
@@ -17,16 +28,16 @@ from autotune.records import (
     TraineeEvent,
     TrialExit,
     TrialPhase,
+    TrialPlan,
     TrialRecord,
     Validity,
     Values,
 )
-from autotune.trial.error_text import one_line, quoted_output
-from autotune.trial.folder import TrialFolder
+from autotune.trial.error_text import last_error, one_line, quoted_output
+from autotune.trial.folders import TEMPORARY_VARIABLE, StateFolder, TrialFolder, has_space, temporary_folder
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Runner, Watch
-from autotune.trial.outcome import Evidence, Losses, Milestones, ending_of, uncounted
-from autotune.trial.plan import Trainer, plan_trial
+from autotune.trial.outcome import Losses, Milestones, TrialEvidence, ending_of, uncounted
 from autotune.trial.stop_rule import StopRule, TrialPolicy
 
 _MEASURED = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
@@ -89,8 +100,8 @@ class Execution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phases:
-    """Phases that a trial is taken through."""
+class PhasePlan:
+    """Plan of the phases that a trial is taken through."""
 
     rounds: int
     phase_s: float
@@ -133,7 +144,7 @@ class TrialSpec:
     alone: bool = False
     warms_up: bool = False
     validate_s: float | None = None
-    phases: Phases | None = None
+    phases: PhasePlan | None = None
     trains_s: float | None = None
     keys: Values = field(default_factory=dict)
     tried_keys: Values = field(default_factory=dict)
@@ -167,7 +178,7 @@ def execute(
     stop_rule = StopRule(
         policy,
         clock,
-        start_deadline_s=clock.now_s() + trainer.settings.section.trial.start_timeout_s,
+        start_deadline_s=decided_s + trainer.settings.section.trial.start_timeout_s,
         samples_per_step=spec.samples_per_step,
         cpu_cores=instruments.cpu_cores,
         progress=progress,
@@ -183,22 +194,16 @@ def execute(
     with instruments:
         instruments.expect(plan.trial_id, spec.gpus, folder.samples)
         asked_s = clock.now_s()
-        watch = _watch(stop_rule, instruments)
+
+        def watch(events: Sequence[TraineeEvent]) -> Stop | None:
+            instruments.watch(events)
+            stop = stop_rule(events)
+            return Stop.GPU_LOST if instruments.why_lost else stop
+
         trial_exit = trainer.run(runner, plan, watch, policy.deadline_s, fill_outputs=fill_outputs)
         # Without the time for a zygote that had to be started first: the next trials use it too.
         duration_s = clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s)
         return _judged(trial_exit, stop_rule, instruments, folder, spec.samples_per_step, duration_s)
-
-
-def _watch(stop_rule: StopRule, instruments: Instruments) -> Watch:
-    """Return what the runner calls while the trial goes on: both see its events, and a lost GPU ends it."""
-
-    def watch(events: Sequence[TraineeEvent]) -> Stop | None:
-        instruments.watch(events)
-        stop = stop_rule(events)
-        return Stop.GPU_LOST if instruments.why_lost else stop
-
-    return watch
 
 
 def _judged(
@@ -215,7 +220,7 @@ def _judged(
         stop_rule.cut(policy.deadline_s)
     window = stop_rule.window()
     rate = window.samples_per_s(default_samples) if window else 0.0
-    evidence = Evidence(
+    evidence = TrialEvidence(
         stdout_tail=folder.stdout_tail(),
         gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
         nan_counts=policy.nan_counts,
@@ -233,10 +238,13 @@ def _judged(
     if window:
         if policy.validate_s is not None:
             memory = instruments.memory(window, started_s=trial_exit.started_s)
-        measurement, seen = instruments.measure(
+        host, seen = instruments.usage(window, started_s=trial_exit.started_s)
+        measurement = measure_trial(
             window,
             started_s=trial_exit.started_s,
             default_samples=default_samples,
+            host=host,
+            gpu=seen,
             filling=policy.filling,
             stages=stages_between(stop_rule.events, window),
         )
@@ -269,3 +277,155 @@ def _validity(stop_rule: StopRule, window: Window | None, ending: Ending) -> Val
     if window and window.time_s >= goal.min_s and window.steps >= goal.min_steps:
         return Validity.GOOD
     return Validity.NOT_STEADY if stop_rule.steps else Validity.UNMEASURED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trainer:
+    """Trainer that trials start: its config, command and working place.
+
+    Attributes:
+        settings: The config and its ``autotune:`` section.
+        typed_command: The command as typed in place of the config's, placeholders not filled in; None if it was not.
+        study: Name of the study, and of the folder of its trials.
+        apart: Folders and files that are autotune's own, the state folder among them.
+        makes: Keys of outputs whose folder it makes itself, and refuses where it exists.
+    """
+
+    config_path: Path
+    settings: Settings
+    typed_command: tuple[str, ...] | None
+    state: StateFolder
+    study: str
+    apart: tuple[Path, ...]
+    makes: set[str] = field(default_factory=set)
+
+    def make_folder(self, trial: str) -> TrialFolder:
+        """Make the folder of a trial, in which its instruments keep what they read.
+
+        Raises:
+            TrialError: It cannot be made, or there is too little room for a trial.
+        """
+        self.state.require_space()
+        folder = self.state.trial(self.study, trial)
+        folder.create()
+        return folder
+
+    def run(
+        self,
+        runner: Runner,
+        plan: TrialPlan,
+        watch: Watch,
+        deadline_s: float,
+        *,
+        fill_outputs: Callable[[Path], None] = lambda _outputs: None,
+    ) -> TrialExit:
+        """Make a planned trial, in its folder with all that is needed for the outputs that are pointed into it.
+
+        What is a folder outside is one inside as well: many trainers write into one that they do not make. One that
+        refuses it, as its last error says, is started again without it.
+
+        Args:
+            fill_outputs: Puts what training starts from into the folder of the trial's outputs.
+
+        Raises:
+            TrialError: The folder cannot be made, or the trainer cannot be started.
+        """
+        folder = TrialFolder(plan.folder)
+        moved = self.settings.moved_outputs(folder.outputs)
+        folders = {key for key, _, path in self.outputs() if os.path.isdir(path)} - self.makes
+        made = {key: path for key, path in moved.items() if key in folders}
+        folder.create(output_paths=moved.values(), output_folders=made.values())
+        fill_outputs(folder.outputs)
+        trial_exit = runner.run(plan, watch, deadline_s)
+        error = last_error(trial_exit.stderr_tail, folder.stdout_tail()) if trial_exit.exit_code else ""
+        refused = {key for key, path in made.items() if _says_it_exists(error, path)}
+        if not refused:
+            return trial_exit
+        self.makes.update(refused)
+        folder.discard_outputs()
+        return self.run(runner, plan, watch, deadline_s, fill_outputs=fill_outputs)
+
+    def outputs(self) -> Iterator[tuple[str, str, Path]]:
+        """Yield each key that says where the trainer writes, its text, and the path that it may mean.
+
+        A path is seen from where trials start, and from the config.
+        """
+        for key in self.settings.outputs.redirected:
+            text = unquoted(self.settings.trial_document.leaf(key).text)
+            for base in (self.settings.folder, self.config_path.absolute().parent):
+                if (path := path_of(os.path.expandvars(text), base)) is not None:
+                    yield key, text, path
+
+
+def _says_it_exists(error: str, path: str) -> bool:
+    named = re.search(rf"{re.escape(path.rstrip('/'))}(?![\w.-]|/\w)", error)
+    return named is not None and re.search(r"(?<!not )\bexists?\b|not empty", error, re.IGNORECASE) is not None
+
+
+_COMPILED = ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+
+
+def plan_trial(
+    trainer: Trainer, keys: Values, *, trial: str, phase_s: float | None = None, reads_each_loss: bool = False
+) -> TrialPlan:
+    """Plan a trial of a point.
+
+    Args:
+        keys: Every key of the config that the point sets.
+        trial: Name of the trial, which its folder gets too.
+        phase_s: Length of each phase of one that is taken through phases; None for the others.
+
+    Raises:
+        ConfigError: The trial's copy of the config, or its command line, cannot be made.
+    """
+    folder = trainer.state.trial(trainer.study, trial)
+    further = trainer.settings.copies(keys, folder.path, folder.outputs)
+    copy = further.pop("")
+    argv = trainer.settings.argv(
+        command=trainer.typed_command,
+        config=copy.path,
+        python=sys.executable,
+        config_text=copy.text,
+        outputs=folder.outputs,
+        further=further,
+        added=trainer.settings.overrides(keys, folder.outputs),
+    )
+    env = _environment(trainer, keys, folder, {"": copy, **further})
+    if phase_s is not None:
+        env[PHASE_VARIABLE] = f"{phase_s:g}"
+    if reads_each_loss:
+        env[EACH_LOSS_VARIABLE] = "1"
+    return TrialPlan(
+        trial_id=f"{trainer.study}/{trial}",
+        folder=folder.path,
+        argv=argv,
+        cwd=trainer.settings.folder,
+        env=env,
+        config_text=copy.text,
+        config_name=copy.path.name,
+        further_configs={one.path.name: one.text for one in further.values()},
+    )
+
+
+def _environment(trainer: Trainer, keys: Values, folder: TrialFolder, copies: Mapping[str, Copy]) -> dict[str, str]:
+    """Return the variables added to a trial's environment; the user's own values take precedence over our defaults.
+
+    Args:
+        copies: The trial's copies of the configs, by their prefixes.
+    """
+    cache, settings = trainer.state.cache, trainer.settings
+    wished = {
+        **quiet_trackers(folder.outputs),
+        # Else every trial would leave Python's own files beside the user's modules.
+        "PYTHONDONTWRITEBYTECODE": "1",
+        TEMPORARY_VARIABLE: str(temporary_folder(folder.path)),
+    }
+    if not has_space(cache):  # torch.compile would split the path
+        # What is compiled is kept from one trial to the next.
+        wished |= {name: str(cache / name.lower()) for name in _COMPILED if name not in os.environ}
+    env = {**wished, **settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(cache)}
+    if settings.are_opened_by_name:
+        files = {**settings.files, "": trainer.config_path}
+        opened = {os.path.abspath(files[prefix]): str(one.path) for prefix, one in copies.items()}
+        env[CONFIGS_VARIABLE] = json.dumps(opened)
+    return env

@@ -32,7 +32,7 @@ and to it, ``failed`` or ``exit`` being the last message about a trial::
 
     {"event": "started", "pid"}
     {"event": "failed", "step": "log" | "cwd" | "exec" | "fork", "errno", "error"}
-    {"event": "exit", "status", "why", "started_s", "ended_s", "cpu_s", "peak_memory_bytes", "killed", "left"}
+    {"event": "exit", "exit": {"exit_code", "stop", "started_s", "ended_s", "cpu_s", "peak_memory_bytes", "left_pids"}}
     {"event": "answered", "sidecar": name, "answer"}, if there was a request; None if the sidecar has ended
 """
 
@@ -192,12 +192,11 @@ class _Trial:
         self.over = False  # the main process has ended
         self.why: str | None = None  # who stopped it; None: it ended by itself
         self.kill_s: float | None = None  # when SIGKILL is due; None: it may go on
-        self.killed: set[int] = set()
         self.cpu_s = 0.0
         self.peak_memory_bytes = 0
 
 
-class Guard:
+class GuardLoop:
     """Event loop that starts trials, reads their output, and ends them."""
 
     def __init__(self, channel: socket.socket) -> None:
@@ -406,7 +405,6 @@ class Guard:
     def _kill(self, trial: _Trial, since_s: float) -> bool:
         """Send SIGKILL to all that is left; return True when it is given up: the rest cannot be killed."""
         alive = self._alive()
-        trial.killed |= alive.keys()
         # The kernel lets nobody fork out of a group while it signals the group, so one call ends a whole chain of
         # processes that fork and exit faster than we can look.
         for group in set(alive.values()) - {os.getpgid(0)}:
@@ -420,17 +418,16 @@ class Guard:
 
     def _finish(self, trial: _Trial) -> None:
         self._forget(trial)
-        self._tell(
-            "exit",
-            status=trial.status,
-            why=trial.why,
-            started_s=trial.started_s,
-            ended_s=time.monotonic(),
-            cpu_s=trial.cpu_s,
-            peak_memory_bytes=trial.peak_memory_bytes,
-            killed=len(trial.killed),
-            left=sorted(self._given_up),
-        )
+        trial_exit = {
+            "exit_code": trial.status,
+            "stop": trial.why,
+            "started_s": trial.started_s,
+            "ended_s": time.monotonic(),
+            "cpu_s": trial.cpu_s,
+            "peak_memory_bytes": trial.peak_memory_bytes,
+            "left_pids": sorted(self._given_up),
+        }
+        self._tell("exit", exit=trial_exit)
 
     def _forget(self, trial: _Trial) -> None:
         if trial.answer >= 0:  # it never came as far as exec, e.g. stuck in a dead network folder
@@ -552,7 +549,7 @@ def _exec_program(
 def main() -> int:
     """Serve the search at the other end of standard input."""
     _prctl(36, 1)  # PR_SET_CHILD_SUBREAPER
-    guard = Guard(socket.socket(fileno=os.dup(0)))
+    guard = GuardLoop(socket.socket(fileno=os.dup(0)))
     try:
         guard.serve()
     finally:

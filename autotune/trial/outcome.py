@@ -1,4 +1,4 @@
-"""Ending of a trial, derived from the evidence. Whether its numbers are good is decided elsewhere.
+"""Ending of a trial, derived from the evidence, and its words for the user. Whether its numbers are good: elsewhere.
 
 The evidence, in the order in which it counts:
 
@@ -24,9 +24,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
 from statistics import median
+from typing import NamedTuple
 
 from autotune.measure.window import PAUSES
-from autotune.records import Ending, Stop, TraineeEvent, TrialExit
+from autotune.records import Ending, Stop, TraineeEvent, TrialExit, TrialRecord
 from autotune.trial.error_text import complaint_of_memory, last_error, memory_that_ran_out, one_line
 
 _OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
@@ -44,7 +45,7 @@ _SPLITS = 20  # places looked at for a jump
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evidence:
+class TrialEvidence:
     """Evidence on a trial besides how its processes ended and the events that they reported.
 
     Attributes:
@@ -64,7 +65,7 @@ class Evidence:
 
 
 def ending_of(
-    trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evidence | None = None
+    trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: TrialEvidence | None = None
 ) -> tuple[Ending, str]:
     """Return the ending of a trial.
 
@@ -75,7 +76,7 @@ def ending_of(
         The ending, and one line of detail (at most 200 printable characters, perhaps empty), such as the class
         and message of the exception. A trial that crashed after enough steps has been measured all the same.
     """
-    evidence = evidence or Evidence()
+    evidence = evidence or TrialEvidence()
     stop = trial_exit.stop
     caught = _caught(trial_exit, events, evidence)
     diverged = _diverged(events) if evidence.nan_counts else None
@@ -122,7 +123,9 @@ def _noted(events: Sequence[TraineeEvent]) -> str:
     return next((event.text for event in silence if event.text), "")
 
 
-def _failure(trial_exit: TrialExit, exit_code: int, diverged: str | None, evidence: Evidence) -> tuple[Ending, str]:
+def _failure(
+    trial_exit: TrialExit, exit_code: int, diverged: str | None, evidence: TrialEvidence
+) -> tuple[Ending, str]:
     error = last_error(trial_exit.stderr_tail, evidence.stdout_tail)
     status = _status(exit_code)
     if trial_exit.oom_killed:
@@ -159,7 +162,9 @@ def _diverged(events: Sequence[TraineeEvent]) -> str | None:
     return f"{bad} of {len(reported)} reported losses were NaN or infinite"
 
 
-def _caught(trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: Evidence) -> tuple[Ending, str] | None:
+def _caught(
+    trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: TrialEvidence
+) -> tuple[Ending, str] | None:
     """Return the memory, and the evidence, of an out-of-memory error that the trainer caught to go on; None if none."""
     noted = "\n".join(event.text for event in events if event.text)
     said = complaint_of_memory(noted, trial_exit.stderr_tail, evidence.stdout_tail)
@@ -189,16 +194,13 @@ def _jump(events: Sequence[TraineeEvent]) -> float:
 def _status(exit_code: int) -> str:
     if exit_code >= 0:
         return f"exit status {exit_code}"
-    try:
-        return f"killed by {signal.Signals(-exit_code).name}"
-    except ValueError:  # a real-time signal has no name
-        return f"killed by signal {-exit_code}"
+    names = (number.name for number in signal.Signals if number == -exit_code)
+    return f"killed by {next(names, f'signal {-exit_code}')}"  # a real-time signal has no name
 
 
 def _left(trial_exit: TrialExit) -> str:
-    if not trial_exit.left_pids:
-        return ""
-    return f"processes that cannot be killed are left: {', '.join(map(str, trial_exit.left_pids))}"
+    left = ", ".join(map(str, trial_exit.left_pids))
+    return left and f"processes that cannot be killed are left: {left}"
 
 
 FAR = 10.0
@@ -208,9 +210,8 @@ _FIRST = 3  # losses whose median is the level at which a trial began
 _LATEST = 5  # losses that say where it is now: a single bad batch does not count
 
 
-@dataclass(frozen=True, kw_only=True)
-class LossLevel:
-    """Level of a loss around some step."""
+class RelativeLoss(NamedTuple):
+    """Level of a loss around some step, over that at which the trial began; with its standard error."""
 
     ratio: float
     error: float
@@ -256,7 +257,7 @@ class Losses:
         """Level at which it began; None without a loss."""
         return median(self._values[:_FIRST]) if self._values else None
 
-    def level(self, step: float) -> LossLevel | None:
+    def level(self, step: float) -> RelativeLoss | None:
         """Return the level of the loss in the last part before a step; None where too few losses tell.
 
         The spread is taken from the differences of losses that follow one another, which a falling level hardly moves.
@@ -264,7 +265,7 @@ class Losses:
         steps = [at for at in self._steps if at <= step]
         until = self._values[: len(steps)]
         latest = until[-max(_LATEST, len(until) // 4) :]  # a quarter of the losses tells the level at its end
-        began = median(self._values[:_FIRST]) if self._values else 0.0
+        began = self.first or 0.0
         # of the steps: a loss that is older does not tell where training is
         if len(until) < _FIRST + _LATEST or began <= 0 or steps[-1] < 0.75 * step:
             return None
@@ -272,15 +273,13 @@ class Losses:
         spread = median(abs(after - before) for before, after in pairwise(latest)) / (0.6745 * math.sqrt(2))
         # standard error of a median over that of a mean: sqrt(pi / 2)
         error = 1.2533 * spread * math.sqrt(1 / len(latest) + 1 / _FIRST) / began
-        return LossLevel(ratio=median(latest) / began, error=error)
+        return RelativeLoss(ratio=median(latest) / began, error=error)
 
     def are_far_above(self, baseline: "Losses") -> bool:
         """Return whether the latest losses are `FAR` times as high as any of the baseline up to the same step."""
-        if len(self._values) < _FIRST + _LATEST or len(baseline._values) < _FIRST:
-            return False
-        began, baseline_began = median(self._values[:_FIRST]), median(baseline._values[:_FIRST])
-        if began <= 0 or baseline_began <= 0:
-            return False  # no zero to measure from
+        began, baseline_began = self.first or 0.0, baseline.first or 0.0
+        if not self.are_many or len(baseline._values) < _FIRST or began <= 0 or baseline_began <= 0:
+            return False  # too few, or no zero to measure from
         now = median(self._values[-_LATEST:]) / began
         if now <= FAR:
             return False
@@ -347,3 +346,84 @@ class Milestones:
         self.samples = None if self.samples is None or event.samples is None else self.samples + event.samples
         for kind in self._steps_after:
             self._steps_after[kind] += 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """Meaning of an ending to a user, and what they can do about it."""
+
+    sentence: str
+    remedy: str
+
+
+EXPLANATIONS: Mapping[Ending, Explanation] = {
+    Ending.COMPLETED: Explanation(
+        sentence="The trainer ran to its end.",
+        remedy="If it was too short to measure, let it train longer, e.g. more epochs under `set:`.",
+    ),
+    Ending.STOPPED: Explanation(
+        sentence="The trial was stopped because enough was known.",
+        remedy="Nothing to do.",
+    ),
+    Ending.CRASHED: Explanation(
+        sentence="The trainer failed, or was killed.",
+        remedy="Read stderr.log in the trial's folder; start the command by hand with the config beside it. In that "
+        "one the output keys point into the trial's folder: if the trainer does not take that, see redirect_except.",
+    ),
+    Ending.OUT_OF_HOST_MEMORY: Explanation(
+        sentence="Memory ran out: an error of the trainer says so, or the kernel ended a process for want of it.",
+        remedy="Lower the upper ends of batch size, workers, buffers or caching, or free memory.",
+    ),
+    Ending.OUT_OF_GPU_MEMORY: Explanation(
+        sentence="GPU memory ran out, as the trainer's output says.",
+        remedy="Lower the upper end of the batch size, or end whatever else uses the GPU.",
+    ),
+    Ending.GPU_LOST: Explanation(
+        sentence="The NVIDIA driver failed, or reported the GPU as lost.",
+        remedy="See what `nvidia-smi` and `dmesg` (lines with Xid) say; it may take a reset of the GPU, or a reboot. "
+        "Then start the search again.",
+    ),
+    Ending.DIVERGED: Explanation(
+        sentence="The loss became NaN or infinite, or grew far beyond today's at the same step.",
+        remedy="Leave out the precision or batch sizes that do this, or lower the learning rate.",
+    ),
+    Ending.HUNG: Explanation(
+        sentence="Steps came, then none for too long.",
+        remedy="Read stderr.log in the trial's folder; a loader with many workers can deadlock.",
+    ),
+    Ending.NEVER_STARTED: Explanation(
+        sentence="The trainer ran, and no step of it was seen.",
+        remedy="Report the trainer's steps: from autotune.trainee import step, and step(samples=...) in the training "
+        "loop. If it only needs longer to start: trial.start_timeout_s, or a larger --budget of a search.",
+    ),
+    Ending.NO_STEPS: Explanation(
+        sentence="The trainer ended by itself and no step of it was seen.",
+        remedy="If it did train, report its steps: from autotune.trainee import step, and step() in the training loop. "
+        "A command that leaves the training in the background is over too soon: keep it in the foreground.",
+    ),
+    Ending.OBSERVER_MISSING: Explanation(
+        sentence="Nothing inside the trainer reported to autotune. It may be no Python, or keep out its environment.",
+        remedy="Start Python without -I, -E and -S, and keep PYTHONPATH as it is; a program in another language has to "
+        "write its steps into the folder that AUTOTUNE_TRIAL_DIR names (autotune/trainee/stream.py has the format).",
+    ),
+    Ending.UNCOUNTED: Explanation(
+        sentence="Steps came, but no speed could be made of them: a pause was seen in each.",
+        remedy="Report the trainer's steps: from autotune.trainee import step, and step(samples=...) in the training "
+        "loop; or let it validate and save less often, e.g. by values under `set:`.",
+    ),
+    Ending.KILLED_BY_BUDGET: Explanation(
+        sentence="The budget ended while it ran.",
+        remedy="Give a larger --budget, or train less per run.",
+    ),
+    Ending.INTERRUPTED: Explanation(
+        sentence="It was interrupted: autotune was, or a signal came that autotune did not send.",
+        remedy="Start the same search again; it goes on where it was.",
+    ),
+}
+"""A sentence and a remedy for every ending."""
+
+
+def failure_text(trial: TrialRecord) -> str:
+    """Return what a trial that gave no numbers came to, with what is known of the reason."""
+    sentence = EXPLANATIONS[trial.ending].sentence.removesuffix(".")
+    return f"{sentence} ({trial.detail})" if trial.detail else sentence

@@ -73,8 +73,7 @@ def git_commit(folder: Path) -> str | None:
     for place in (folder, *folder.parents):
         git = place / ".git"
         if git.is_file():  # a worktree, or a submodule
-            named = _line(git).removeprefix("gitdir: ")
-            git = place / named
+            git = place / _line(git).removeprefix("gitdir: ")
         if git.is_dir():
             return _head(git)
     return None

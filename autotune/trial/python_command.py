@@ -72,13 +72,13 @@ def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -
         if word == _LONG_WITH_VALUE and words:
             options += [word, words.pop(0)]
         elif word.startswith("-") and word != "-":
-            end = _read_switches(word, words)
-            if end is None:
+            read = _read_switches(word, words)
+            if read is None:
                 return None
-            options += end.options
-            if end.module is not None:
+            options += read[0]
+            if read[1] is not None:
                 return PythonCommand(
-                    interpreter=argv[0], options=tuple(options), module=end.module, arguments=tuple(words)
+                    interpreter=argv[0], options=tuple(options), module=read[1], arguments=tuple(words)
                 )
         else:
             if not _is_script(cwd / word):
@@ -87,14 +87,12 @@ def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Switches:
-    options: tuple[str, ...]
-    module: str | None = None
+def _read_switches(word: str, following: list[str]) -> tuple[tuple[str, ...], str | None] | None:
+    """Parse one word of options, e.g. ``-uB``, ``-Wignore`` or ``-um``, and take its value off the next words.
 
-
-def _read_switches(word: str, following: list[str]) -> _Switches | None:
-    """Parse one word of options, e.g. ``-uB``, ``-Wignore`` or ``-um``, and take its value off the next words."""
+    Returns:
+        The options, and the module behind ``-m``; None for what a fork cannot have.
+    """
     for place, letter in enumerate(word[1:], start=1):
         if letter in _SWITCHES:
             continue
@@ -105,11 +103,11 @@ def _read_switches(word: str, following: list[str]) -> _Switches | None:
             value = following.pop(0)
         before = (word[:place],) if place > 1 else ()
         if letter == "m":
-            return _Switches(options=before, module=value)
+            return before, value
         if letter in _WITH_VALUE and not value.startswith("importtime"):
-            return _Switches(options=(*before, f"-{letter}{value}"))
+            return (*before, f"-{letter}{value}"), None
         return None
-    return _Switches(options=(word,))
+    return (word,), None
 
 
 def _first_line(program: str, cwd: Path, search_path: str | None) -> list[str]:

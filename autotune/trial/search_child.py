@@ -19,7 +19,7 @@ from typing import Self
 from autotune.clock import Clock
 from autotune.errors import CommandError
 from autotune.files import open_regular
-from autotune.measure.processes import ProcessTree
+from autotune.measure.host import ProcessTree
 from autotune.records import Scalar
 from autotune.trial.process_identity import identity_of
 

@@ -28,16 +28,11 @@ _LINE_BYTES = 1 << 14  # longer lines are none of the writer's
 
 
 class StepReader:
-    """Incremental reader of all ``steps.<pid>.<n>.jsonl`` of a trial's folder.
-
-    Attributes:
-        ignored: Number of lines so far that were no events of a known kind and form.
-    """
+    """Incremental reader of all ``steps.<pid>.<n>.jsonl`` of a trial's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._streams: dict[str, _Stream] = {}
-        self.ignored = 0
 
     def poll(self) -> list[TraineeEvent]:
         """Return the events written since the last poll, at most about 1 MiB of them, in the order of their time.
@@ -47,16 +42,8 @@ class StepReader:
         self._find_streams()
         # read in one poll, shared by the streams; ten thousand steps
         share = max((1 << 20) // max(len(self._streams), 1), _LINE_BYTES)
-        events: list[TraineeEvent] = []
-        for stream in self._streams.values():
-            for line in stream.read(share):
-                event = stream.understand(line)
-                if event is None:
-                    self.ignored += 1
-                else:
-                    events.append(event)
-        events.sort(key=lambda event: event.t_s)
-        return events
+        found = (stream.understand(line) for stream in self._streams.values() for line in stream.read(share))
+        return sorted((event for event in found if event is not None), key=lambda event: event.t_s)
 
     def _find_streams(self) -> None:
         try:
@@ -155,13 +142,6 @@ def _amount(value: Any) -> float | None:
     return number if number is not None and number >= 0 else None
 
 
-def _phase(value: Any) -> TrialPhase | None:
-    try:
-        return TrialPhase(value)
-    except ValueError:
-        return None
-
-
 def _settings(value: Any) -> dict[str, Scalar]:
     pairs = value.items() if isinstance(value, dict) else ()
     return {
@@ -189,7 +169,7 @@ _KINDS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     **{kind: {} for kind in ("step", "loss", "epoch_end", "eval", "checkpoint", "sync", "reporter")},
     **{kind: {"text": _text} for kind in ("note", "unseen", "unphased")},
     "stages": {"stages": _stages},
-    "phase": {"phase": _phase},
+    "phase": {"phase": lambda value: next((phase for phase in TrialPhase if phase == value), None)},
     "load": {"batches": _count},
     "in_force": {"settings": _settings},
     "cost": {"cost": _text, "place": _text, "times": _count, "text": _text},

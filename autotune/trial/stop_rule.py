@@ -143,9 +143,8 @@ class StopRule:
             return self._judge_start(now_s, give_up_s)
         if self.policy.validate_s is not None:
             return Stop.ENOUGH if self._is_validated(self.policy.validate_s) else None
-        if self.policy.rounds is not None and self._rounds >= self.policy.rounds:
-            return Stop.ENOUGH
-        if self.policy.trains_s is not None and passed.trained_s >= self.policy.trains_s:
+        has_its_rounds = self.policy.rounds is not None and self._rounds >= self.policy.rounds
+        if has_its_rounds or (self.policy.trains_s is not None and passed.trained_s >= self.policy.trains_s):
             return Stop.ENOUGH
         if passed.silent_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * passed.longest_silence_s):
             return Stop.HUNG

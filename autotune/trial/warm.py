@@ -30,17 +30,15 @@ from enum import Enum, auto
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from autotune.clock import Clock
 from autotune.events import OnRemark, no_remark
 from autotune.files import create_private, read_beginning
-from autotune.records import Stop, TraineeEvent
+from autotune.measure.host import descendants, process_stat
+from autotune.records import Stop, TraineeEvent, TrialExit
 from autotune.trial import zygote
 from autotune.trial.error_text import complaint_of_memory, last_error, one_line
-from autotune.trial.folder import TEMPORARY_VARIABLE
-from autotune.trial.guard import Ended, Fork, Guard, NotStarted, Program, SidecarAnswer
-from autotune.trial.launch import LOOK_S, LaunchRequest, ProcessRunner, read_rest
+from autotune.trial.folders import TEMPORARY_VARIABLE
+from autotune.trial.launch import LOOK_S, Guard, LaunchRequest, NotStarted, ProcessRunner, SidecarAnswer
 from autotune.trial.python_command import PythonCommand, python_command
 from autotune.trial.step_files import StepReader
 
@@ -56,7 +54,7 @@ LEAST_IMPORT_S = 0.05
 _log = logging.getLogger(__name__)
 
 
-class State(Enum):
+class InterpreterState(Enum):
     """State of an interpreter, see above."""
 
     COLD = auto()
@@ -76,7 +74,7 @@ class _Interpreter:
         silence_s: Longest time that a fork may go without a sign of life before its first step.
     """
 
-    state: State = State.COLD
+    state: InterpreterState = InterpreterState.COLD
     zygote: str = ""
     imports: list[dict[str, Any]] = field(default_factory=list)
     imports_s: float = 0.0
@@ -101,29 +99,29 @@ class ZygoteRunner(ProcessRunner):
         self._interpreters: OrderedDict[object, _Interpreter] = OrderedDict()  # the latest used last
         self._zygotes_begun = 0
         self._unfit = 0
-        self._state_of_new = State.COLD
+        self._state_of_new = InterpreterState.COLD
         self._has_worked = False  # a fork has made a step, or ended well
         self._said: set[str] = set()
         self.warm_starts = 0
         self.fallbacks = 0
 
-    def _make(self, request: LaunchRequest) -> Ended:
+    def _make(self, request: LaunchRequest) -> TrialExit:
         plan = request.plan
         command = python_command(plan.argv, cwd=plan.cwd, search_path=request.env.get("PATH"))
         if command is None or command.keeping_out:
             return super()._make(request)
         interpreter = self._interpreter(command, request)
-        if interpreter.state is State.OFF:
+        if interpreter.state is InterpreterState.OFF:
             return super()._make(request)
-        if interpreter.state is State.COLD:
+        if interpreter.state is InterpreterState.COLD:
             return self._record(interpreter, request)
         self._guard.start()
-        if interpreter.state is State.WARM and not interpreter.zygote.startswith(f"{self._guard.pid}."):
-            interpreter.state = State.LEARNT  # it has ended with its guard
+        if interpreter.state is InterpreterState.WARM and not interpreter.zygote.startswith(f"{self._guard.pid}."):
+            interpreter.state = InterpreterState.LEARNT  # it has ended with its guard
         ended = None
-        if interpreter.state is State.LEARNT:
+        if interpreter.state is InterpreterState.LEARNT:
             ended = self._warm_up(interpreter, command, request)
-        if interpreter.state is State.WARM:
+        if interpreter.state is InterpreterState.WARM:
             ended = self._fork(interpreter, command, request)
         return ended or super()._make(request)
 
@@ -140,16 +138,16 @@ class ZygoteRunner(ProcessRunner):
         self._interpreters.move_to_end(key)
         return interpreter
 
-    def _record(self, interpreter: _Interpreter, request: LaunchRequest) -> Ended:
+    def _record(self, interpreter: _Interpreter, request: LaunchRequest) -> TrialExit:
         """Make the first trial, and learn from it what to import."""
         request.env["AUTOTUNE_WARM"] = f"{zygote.__file__}:"
         liveness = Liveness(request, self._clock, limit_s=math.inf)
         ended = super()._make(request)
-        read_rest(request)
+        request.read_rest()
         record = request.folder.path / "imports.jsonl"
         made = _read_record(record, request)
         record.unlink(missing_ok=True)
-        if liveness.first_step_s is None and ended.why is not None:
+        if liveness.first_step_s is None and ended.stop is not None:
             return ended  # stopped before it had shown all
         until_s = liveness.first_step_s or ended.ended_s
         made = [one for one in made if one[0] < until_s]
@@ -160,28 +158,28 @@ class ZygoteRunner(ProcessRunner):
         interpreter.imports_s = ends_s[heavy[-1]] - ended.started_s if heavy else 0.0
         # ... or this many times as long as the first trial was silent, if that is more
         interpreter.silence_s = max(SILENCE_S, 2.0 * liveness.longest_silence_s)
-        interpreter.state = State.LEARNT if heavy else State.OFF
+        interpreter.state = InterpreterState.LEARNT if heavy else InterpreterState.OFF
         return ended
 
     # The zygote.
 
-    def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
+    def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> TrialExit | None:
         """Make the zygote; return the end of the trial that waits for it, if that is stopped meanwhile."""
-        while interpreter.state is State.LEARNT:
-            warm = [other for other in self._interpreters.values() if other.state is State.WARM]
+        while interpreter.state is InterpreterState.LEARNT:
+            warm = [other for other in self._interpreters.values() if other.state is InterpreterState.WARM]
             for other in warm[: len(warm) - MOST_ZYGOTES + 1]:
-                self._cool(other, State.LEARNT)
+                self._cool(other, InterpreterState.LEARNT)
             self._start_zygote(interpreter, command, request)
             answer = self._answer(interpreter, request)
             if isinstance(answer, Mapping) and "took_s" in answer:
-                interpreter.state = State.WARM
+                interpreter.state = InterpreterState.WARM
                 _log.info("zygote %s is warm after %.2f s", interpreter.zygote, answer["took_s"])
                 return None
-            self._cool(interpreter, State.LEARNT)
+            self._cool(interpreter, InterpreterState.LEARNT)
             if isinstance(answer, Stop):
                 now_s = self._clock.now_s()
                 why = "the warm interpreter was still making its imports"
-                return Ended(status=None, why=answer, started_s=now_s, ended_s=now_s, waited_for=why)
+                return TrialExit(exit_code=None, stop=answer, started_s=now_s, ended_s=now_s, waited_for=why)
             if "module" in answer:
                 self._shorten(interpreter, answer["module"], answer["why"])
             else:
@@ -195,7 +193,7 @@ class ZygoteRunner(ProcessRunner):
         more = "" if module == names[-1] else f" and what is imported after {module}"
         self._remark(f"importing {module} {why}, so each trial imports it{more} anew")
         if not interpreter.imports:
-            interpreter.state = State.OFF
+            interpreter.state = InterpreterState.OFF
 
     def _start_zygote(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> None:
         self._zygotes_begun += 1
@@ -213,11 +211,11 @@ class ZygoteRunner(ProcessRunner):
         create_private(log)
         self._guard.start_sidecar(
             interpreter.zygote,
-            Program(
-                argv=_without_arguments(command, request),
-                cwd=request.plan.cwd,
-                env={**env, "AUTOTUNE_WARM": f"{zygote.__file__}:3"},
-            ),
+            {
+                "argv": _without_arguments(command, request),
+                "cwd": request.plan.cwd,
+                "env": {**env, "AUTOTUNE_WARM": f"{zygote.__file__}:3"},
+            },
             log=log,
             request={
                 "imports": interpreter.imports,
@@ -247,27 +245,21 @@ class ZygoteRunner(ProcessRunner):
             if now_s >= limit_s:
                 return {"error": "its imports took too long"}
 
-    def _cool(self, interpreter: _Interpreter, state: State) -> None:
+    def _cool(self, interpreter: _Interpreter, state: InterpreterState) -> None:
         self._guard.stop_sidecar(interpreter.zygote)  # which may be gone
         interpreter.state = state
 
     # A trial that is forked from it.
 
-    def _fork(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> Ended | None:
+    def _fork(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> TrialExit | None:
         """Make a trial; return None if a fresh process has to make it."""
         folder, watch = request.folder, request.watch
         contents, unfit = folder.contents(), folder.path / "unfit.txt"
         liveness = Liveness(request, self._clock, limit_s=interpreter.silence_s)
-        fork = Fork(
-            sidecar=interpreter.zygote,
-            request={
-                "arguments": command.arguments,
-                "unfit": unfit,
-                "temporary": request.plan.env.get(TEMPORARY_VARIABLE),
-            },
-        )
-        ended = self._follow(request, fork)
-        read_rest(request)  # a trial that has trained is not to blame its fork for what comes then
+        temporary = request.plan.env.get(TEMPORARY_VARIABLE)
+        fork = {"arguments": command.arguments, "unfit": unfit, "temporary": temporary}
+        ended = self._follow(request, zygote=interpreter.zygote, fork=fork)
+        request.read_rest()  # a trial that has trained is not to blame its fork for what comes then
         request.watch = watch
         if isinstance(ended, NotStarted) and ended.step in ("log", "cwd"):
             return None  # so will a fresh process find, which is asked to say it as always
@@ -285,17 +277,17 @@ class ZygoteRunner(ProcessRunner):
                 self.fallbacks += 1
                 self._remark(f"{why}; a fresh process made the trial instead")
         elif not (self._has_worked or liveness.first_step_s) and _may_be_the_forks(ended, folder.stderr_tail()):
-            said = last_error(folder.stderr_tail()) or f"exit status {ended.status}"
+            said = last_error(folder.stderr_tail()) or f"exit status {ended.exit_code}"
             self._begin_again(request, contents)
             again = Liveness(request, self._clock, limit_s=math.inf)
             ended = super()._make(request)
-            read_rest(request)
-            if again.first_step_s is not None or ended.status == 0:
+            request.read_rest()
+            if again.first_step_s is not None or ended.exit_code == 0:
                 self._failed(f"a trial failed when forked ({one_line(said)}), and worked in a fresh process")
             return ended
         else:
             self.warm_starts += 1
-            self._has_worked |= liveness.first_step_s is not None or ended.status == 0
+            self._has_worked |= liveness.first_step_s is not None or ended.exit_code == 0
             return ended
         self._begin_again(request, contents)
         return None
@@ -309,10 +301,10 @@ class ZygoteRunner(ProcessRunner):
         self._turn_off(why)
 
     def _turn_off(self, why: str) -> None:
-        self._state_of_new = State.OFF
+        self._state_of_new = InterpreterState.OFF
         longest_s = max(interpreter.imports_s for interpreter in self._interpreters.values())
         for interpreter in self._interpreters.values():
-            self._cool(interpreter, State.OFF)
+            self._cool(interpreter, InterpreterState.OFF)
         cost = f"about {longest_s:.1f} s more a trial"
         self._remark(f"warm starts are off: {why}; from now on each trial starts a fresh interpreter ({cost})")
 
@@ -347,13 +339,13 @@ def _read_record(path: Path, request: LaunchRequest) -> list[tuple[float, dict[s
     return list(found.values())
 
 
-def _may_be_the_forks(ended: Ended, stderr_tail: str) -> bool:
+def _may_be_the_forks(ended: TrialExit, stderr_tail: str) -> bool:
     """Return whether a trial failed in a way in which a fresh interpreter may not."""
-    if ended.why is not None or ended.status in (None, 0) or complaint_of_memory(stderr_tail):
+    if ended.stop is not None or ended.exit_code in (None, 0) or complaint_of_memory(stderr_tail):
         return False
     # killed from outside, the first perhaps for want of memory; a shell passes that on as a status with 128 added
     sent = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-    return not any(ended.status in (-number, 128 + number) for number in sent)
+    return not any(ended.exit_code in (-number, 128 + number) for number in sent)
 
 
 class Liveness:
@@ -401,14 +393,10 @@ class Liveness:
         if now_s - self._looked_s < 0.5:  # between looks at all processes of the trial
             return False
         self._looked_s = now_s
-        try:
-            # Any change counts, even that one of them has ended. One that is stuck in its fork has no process yet.
-            process = [psutil.Process(self._pid)] if self._pid else []
-            members = [*process, *(child for parent in process for child in parent.children(recursive=True))]
-            times = [member.cpu_times() for member in members]
-            signs = (sum(map(sum, times)), *(path.stat().st_size for path in self._outputs))
-        except (psutil.Error, OSError):  # it ended while we looked; the guard reports its end
-            signs = ()
+        # Any change counts, even that one of them has ended. One that is stuck in its fork has no process yet.
+        members = map(process_stat, (self._pid, *descendants(self._pid))) if self._pid else ()
+        times_s = [stat.cpu_s + stat.waited_cpu_s for stat in members if stat]
+        signs = (len(times_s), sum(times_s), *(path.stat().st_size for path in self._outputs if path.exists()))
         if signs != self._signs:
             self._signs, self._alive_s = signs, now_s
         self.longest_silence_s = max(self.longest_silence_s, now_s - self._alive_s)

@@ -164,7 +164,7 @@ class Folders:
             os.environ[name] = value
 
 
-class Unit:
+class ImportedUnit:
     """Module that was imported for the trials.
 
     Attributes:
@@ -265,7 +265,7 @@ class ParkedModules:
         unfit: File for the reason for which a fresh process has to make the trial.
     """
 
-    def __init__(self, units: Sequence[Unit], folders: Folders, unfit: str) -> None:
+    def __init__(self, units: Sequence[ImportedUnit], folders: Folders, unfit: str) -> None:
         self._units = list(units)
         self._folders = folders
         self._unfit = unfit
@@ -344,7 +344,7 @@ class ParkedModules:
             return [part for part in code.co_names if "." in part]
         return []
 
-    def _hand_out(self, unit: Unit, wanted: str) -> None:
+    def _hand_out(self, unit: ImportedUnit, wanted: str) -> None:
         tops = {_top(name) for name in unit.modules if name not in self._standard}
         if not tops <= self._tops and _top(wanted) not in _PACKAGING:  # else the trainer has this package already
             for name in sorted(_changes(unit.before, self._folders.environ()))[:1]:
@@ -485,7 +485,7 @@ def _answer(descriptor: int, **words: Any) -> None:
     os.close(descriptor)
 
 
-def _import_all(request: Mapping[str, Any]) -> tuple[list[Unit], dict[str, Any] | None]:
+def _import_all(request: Mapping[str, Any]) -> tuple[list[ImportedUnit], dict[str, Any] | None]:
     """Import the modules in order, each in the environment in which the trainer did it.
 
     Returns:
@@ -501,7 +501,7 @@ def _import_all(request: Mapping[str, Any]) -> tuple[list[Unit], dict[str, Any] 
             continue
         folders.change_environ(_changes(os.environ, start))
         folders.change_environ(wanted["environ"])
-        unit = Unit(wanted["module"], folders)
+        unit = ImportedUnit(wanted["module"], folders)
         units.append(unit)
         why = unit.why_not(request["folder"])
         if why is not None:
@@ -513,7 +513,7 @@ def _import_all(request: Mapping[str, Any]) -> tuple[list[Unit], dict[str, Any] 
 
 def _begin(
     request: Mapping[str, Any],
-    units: Sequence[Unit],
+    units: Sequence[ImportedUnit],
     changed_at_start: Mapping[str, str | None],
     inject: str,
     descriptors: Sequence[int],

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from autotune.measure.cycles import Series
 from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, judge
-from autotune.measure.series import Series
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
 from autotune.search.confirm import pair_order
 from autotune.study.noise import pair_noise

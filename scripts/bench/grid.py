@@ -19,10 +19,8 @@ from autotune.records import Purpose, Scalar, Validity, Values
 from autotune.search.gpus import complete, watched_gpus
 from autotune.search.problem import Problem, open_problem
 from autotune.trial.execution import Execution, TrialSpec, execute
-from autotune.trial.gpu_collector import gpu_collector
-from autotune.trial.guard import Guard
-from autotune.trial.instruments import Instruments
-from autotune.trial.launch import ProcessRunner
+from autotune.trial.instruments import Instruments, gpu_collector
+from autotune.trial.launch import Guard, ProcessRunner
 from autotune.trial.stop_rule import TrialPolicy
 from scripts.bench.results import Commands
 

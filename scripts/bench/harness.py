@@ -29,10 +29,9 @@ from autotune.search.schedule import MOST_OF_THE_REST, SLOWER_THAN_USUAL, Budget
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
 from autotune.study.record import StudyRecord
-from autotune.trial.execution import TrialSpec, execute
+from autotune.trial.execution import TrialSpec, execute, plan_trial
 from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import ending_of
-from autotune.trial.plan import plan_trial
 from autotune.trial.stop_rule import TrialPolicy
 from scripts.bench.peers import Proposals
 from scripts.bench.simulated_runner import SimulatedRunner

@@ -11,8 +11,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from autotune.measure.oscillation import LEAST_PERIOD_WINDOWS, Oscillation, Pattern, Segment, oscillation
-from autotune.measure.series import Series
+from autotune.measure.cycles import Series
+from autotune.measure.utilization import LEAST_PERIOD_WINDOWS, Oscillation, Pattern, Segment, oscillation
 from scripts.bench.results import Commands, markdown_table
 
 _NOISE_S = 0.05  # how long a level stays before noise changes it

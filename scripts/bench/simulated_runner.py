@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from autotune.clock import VirtualClock
-from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, TrialGpus, TrialProcesses
+from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, TrialGpus
 from autotune.records import PHASE_VARIABLE, Stop, TraineeEvent, TrialExit, TrialPhase, TrialPlan
-from autotune.trial.folder import TrialFolder
+from autotune.trial.folders import TrialFolder
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Watch
 
@@ -519,7 +519,7 @@ class SimulatedHostProbe:
     def __init__(self, runner: SimulatedRunner) -> None:
         self._runner = runner
 
-    def open(self, device: TrialProcesses) -> None:
+    def open(self, trial_id: str, pid: int) -> None:
         """See `autotune.measure.probe.Probe.open`."""
 
     def between(self, t0_s: float, t1_s: float) -> HostUsage | None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from autotune.measure.series import Series
+from autotune.measure.cycles import Series
 from autotune.measure.window import Window, steady_window
 from autotune.records import TraineeEvent
 from scripts.bench.results import Commands, markdown_table
@@ -189,10 +189,9 @@ def look(process: Process, rng: np.random.Generator, after_s: Sequence[float], s
         window, last_s = _window(ends_s, limit_s)
         if window is None:
             continue
-        speed = window.speed()
-        off = math.log(speed.units_per_s * process.mean_s)
-        low, high = speed.ln_interval
-        seen = Seen(off, low <= -off <= high, (high - low) / 2.0, last_s)
+        off = math.log(window.samples_per_s(None) * process.mean_s)
+        half_width = 2.0 * window.speed_error()
+        seen = Seen(off, abs(off) <= half_width, half_width, last_s)
         if seen.half_width <= sure:
             return seen
     return seen

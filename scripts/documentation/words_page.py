@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import Ending
 from autotune.space.catalog import KNOWN_KNOBS
-from autotune.trial.explanations import EXPLANATIONS
+from autotune.trial.outcome import EXPLANATIONS
 from scripts.documentation.tables import code, table
 
 

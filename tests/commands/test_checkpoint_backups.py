@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from autotune.trial import checkpoint_backups as checkpoints
+from autotune.trial import protection as checkpoints
 from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG, CommandLine, project_in, toy
 

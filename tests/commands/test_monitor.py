@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from autotune.measure.gpu import devices
+from autotune.measure.gpu import driver
 from autotune.measure.gpu.driver import GpuInventory
 from tests.command_line import CommandLine
 from tests.commands.conftest import answered
@@ -99,7 +99,7 @@ def test_a_terminal_gets_one_screen_until_interrupted(fake_gpu: Machine) -> None
 def test_without_a_driver_it_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit 1, in words; for scripts as an object."""
     inventory = GpuInventory(gpus=(), why_none="no driver was found", remedy="Install one.")
-    monkeypatch.setattr(devices, "gpus", lambda: inventory)
+    monkeypatch.setattr(driver, "gpus", lambda: inventory)
     done = CommandLine(tmp_path)("monitor")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "autotune: no driver was found\nInstall one.\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.records import TrialPlan
-from autotune.trial.folder import make_temporary_folder
+from autotune.trial.folders import make_temporary_folder
 from scripts.bench.simulated_runner import Training
 from tests.command_line import project_in, run_forked, toy
 

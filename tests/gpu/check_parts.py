@@ -15,12 +15,9 @@ from typing import Any
 
 from autotune.measure.gpu import collector
 from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuFacts
-from autotune.measure.gpu.records import Record, of_line
-from autotune.measure.gpu.timeline import GpuTimeline
-from autotune.measure.gpu.usage import DeviceUsage
-from autotune.measure.gpu.windows import clock_offset_s
-from autotune.measure.oscillation import Segment
-from autotune.measure.utilization import describe, pooled_utilization
+from autotune.measure.gpu.records import Record, clock_offset_s, of_line
+from autotune.measure.gpu.timeline import DeviceUsage, GpuTimeline
+from autotune.measure.utilization import Segment, describe, pooled_utilization
 from autotune.records import TrialExit
 from autotune.trial.outcome import ending_of
 from scripts.bench.results import markdown_table
@@ -278,8 +275,8 @@ def _busy_fraction(file: Path, t0_s: float, t1_s: float) -> float:
 
 def _numbers(use: DeviceUsage) -> dict[str, Any]:
     names = (
-        "utilization covered_fraction polled own_fraction foreign_fraction foreign_pids sm_activity tensor_activity "
-        "dram_activity power_w energy_counted sm_clock_mhz temperature_start_c temperature_end_c throttled_fraction "
+        "utilization covered_fraction own_fraction foreign_fraction foreign_pids sm_activity tensor_activity "
+        "dram_activity power_w sm_clock_mhz temperature_start_c temperature_end_c throttled_fraction "
         "clock_reasons peak_memory_bytes lost absent"
     )
     every = {**vars(use), **vars(use.figures)}

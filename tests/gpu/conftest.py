@@ -16,10 +16,10 @@ UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
 _TYPES = """
 from dataclasses import asdict
 from pathlib import Path
-from autotune.measure.gpu import devices
+from autotune.measure.gpu import driver
 from scripts.bench.simulated_runner import Training
 from tests.command_line import project_in, toy
-devices.TIME_LIMIT_S = {time_limit_s}
+driver.TIME_LIMIT_S = {time_limit_s}
 tell(asdict(project_in(Path({folder!r}), {trainer}, {config!r})(*{words!r})))
 """
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from autotune.measure.gpu.records import GpuAvailability, GpuFound, GpuLost, GpuState, StreamStarted
+from autotune.measure.gpu.records import GpuFound, GpuLost, GpuState, StreamStarted
+from autotune.measure.gpu.timeline import GpuTimeline
 
 LIMITS = {"start_s": 30.0, "record_s": 10.0}
 JUST_S = 1e-6
@@ -10,7 +11,7 @@ JUST_S = 1e-6
 
 def known(*records, uuids=("A", "B"), since_s=0.0):
     """The availability after these records."""
-    availability = GpuAvailability(uuids, since_s=since_s)
+    availability = GpuTimeline(uuids, since_s=since_s)
     for record in records:
         availability.add(record)
     return availability
@@ -67,11 +68,11 @@ def test_a_stretch_of_time_knows_the_loss_that_it_meets():
     """From the very moment of the loss to that of the return; losses that were over before are forgotten."""
     availability = known(found(0.0), lost(16.0), found(22.0), lost(40.0))
     stretches = [(5.0, 16.0 - JUST_S), (5.0, 16.0), (22.0, 30.0), (22.0 + JUST_S, 30.0), (5.0, 1000.0), (500.0, 1000.0)]
-    met = [availability.loss_within("A", *stretch) for stretch in stretches]
-    assert met == [None, lost(16.0), lost(16.0), None, lost(16.0), lost(40.0)]
-    assert availability.loss_within("B", 5.0, 1000.0) is None
+    met = [availability.between(*stretch).devices[0].lost for stretch in stretches]
+    assert met == [None, "GPU lost", "GPU lost", None, "GPU lost", "GPU lost"]
+    assert availability.between(5.0, 1000.0).devices[1].lost is None
     availability.forget(22.0 + JUST_S)
-    assert availability.loss_within("A", 0.0, 1000.0) == lost(40.0)
+    assert [availability.between(0.0, t1_s).devices[0].lost for t1_s in (39.0, 40.0)] == [None, "GPU lost"]
 
 
 def test_a_new_collector_begins_with_a_clean_slate():
@@ -79,6 +80,6 @@ def test_a_new_collector_begins_with_a_clean_slate():
     availability = known(started(1.0), lost(5.0), lost(9.0, uuid=None))
     availability.restart(20.0)
     assert availability.losses(["A"]) == ()
-    assert availability.loss_within("A", 10.0, 30.0) == lost(5.0)
+    assert availability.between(10.0, 30.0).devices[0].lost == "GPU lost"
     assert availability.silence(50.0, **LIMITS) is None
     assert availability.silence(50.0 + JUST_S, **LIMITS) == "the GPU collector has not begun after 30 s"

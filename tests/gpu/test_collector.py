@@ -21,8 +21,8 @@ from autotune.measure.gpu.records import (
     to_line,
 )
 from autotune.measure.probe import GpuUsage, TrialGpus
-from autotune.trial.gpu_collector import SILENCE_S, START_S, GpuCollector
-from autotune.trial.guard import Guard, Program
+from autotune.trial.instruments import SILENCE_S, START_S, GpuCollector
+from autotune.trial.launch import Guard
 from tests.fake_nvml.library import FakeGpu
 from tests.fake_nvml.scenario import Gpu, Scenario, Square
 from tests.gpu.conftest import UUID
@@ -50,7 +50,7 @@ class FakeGuard:
     def start(self) -> None:
         """See `Guard.start`."""
 
-    def start_sidecar(self, name: str, program: Program, *, log: Path) -> None:
+    def start_sidecar(self, name: str, program: dict[str, object], *, log: Path) -> None:
         """See `Guard.start_sidecar`."""
         self.log = log
         self.running.append(name)

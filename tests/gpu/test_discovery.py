@@ -10,7 +10,7 @@ from tests.fake_nvml.scenario import Fault, Scenario
 
 LOOK = """
 from autotune.errors import GpuError
-from autotune.measure.gpu import devices as gpu_presence
+from autotune.measure.gpu import driver as gpu_presence
 gpu_presence.TIME_LIMIT_S = 60.0
 try:
     found = gpu_presence.present_gpus()

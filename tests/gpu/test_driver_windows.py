@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.gpu.windows import PolledWindows, SampledWindows, clock_offset_s
+from autotune.measure.gpu.records import PolledWindows, SampledWindows, clock_offset_s
 
 NOW_S, EPOCH_S = 5_000.0, 1_760_000_000.0
 

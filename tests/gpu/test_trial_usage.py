@@ -2,9 +2,9 @@
 
 import pytest
 
-from autotune.measure.gpu.usage import Attribution, DevicesUsage, DeviceUsage, usage_of_trial
-from autotune.measure.oscillation import Segment
+from autotune.measure.gpu.timeline import DevicesUsage, DeviceUsage, KernelAttribution, usage_of_trial
 from autotune.measure.probe import TrialGpus
+from autotune.measure.utilization import Segment
 from autotune.records import GpuFigures, GpuRole, Validity
 from tests.runs import changed_gpu
 
@@ -25,7 +25,7 @@ BUSY = DeviceUsage(
     t0_s=T0_S,
     t1_s=T0_S + 2.0,
     windows=WINDOWS,
-    attribution=Attribution.BY_PROCESS,
+    attribution=KernelAttribution.BY_PROCESS,
 )
 IDLE = changed_gpu(BUSY, uuid="GPU-2", utilization=0.0, power_w=70.0, peak_memory_bytes=1 << 30, own_fraction=0.0)
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from autotune.measure.gpu.devices import visible_devices
-from autotune.measure.gpu.driver import GpuFacts
+from autotune.measure.gpu.driver import GpuFacts, visible_devices
 
 
 def gpu(uuid, index=0, *, name="H100", bus=None, mig=None):

@@ -4,8 +4,7 @@ import os
 
 import pytest
 
-from autotune.measure.host import BusyCpu, CpuSample, foreign_cores, foreign_processes
-from autotune.measure.processes import ProcessStat
+from autotune.measure.host import BusyCpu, CpuSample, ProcessStat, foreign_cores, foreign_processes
 from tests.measure.test_host import written
 
 HERE = sorted(os.sched_getaffinity(0))

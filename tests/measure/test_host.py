@@ -9,10 +9,8 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.measure.host import HostProbe, machine_facts
-from autotune.measure.probe import TrialProcesses
 from autotune.records import Stop, TrialPlan
-from autotune.trial.guard import Guard, Program
-from autotune.trial.launch import ProcessRunner
+from autotune.trial.launch import Guard, ProcessRunner
 from tests.until import DEADLINE_S, until
 
 # Burns CPU in a child, which says so after every tenth of a second of it. For every line on stdin that child is
@@ -89,7 +87,7 @@ def test_what_ended_processes_took_is_not_forgotten(probe, start):
     trainer = start(TRAINER, str(64 * 2**20))
     trainer.stdout.readline()
     t0_s = time.monotonic()
-    probe.open(TrialProcesses(trial_id="none", pid=trainer.pid))
+    probe.open("none", trainer.pid)
     before = use_since(probe, t0_s)
     seen_s = time.monotonic()
     trainer.stdin.write("end\n")
@@ -116,7 +114,7 @@ def test_processes_that_come_and_go_between_two_samples_count(probe):
     """As a loader's workers that start anew for each pass: who has waited for them has their time."""
     with subprocess.Popen([sys.executable, "-c", FORKS], stdout=subprocess.PIPE, text=True) as process:
         process.stdout.readline()
-        probe.open(TrialProcesses(trial_id="none", pid=process.pid))
+        probe.open("none", process.pid)
         began_s, before_s = time.monotonic(), float(process.stdout.readline())
         took_s = until(lambda: (took_s := float(process.stdout.readline()) - before_s) > 0.5 and took_s)
         until(lambda: use_since(probe, began_s).cpu_cores * (time.monotonic() - began_s) > 0.7 * took_s)
@@ -130,13 +128,13 @@ def test_all_processes_of_a_trial_are_its_own(probe, tmp_path):
     def watch(_events):
         if not known and told.exists() and "all" in told.read_text():
             known.update((name, int(pid)) for name, pid in map(str.split, told.read_text().splitlines()))
-            probe.open(TrialProcesses(trial_id="study/run", pid=known["session"]))
+            probe.open("study/run", known["session"])
         use = probe.between(0.0, time.monotonic())
         return Stop.ENOUGH if use is not None or time.monotonic() > deadline_s else None
 
     with Guard() as guard:
         guard.start()
-        sidecar = Program(argv=(sys.executable, "-c", "import time; time.sleep(600)"), cwd=tmp_path, env={})
+        sidecar = {"argv": (sys.executable, "-c", "import time; time.sleep(600)"), "cwd": tmp_path, "env": {}}
         guard.start_sidecar("sidecar", sidecar, log=tmp_path / "log")
         argv = (sys.executable, "-c", LAUNCHER, str(told))
         plan = TrialPlan(trial_id="study/run", folder=tmp_path / "run", argv=argv, cwd=tmp_path, env={}, config_text="")

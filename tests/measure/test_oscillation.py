@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.oscillation import Pattern, Segment, oscillation
+from autotune.measure.utilization import Pattern, Segment, oscillation
 from scripts.bench.oscillation_verdicts import DriverWindows, GpuTrace, SquareWave, ramp, random_bursts, white_noise
 
 WINDOW_S = 1 / 6

@@ -227,7 +227,7 @@ def test_pairs_needed_are_those_of_the_t_table(gain_sd, prior_df, pairs):
 def judgement(ratio, **changes):
     """Judgement of four pairs with that ratio."""
     one = Ratio(ratio=ratio, low=ratio / 1.1, high=ratio * 1.1)
-    return replace(Judgement(speed=one, score=one, better=False, smallest_gain=0.1, pairs=4), **changes)
+    return replace(Judgement(speed=one, score=one, pairs=4), **changes)
 
 
 @pytest.mark.parametrize(("pairs", "planned", "df"), [(2, 12, 3.0), (4, 8, math.inf), (6, 8, 5.0), (4, 16, 2.0)])
@@ -247,13 +247,13 @@ def test_futile_is_what_luck_of_one_in_a_hundred_would_not_confirm(pairs, planne
 @pytest.mark.parametrize("pairs", [8, 9])
 def test_after_the_last_pair_only_what_is_better_is_not_futile(pairs):
     """However near it came to it."""
-    assert judgement(1.5, pairs=pairs).is_futile(8)
-    assert not judgement(1.5, pairs=pairs, better=True).is_futile(8)
+    assert judgement(1.1, pairs=pairs).is_futile(8)
+    assert not judgement(1.5, pairs=pairs).is_futile(8)
 
 
 def test_machines_that_differ_have_to_show_a_gain_each():
     """The interval holds on each of them."""
-    good = judgement(1.44, better=True, smallest_gain=0.2, left_out=1, df=3.0)
+    good = judgement(1.44, left_out=1, df=3.0)
     poor = judgement(1.0, standard_error=0.01)
     both = on_all_machines([good, poor])
     assert both.score == both.speed == Ratio(ratio=pytest.approx(1.2), low=1.0 / 1.1, high=pytest.approx(1.44 * 1.1))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.series import integrated_autocorrelation_time, mser5_truncation, two_groups
+from autotune.measure.cycles import integrated_autocorrelation_time, mser5_truncation, two_groups
 from autotune.measure.statistics import (
     moderated_interval,
     optimal_window_s,

@@ -11,7 +11,6 @@ import pytest
 from rich.console import Console
 
 from autotune.config.command import TypedOptions
-from autotune.measure.utilization import Against
 from autotune.records import (
     BrokenPoint,
     Change,
@@ -99,7 +98,7 @@ def _two_gpus(whole: SearchResult) -> Changes:
 
 
 def _gpus_by_role(whole: SearchResult) -> Changes:
-    below, within = Against.BELOW.value, Against.WITHIN.value
+    below, within = "below", "within"
     data = pooled_gpu("57 % flat", 0.57, scored=False, role="data", reference=(0.6, 0.8), against_reference=below)
     model = pooled_gpu("91 % flat", 0.91, uuid="GPU-1", role="model", reference=(0.85, 0.95), against_reference=within)
     return {

@@ -12,9 +12,9 @@ from autotune.records import CALLS_MADE, Conditions, Ending, Purpose, Scalar, Tr
 from autotune.search.findings import Findings, unheeded
 from autotune.search.problem import Problem, open_problem
 from autotune.space.space import Space
-from autotune.trial.folder import TrialFolder
+from autotune.trial.folders import TrialFolder
 from autotune.trial.outcome import Losses
-from autotune.trial.side_effects import TRIALS_LOOKED_AROUND
+from autotune.trial.protection import TRIALS_LOOKED_AROUND
 from tests.runs import MakeTrial, knob
 
 Learn = Callable[..., TrialRecord]

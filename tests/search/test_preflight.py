@@ -13,8 +13,7 @@ from autotune.search import preflight as preflight_module
 from autotune.search.preflight import Preflight, Reached, run_preflight
 from autotune.search.problem import open_problem
 from autotune.trial import stop_rule
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.launch import Guard, ProcessRunner, Runner
 from scripts.bench.simulated_runner import SimulatedRunner, Training
 
 PREFIX = "import sys, time\nfrom autotune.trainee import step\n"

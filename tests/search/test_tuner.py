@@ -18,7 +18,7 @@ from autotune.measure.score import EFFECTIVE_UTILIZATION
 from autotune.records import Ending, Purpose, Validity, Verdict
 from autotune.sampler.config_sampler import ConfigSampler
 from autotune.search.answer import Study
-from autotune.study.summary import judged_finalists
+from autotune.study.answer import judged_finalists
 from scripts.bench.simulated_runner import Training
 from tests.search.simulated import CONFIG, Search, Searched, Trainer, plain, searches_in
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from autotune.trial.deletion import delete_tree
+from autotune.trial.folders import delete_tree
 from tests.command_line import CONFIG
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -12,8 +12,7 @@ import yaml
 
 from autotune.clock import SystemClock
 from autotune.records import TrialPlan
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.launch import Guard, ProcessRunner, Runner
 from autotune.trial.warm import ZygoteRunner
 from tests.soak.harness import Result, Soak, check
 

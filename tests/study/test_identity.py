@@ -10,7 +10,7 @@ import pytest
 
 from autotune.records import Gpu, Machine
 from autotune.study.identity import StudyIdentity, framework_versions
-from autotune.trial.state_folder import StateFolder
+from autotune.trial.folders import StateFolder
 
 MACHINE = Machine(cpu_cores=8, cpu_model="A", memory_bytes=32 << 30)
 CONFIG = {"data": {"batch_size": 8, "path": "/d"}, "out": {"dir": "a"}, "layers": [{"size": 1}, {"size": 2}]}

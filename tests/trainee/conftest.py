@@ -22,9 +22,8 @@ from autotune.clock import SystemClock
 from autotune.records import TraineeEvent, TrialPlan
 from autotune.trainee import observe
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE, process_stream
-from autotune.trial.folder import TrialFolder
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.folders import TrialFolder
+from autotune.trial.launch import Guard, ProcessRunner, Runner
 from autotune.trial.step_files import StepReader
 from scripts.bench.overhead import observed_trainers
 from tests.until import DEADLINE_S

@@ -13,7 +13,7 @@ import pytest
 from autotune.config.code import calls_of_trial, find_arguments
 from autotune.records import CALLS_MADE, CODE_VARIABLE, Values
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE
-from autotune.trial.folder import copy_observer
+from autotune.trial.folders import copy_observer
 from tests.trainee.conftest import interpreter_with, observe_here
 
 PIPELINE = """\

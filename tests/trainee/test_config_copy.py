@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from autotune.records import CONFIGS_OPENED, CONFIGS_VARIABLE
-from autotune.trainee import config_copy
+from autotune.trainee import code_values
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE
-from autotune.trial.folder import copy_observer
+from autotune.trial.folders import copy_observer
 
 READS = (
     "open('config.yaml').read()",
@@ -69,4 +69,4 @@ def test_what_is_written_there_is_in_the_copy(tmp_path: Path) -> None:
 
 def test_both_sides_know_the_same_names() -> None:
     """What runs in a trainer imports nothing of the host."""
-    assert (config_copy.VARIABLE, config_copy.OPENED) == (CONFIGS_VARIABLE, CONFIGS_OPENED)
+    assert (code_values.CONFIGS_VARIABLE, code_values.OPENED) == (CONFIGS_VARIABLE, CONFIGS_OPENED)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from autotune.records import PHASE_VARIABLE
-from autotune.trainee import operations
+from autotune.trainee import costs as module
 from tests.trainee.conftest import Observed, interpreter_with
 
 TENSORFLOW = """
@@ -160,7 +160,7 @@ def test_operations_outside_of_graphs(
     here: Callable[..., Observed], monkeypatch: pytest.MonkeyPatch, phased: bool
 ) -> None:
     """Counted at the begin of training, at the line that launches most of them; only where phases are asked for."""
-    monkeypatch.setattr(operations, "_COUNTED", 500)
+    monkeypatch.setattr(module, "_COUNTED", 500)
     seen = costs(here(EAGER, **(PHASED if phased else {})))
     if phased:
         assert seen["eager 12 step"] == 500

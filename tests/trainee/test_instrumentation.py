@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.trainee.instrumentation import MOST_FAILURES, Instrumentation
-from autotune.trainee.observe import Hook
+from autotune.trainee.observe import MOST_FAILURES, Hook, Instrumentation
 
 
 class Owner:

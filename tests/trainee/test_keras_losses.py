@@ -8,7 +8,7 @@ import pytest
 
 from autotune.records import EACH_LOSS_VARIABLE
 from autotune.trainee import loop
-from autotune.trainee.report import EACH_LOSS_VARIABLE as OBSERVERS_VARIABLE
+from autotune.trainee.stream import EACH_LOSS_VARIABLE as OBSERVERS_VARIABLE
 from tests.trainee.conftest import Observed, observe_here
 
 BATCHES, EVERY = 24, 6

@@ -13,9 +13,8 @@ import pytest
 from autotune.records import TraineeEvent
 from autotune.trainee import loop
 from autotune.trainee.loop import Loop
-from autotune.trainee.report import Report
-from autotune.trainee.steps import Source, StepMaker
-from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Stream
+from autotune.trainee.steps import BatchSource, StepMaker
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Report, Stream
 from autotune.trial.step_files import StepReader
 
 BATCH, VALIDATION_BATCH = 8, 100
@@ -28,7 +27,7 @@ class Trainer:
         self.now_s, self.step_s = 1000.0, 3.0
         self.loop = Loop(Report(Stream()))
         self._reader = StepReader(folder)
-        self._sources = defaultdict[str, Source](Source)
+        self._sources = defaultdict[str, BatchSource](BatchSource)
 
     def fetch(self, source: str = "f", samples: int = BATCH) -> None:
         """Fetch a batch."""

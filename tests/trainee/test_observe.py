@@ -220,7 +220,7 @@ def test_a_step_that_is_traced_beforehand_or_computes_again_is_one(here, script:
     "what",
     [
         *("steps.StepMaker.fetched", "loop.Loop.digest", "steps.StepMaker.take", "loop.AggregatedSteps.ended"),
-        *("tensorflow_graphs.GraphFetches.take", "report.Report.flush", "stream.Stream.write"),
+        *("observe_tensorflow.GraphFetches.take", "stream.Report.flush", "stream.Stream.write"),
     ],
 )
 def test_no_broken_part_of_the_observer_breaks_the_trainer(

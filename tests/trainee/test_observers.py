@@ -1,4 +1,4 @@
-"""Contract of the observers: what each has to show of trainers that report nothing (`autotune.trainee.observer`).
+"""Contract of the observers: what each has to show of trainers that report nothing (`autotune.trainee.observe`).
 
 To add a framework, add its styles of trainers: to scripts/bench/overhead/observed_trainers.py, to the table of
 scripts/bench/overhead/observer.py, and to what they show here.
@@ -18,13 +18,10 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.diagnose.framework_child import QUESTIONS
 from autotune.frameworks import FRAMEWORKS
-from autotune.trainee.instrumentation import Instrumentation
 from autotune.trainee.loop import Loop
-from autotune.trainee.observe import COSTS, OBSERVERS, PHASED_OBSERVERS, part
-from autotune.trainee.report import Report
-from autotune.trainee.stream import Stream
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
+from autotune.trainee.observe import COSTS, OBSERVERS, PHASED_OBSERVERS, Instrumentation, part
+from autotune.trainee.stream import Report, Stream
+from autotune.trial.launch import Guard, ProcessRunner
 from autotune.trial.warm import ZygoteRunner
 from scripts.bench.overhead import observed_trainers
 from scripts.bench.overhead.observer import STYLES

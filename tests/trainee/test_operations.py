@@ -12,7 +12,7 @@ import json
 import torch
 from functools import partial
 from torch._subclasses import FakeTensorMode
-from autotune.trainee.operations import waits_for_gpu
+from autotune.trainee.costs import waits_for_gpu
 aten, cpu = torch.ops.aten, torch.device("cpu")
 with FakeTensorMode():
     there, here = torch.ones(3, device="cuda"), torch.ones(3)

@@ -12,8 +12,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner, Runner, Watch
+from autotune.trial.launch import Guard, ProcessRunner, Runner, Watch
 from autotune.trial.warm import ZygoteRunner
 from tests.until import until
 

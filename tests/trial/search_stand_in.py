@@ -5,8 +5,7 @@ from pathlib import Path
 
 from autotune.clock import SystemClock
 from autotune.records import TrialPlan
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
+from autotune.trial.launch import Guard, ProcessRunner
 from autotune.trial.warm import ZygoteRunner
 
 folder, *words = sys.argv[1:]

@@ -9,7 +9,7 @@ import sys
 import time
 from pathlib import Path
 
-from autotune.trial.guard import Guard, Program, Started
+from autotune.trial.launch import Guard, Started
 
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
 folder = Path(sys.argv[1])
@@ -19,7 +19,7 @@ DEAF = (
 guard = Guard()
 guard.start()
 guard.launch(
-    Program(argv=(sys.executable, "-c", DEAF), cwd=folder, env=dict(os.environ)),
+    {"argv": (sys.executable, "-c", DEAF), "cwd": folder, "env": dict(os.environ)},
     stdout=folder / "out",
     stderr=folder / "err",
     deadline_s=time.monotonic() + 600.0,

@@ -12,12 +12,11 @@ from autotune.clock import VirtualClock
 from autotune.events import TrialStarted
 from autotune.records import Purpose
 from autotune.search.problem import open_problem
-from autotune.trial import checkpoint_backups
-from autotune.trial.checkpoint_backups import (
+from autotune.trial import protection
+from autotune.trial.protection import (
     CheckpointBackups,
     CheckpointCopy,
     KeptFile,
-    NoCopy,
     copy_newest_checkpoint,
     is_called_a_checkpoint,
 )
@@ -134,13 +133,13 @@ def test_what_somebody_else_writes_is_left_to_them(
         if how == "between the trials":
             files.after(started(1))
         elif how == "before the eyes":
-            copied = checkpoint_backups._copy
+            copied = protection._copy
 
             def meanwhile(*arguments: Any, **options: Any) -> None:
                 copied(*arguments, **options)
                 write("best", b"newest")
 
-            monkeypatch.setattr(checkpoint_backups, "_copy", meanwhile)
+            monkeypatch.setattr(protection, "_copy", meanwhile)
         with checkpoint("best").open("ab") if how.startswith("by a process") else nullcontext():
             assert files.loss("trial 0") is None
         write("best", b"newest")
@@ -190,7 +189,7 @@ def test_what_is_too_large_to_copy_is_said_beforehand(
     kept: Callable[..., CheckpointBackups], remarks: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The latest come first; the others are watched all the same."""
-    monkeypatch.setattr(checkpoint_backups, "MOST_BYTES", 5)
+    monkeypatch.setattr(protection, "MOST_BYTES", 5)
     made = kept(old=b"1234", new=b"5678")
     os.utime(checkpoint("old"), (1, 1))
     with made as files:
@@ -232,7 +231,7 @@ def test_what_an_earlier_trial_has_left_is_not_the_users(kept: Callable[..., Che
     assert checkpoint("touched").read_bytes() == b"of a trial"
 
 
-Copied = Callable[[], CheckpointCopy | NoCopy]
+Copied = Callable[[], CheckpointCopy | str]
 
 
 @pytest.fixture
@@ -241,7 +240,7 @@ def copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Copied:
     monkeypatch.chdir(tmp_path)
     Path("config.yaml").write_text("checkpoint_dir: runs/checkpoints\n" + CONFIG)
 
-    def copy() -> CheckpointCopy | NoCopy:
+    def copy() -> CheckpointCopy | str:
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
         problem.state.create()
         return copy_newest_checkpoint(problem.trainer, tmp_path / "copy", times=4)
@@ -296,6 +295,6 @@ def test_the_copy_is_the_users_no_more(copied: Copied, tmp_path: Path) -> None:
 def test_a_checkpoint_that_is_too_large_stays(copied: Copied, monkeypatch: pytest.MonkeyPatch) -> None:
     """That is said, with its size."""
     write_aged("last.pth", b"x" * 1000, age_s=0.0)
-    monkeypatch.setattr(checkpoint_backups, "MOST_OF_FREE", 0.0)
+    monkeypatch.setattr(protection, "MOST_OF_FREE", 0.0)
     found = copied()
-    assert "5 copies of runs/checkpoints/last.pth take" in found.why
+    assert "5 copies of runs/checkpoints/last.pth take" in found

@@ -13,7 +13,7 @@ from pathlib import Path
 Path(sys.argv[1], "cgroup.procs").write_text(str(os.getpid()))
 from autotune.clock import SystemClock
 from autotune.records import TrialPlan
-from autotune.trial.guard import Guard
+from autotune.trial.launch import Guard
 from autotune.trial.launch import ProcessRunner
 from autotune.trial.outcome import ending_of
 clock, events, folder = SystemClock(), [], Path(sys.argv[2])

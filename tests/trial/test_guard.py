@@ -13,9 +13,9 @@ import pytest
 
 import autotune
 from autotune.clock import SystemClock
-from autotune.records import Stop
-from autotune.trial.guard import ENDING_S, Ended, Guard, Program, Started, end_orphans
+from autotune.records import Stop, TrialExit
 from autotune.trial.guard_process import GIVE_UP_S, GRACE_S
+from autotune.trial.launch import ENDING_S, Ended, Guard, Started, end_orphans
 from tests.trial.conftest import Trials, running
 from tests.until import DEADLINE_S, until
 
@@ -117,7 +117,7 @@ def test_a_late_stop_does_not_change_how_a_trial_ended(guard: Guard, trials: Tri
     guard.start()
     for _ in range(2):
         launch(guard, trials, "trains", "1")
-        assert end_of(guard).why is None
+        assert end_of(guard).stop is None
         guard.stop(Stop.ENOUGH)
 
 
@@ -127,7 +127,7 @@ def test_a_trial_that_closes_its_output_costs_the_guard_no_time(guard: Guard, tr
     launch(guard, trials, "closes")
     before = psutil.Process(guard.pid).cpu_times()
     ended = end_of(guard)
-    assert (ended.status, ended.cpu_s >= 0.5) == (0, True)
+    assert (ended.exit_code, ended.cpu_s >= 0.5) == (0, True)
     after = psutil.Process(guard.pid).cpu_times()
     assert after.user + after.system - before.user - before.system < 0.1
 
@@ -137,12 +137,12 @@ def test_the_search_waits_longer_for_an_end_than_the_guard_may_take_for_it() -> 
     assert ENDING_S >= GRACE_S + GIVE_UP_S + 1.0
 
 
-def end_of(guard: Guard) -> Ended:
+def end_of(guard: Guard) -> TrialExit:
     """Wait until the trial has started, and has ended."""
     assert isinstance(guard.receive(DEADLINE_S), Started)
     ended = guard.receive(DEADLINE_S)
     assert isinstance(ended, Ended)
-    return ended
+    return ended.exit
 
 
 def launch(guard: Guard, trials: Trials, *words: str) -> None:
@@ -151,7 +151,7 @@ def launch(guard: Guard, trials: Trials, *words: str) -> None:
     plan = trials.plan(*words)
     env = {**os.environ, "AUTOTUNE_TRIAL_ID": plan.trial_id, "AUTOTUNE_TRIAL_DIR": str(plan.folder)}
     guard.launch(
-        Program(argv=plan.argv, cwd=plan.cwd, env=env),
+        {"argv": plan.argv, "cwd": plan.cwd, "env": env},
         stdout=plan.folder / "stdout.log",
         stderr=plan.folder / "stderr.log",
         deadline_s=trials.soon(),

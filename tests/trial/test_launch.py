@@ -13,8 +13,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.errors import CommandError, TrialError
 from autotune.records import Stop, TrialPlan
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner, Runner, oom_kills
+from autotune.trial.launch import Guard, ProcessRunner, Runner, oom_kills
 from tests.trial.conftest import TRAINER, Trials, running
 from tests.trial.runner_contract import Behaviour, RunnerContract
 from tests.until import until
@@ -199,8 +198,7 @@ def test_a_guard_that_answers_no_more_is_replaced(
     trials: Trials, guard: Guard, runner: ProcessRunner, stop_guard: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A guard that hangs cannot hold up the search: it is killed soon after the trial should have ended."""
-    for module in ("guard", "launch"):
-        monkeypatch.setattr(f"autotune.trial.{module}.ENDING_S", 0.5)
+    monkeypatch.setattr("autotune.trial.launch.ENDING_S", 0.5)
 
     def watch(_events: object) -> Stop | None:
         if not (trials.folder / "ready").exists():
@@ -220,10 +218,10 @@ V1 = "oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"
 @pytest.mark.parametrize(
     ("groups", "files", "count"),
     [
-        ("0::/user.slice/session\n", {"cg/user.slice/session/memory.events": V2}, 3),
-        ("0::/host/path\n", {"cg/memory.events": V2}, 3),
-        ("4:cpu,memory:/a\n0::/\n", {"cg/memory/a/memory.oom_control": V1}, 5),
-        ("4:memory:/host/path\n", {"cg/memory/memory.oom_control": V1}, 5),
+        ("0::/user.slice/session\n", {"sys/fs/cgroup/user.slice/session/memory.events": V2}, 3),
+        ("0::/host/path\n", {"sys/fs/cgroup/memory.events": V2}, 3),
+        ("4:cpu,memory:/a\n0::/\n", {"sys/fs/cgroup/memory/a/memory.oom_control": V1}, 5),
+        ("4:memory:/host/path\n", {"sys/fs/cgroup/memory/memory.oom_control": V1}, 5),
         ("0::/\n", {"proc/vmstat": "pgfault 9\noom_kill 7\n"}, 7),
         ("0::/\n", {"proc/vmstat": "pgfault 9\n"}, None),
         ("1:cpu:/a\n", {}, None),
@@ -235,4 +233,4 @@ def test_the_closest_counter_is_read(groups: str, files: dict[str, str], count: 
     for name, text in {"proc/self/cgroup": groups, **files}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    assert oom_kills(proc=tmp_path / "proc", cgroups=tmp_path / "cg") == count
+    assert oom_kills(tmp_path) == count

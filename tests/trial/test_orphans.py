@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.trial.folder import MARKER, TrialFolder
-from autotune.trial.guard import OrphanCleanup, end_orphans
+from autotune.trial.folders import MARKER, TrialFolder
+from autotune.trial.launch import OrphanCleanup, end_orphans
 from tests.trial.conftest import Trials
 from tests.until import ended
 
@@ -76,7 +76,7 @@ def test_spares_itself_and_those_it_came_from(trials: Trials, folder: TrialFolde
     """An orphan cleanup within a trial of the study does not end the trial it is in."""
     code = (
         "import subprocess, sys; from pathlib import Path; from autotune.clock import SystemClock;"
-        "from autotune.trial.guard import end_orphans; print(end_orphans(Path(sys.argv[1]), SystemClock()))"
+        "from autotune.trial.launch import end_orphans; print(end_orphans(Path(sys.argv[1]), SystemClock()))"
     )
     parent = f"import subprocess, sys; sys.exit(subprocess.call([sys.executable, '-c', {code!r}, sys.argv[1]]))"
     carried = {"AUTOTUNE_TRIAL_ID": trials.trial_id, "AUTOTUNE_TRIAL_DIR": str(folder.path)}

@@ -7,7 +7,7 @@ from itertools import accumulate
 import pytest
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
-from autotune.trial.outcome import FAR, MILESTONES, Evidence, Losses, Milestones, ending_of
+from autotune.trial.outcome import FAR, MILESTONES, Losses, Milestones, TrialEvidence, ending_of
 
 
 def ended(
@@ -137,7 +137,7 @@ def test_an_error_for_want_of_a_workspace_needs_a_full_gpu(error: str) -> None:
     """Libraries that cannot allocate memory report other errors; the driver's reading decides."""
     exit_ = ended(1, stderr=raised(error))
     assert ending_of(exit_, steps(0.5))[0] is Ending.CRASHED
-    assert ending_of(exit_, steps(0.5), Evidence(gpu_memory_full=lambda: True))[0] is Ending.OUT_OF_GPU_MEMORY
+    assert ending_of(exit_, steps(0.5), TrialEvidence(gpu_memory_full=lambda: True))[0] is Ending.OUT_OF_GPU_MEMORY
 
 
 SWALLOWED = "epoch 1\n| WARNING: ran out of memory with exception: CUDA out of memory. Tried to allocate 2 GiB\n"
@@ -154,7 +154,7 @@ def at(*lengths_s: float) -> list[TraineeEvent]:
 def test_memory_that_ran_out_and_was_caught_is_found_by_the_loss(stop: Stop | None, where: str) -> None:
     """The loss is infinite and the trainer said why, on either stream: it did not diverge."""
     exit_ = ended(-15 if stop else 0, stop, SWALLOWED if where == "stderr" else "")
-    evidence = Evidence(stdout_tail=SWALLOWED if where == "stdout" else "")
+    evidence = TrialEvidence(stdout_tail=SWALLOWED if where == "stdout" else "")
     ending, detail = ending_of(exit_, steps(0.5, math.inf, math.inf, math.inf), evidence)
     assert ending is Ending.OUT_OF_GPU_MEMORY
     assert detail.startswith("caught, and 3 of 4 reported losses were NaN or infinite: | WARNING: ran out of memory")
@@ -167,14 +167,14 @@ def test_memory_that_ran_out_and_was_caught_is_found_by_the_speed() -> None:
     assert ending is Ending.OUT_OF_GPU_MEMORY
     assert "its steps became 5.0 times as fast" in detail
     assert ending_of(exit_, at(*fast, *fast))[0] is Ending.STOPPED
-    assert ending_of(exit_, at(*fast, *fast), Evidence(outruns=True))[0] is Ending.OUT_OF_GPU_MEMORY
+    assert ending_of(exit_, at(*fast, *fast), TrialEvidence(outruns=True))[0] is Ending.OUT_OF_GPU_MEMORY
 
 
 def test_neither_the_words_nor_the_jump_alone_is_out_of_memory() -> None:
     """An allocator that manages with less prints the words; caches and good points make steps faster."""
     words, jump = ended(-15, Stop.ENOUGH, SWALLOWED), at(*[0.1] * 20, *[0.02] * 20)
     assert ending_of(words, at(*[0.1] * 40))[0] is Ending.STOPPED
-    assert ending_of(ended(-15, Stop.ENOUGH), jump, Evidence(outruns=True))[0] is Ending.STOPPED
+    assert ending_of(ended(-15, Stop.ENOUGH), jump, TrialEvidence(outruns=True))[0] is Ending.STOPPED
     harmless = "Allocator (GPU_0_bfc) ran out of memory trying to get 2 GiB. This is not a failure\n"
     assert ending_of(ended(-15, Stop.ENOUGH, harmless), jump)[0] is Ending.STOPPED
 

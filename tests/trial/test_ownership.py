@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from autotune.trial import state_folder
-from autotune.trial.state_folder import owners_for, why_exposed, why_not_ours
+from autotune.trial import folders
+from autotune.trial.folders import owners_for, why_exposed, why_not_ours
 from tests.users import ALICE, MALLORY, acting_as, made, only_root
 
 pytestmark = only_root
@@ -50,7 +50,7 @@ def test_a_group_with_another_member_is_others(shared: Path, monkeypatch: pytest
         gr_mem = ("mallory",)
 
     # Whoever runs the tests has other groups on their machine.
-    monkeypatch.setattr(state_folder.grp, "getgrgid", lambda _gid: Group)
+    monkeypatch.setattr(folders.grp, "getgrgid", lambda _gid: Group)
     assert "others may write" in (why_not_ours(folder, frozenset({ALICE})) or "")
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.search.problem import open_problem
-from autotune.trial.folder import TrialFolder
-from autotune.trial.plan import plan_trial
+from autotune.trial.execution import plan_trial
+from autotune.trial.folders import TrialFolder
 from scripts.bench.simulated_runner import SimulatedRunner, Training
 from tests.search.simulated import CONFIG
 

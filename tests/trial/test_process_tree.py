@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.measure.processes import (
+from autotune.measure.host import (
     ProcessTree,
     descendants,
     descendants_by_scan,

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
-from autotune.measure.processes import process_stat
+from autotune.measure.host import process_stat
 from autotune.trial import search_child
 from autotune.trial.search_child import NICENESS, VARIABLE, Lifeline, SearchChild, SearchExit
 from tests.until import until

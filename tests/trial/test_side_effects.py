@@ -9,9 +9,8 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.search.problem import open_problem
-from autotune.trial import side_effects as snapshot_module
-from autotune.trial.checkpoint_backups import is_called_a_checkpoint
-from autotune.trial.side_effects import SideEffects, Snapshot, SnapshotChanges, folders_named
+from autotune.trial import protection as snapshot_module
+from autotune.trial.protection import SideEffects, Snapshot, SnapshotChanges, folders_named, is_called_a_checkpoint
 from tests.search.simulated import CONFIG
 from tests.trial.conftest import next_tick
 
@@ -170,7 +169,7 @@ def test_a_slow_file_system_does_not_hold_the_search_up(tmp_path: Path) -> None:
     clock = Slow()
     began_s = clock.now_s()
     around = Snapshot([tmp_path], [], clock)
-    assert clock.now_s() - began_s < 1.2 * snapshot_module.MOST_S
+    assert clock.now_s() - began_s < 1.2 * snapshot_module.LOOK_LIMIT_S
     assert around.traces().unseen == (tmp_path,)
 
 

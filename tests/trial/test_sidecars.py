@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from autotune.records import Stop
-from autotune.trial.guard import Fork, Guard, Program, SidecarAnswer
+from autotune.trial.launch import Guard, SidecarAnswer
 from tests.trial.conftest import Trials, running
 from tests.trial.test_guard import end_of, gone, launch
 from tests.until import until
@@ -57,7 +57,7 @@ def start_sidecar(guard: Guard, folder: Path, name: str = "it") -> int:
     argv = [sys.executable, "-c", STAYS, str(file)]
     log = folder / f"{name}.log"
     log.touch()
-    guard.start_sidecar(name, Program(argv=argv, cwd=folder, env=dict(os.environ)), log=log)
+    guard.start_sidecar(name, {"argv": argv, "cwd": folder, "env": dict(os.environ)}, log=log)
     until(file.exists)
     return int(file.read_text())
 
@@ -73,7 +73,7 @@ def test_a_sidecar_outlives_trials(guard: Guard, trials: Trials, tmp_path: Path)
         launch(guard, trials, *words)
         until((trials.folder / "ready").exists)
         guard.stop(Stop.ENOUGH)
-        assert not end_of(guard).left
+        assert not end_of(guard).left_pids
         assert running(trials.trial_id) == []
     os.kill(pid, 0)
     assert (folder / "it.log").read_text() == "it stays\n"
@@ -109,11 +109,11 @@ def test_no_sidecar_outlives_its_guard(tmp_path: Path) -> None:
 def test_a_sidecar_that_cannot_be_started_harms_nobody(guard: Guard, trials: Trials, tmp_path: Path) -> None:
     """Trials go on as before."""
     guard.start()
-    guard.start_sidecar("it", Program(argv=["/no/such/program"], cwd=tmp_path, env={}), log=tmp_path / "log")
-    program = Program(argv=[sys.executable], cwd=tmp_path, env={})
+    guard.start_sidecar("it", {"argv": ["/no/such/program"], "cwd": tmp_path, "env": {}}, log=tmp_path / "log")
+    program = {"argv": [sys.executable], "cwd": tmp_path, "env": {}}
     guard.start_sidecar("other", program, log=tmp_path / "no such folder" / "log")
     launch(guard, trials, "trains", "1")
-    assert end_of(guard).status == 0
+    assert end_of(guard).exit_code == 0
 
 
 def test_a_trial_that_ends_before_its_zygote_has_told_its_process_is_reported_as_ended(
@@ -123,13 +123,12 @@ def test_a_trial_that_ends_before_its_zygote_has_told_its_process_is_reported_as
     trials.folder.mkdir()
     log = trials.folder / "log"
     log.touch()
-    program = Program(argv=[sys.executable, "-c", ANSWERS_LATE], cwd=trials.folder, env=dict(os.environ))
+    program = {"argv": [sys.executable, "-c", ANSWERS_LATE], "cwd": trials.folder, "env": dict(os.environ)}
     guard.start()
     guard.start_sidecar("it", program, log=log, request={"imports": []})
     assert isinstance(guard.receive(60.0), SidecarAnswer), log.read_text()
     stdout, stderr = trials.folder / "stdout.log", trials.folder / "stderr.log"
-    fork = Fork(sidecar="it", request={})
-    guard.launch(program, stdout=stdout, stderr=stderr, deadline_s=trials.soon(), fork=fork)
+    guard.launch(program, stdout=stdout, stderr=stderr, deadline_s=trials.soon(), zygote="it")
     ended = end_of(guard)
-    assert (ended.status, ended.why, ended.killed, ended.left) == (7, None, 0, ())
+    assert (ended.exit_code, ended.stop, ended.left_pids) == (7, None, ())
     assert stdout.read_text() == "its last words"

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import AutotuneError, TrialError
-from autotune.trial.folder import TrialFolder
-from autotune.trial.state_folder import LEAST_FREE_BYTES, StateFolder
+from autotune.trial.folders import LEAST_FREE_BYTES, StateFolder, TrialFolder
 from tests.users import ALICE, MALLORY, acting_as, made, only_root
 
 
@@ -166,8 +165,7 @@ def test_pruning_keeps_the_latest_and_the_protected(tmp_path: Path) -> None:
     state = StateFolder(tmp_path)
     folders = aged(state, 6)
     protected = folders[1].path.name
-    gone = state.prune("study", protected={protected}, keep=3)
-    assert gone == (folders[0].path.name, folders[2].path.name)
+    state.prune("study", protected={protected}, keep=3)
     assert [folder.path.exists() for folder in folders] == [False, True, False, True, True, True]
 
 
@@ -181,6 +179,6 @@ def test_pruning_touches_nothing_else(tmp_path: Path) -> None:
     (study / "link").symlink_to(elsewhere.path)
     (study / "mine").mkdir()
     (study / "notes.txt").write_text("")
-    assert state.prune("study", protected=(), keep=0) == (folder.path.name,)
+    state.prune("study", protected=(), keep=0)
     assert sorted(os.listdir(study)) == ["link", "mine", "notes.txt"]
     assert elsewhere.is_ours()

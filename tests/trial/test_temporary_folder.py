@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.trial.folder import delete_temporary_folder, make_temporary_folder, temporary_folder
+from autotune.trial.folders import delete_temporary_folder, make_temporary_folder, temporary_folder
 
 
 @pytest.fixture

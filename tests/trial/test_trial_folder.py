@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.trial.deletion import delete_tree, left_aside
-from autotune.trial.folder import MARKER, TrialFolder, delete_left
+from autotune.trial.folders import MARKER, TrialFolder, delete_left, delete_tree, left_aside
 from tests.until import until
 
 
@@ -88,7 +87,7 @@ def test_what_cannot_be_deleted_is_said(tmp_path: Path, caplog, monkeypatch) -> 
     (folder.outputs / "checkpoint").write_text("x")
 
     # Root may delete anything, so the refusal of a read-only mount has to be played.
-    monkeypatch.setattr("autotune.trial.deletion._remove", lambda *_: None)
+    monkeypatch.setattr("autotune.trial.folders.delete_tree", lambda *_: False)
     folder.discard_outputs()
     assert f"{folder.outputs} could not be deleted completely" in caplog.text
 

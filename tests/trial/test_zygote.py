@@ -15,9 +15,8 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
 from autotune.records import TrialPlan
-from autotune.trial.folder import temporary_folder
-from autotune.trial.guard import Guard, end_orphans
-from autotune.trial.launch import ProcessRunner, Runner
+from autotune.trial.folders import temporary_folder
+from autotune.trial.launch import Guard, ProcessRunner, Runner, end_orphans
 from autotune.trial.warm import MOST_ZYGOTES, ZygoteRunner
 from tests.trial.conftest import SAME_ENVIRONMENT, STARTS_THREAD, Project, Trials, install
 from tests.trial.runner_contract import Behaviour, RunnerContract

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.records import TraineeEvent
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
+from autotune.trial.launch import Guard, ProcessRunner
 from tests.soak.measurements import compared
 from tests.trial.conftest import STARTS_THREAD, Project, install, site_packages
 

@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError
 from autotune.files import read_beginning
 from autotune.records import CONFIRMED, NOT_COMPARED, Ending, Purpose
 from autotune.report.plain_text import changes_text, plain, value_text
-from autotune.trial.state_folder import StateFolder
+from autotune.trial.folders import StateFolder
 from autotune.trial.step_files import LineTail
 
 MOST_DOTS = 400

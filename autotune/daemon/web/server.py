@@ -27,8 +27,8 @@ from autotune.daemon.web.metrics import Metrics, TrialEndings
 from autotune.daemon.web.search_section import StudyFollower, event_file_in, section_of
 from autotune.daemon.web.state import PageState, View
 from autotune.errors import AutotuneError
-from autotune.measure.processes import descendants
-from autotune.trial.state_folder import StateFolder
+from autotune.measure.host import descendants
+from autotune.trial.folders import StateFolder
 
 _BACKLOG = 4096  # waiting to be accepted: where that is full, the owner's browser tries again after a second
 _AT_ONCE = 8  # accepted in one turn of the loop: the oldest strangers are cut before many more have a file open

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from autotune.files import read_beginning
 from autotune.measure.gpu.records import BusyWindows, of_line
-from autotune.trial.folder import TrialFolder
+from autotune.trial.folders import TrialFolder
 from autotune.trial.step_files import StepReader
 
 PER_S = 10

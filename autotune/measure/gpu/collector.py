@@ -18,19 +18,21 @@ from autotune.measure.gpu.driver import FATAL_NAMES, Device, Driver, DriverError
 from autotune.measure.gpu.records import (
     FORMAT,
     STATE_S,
+    BusyWindow,
     BusyWindows,
     Capability,
     CapabilityOff,
     GpuFound,
     GpuLost,
     GpuState,
+    PolledWindows,
     ProcessShares,
     Record,
+    SampledWindows,
     StreamStarted,
     UnitActivity,
     to_line,
 )
-from autotune.measure.gpu.windows import BusyWindow, PolledWindows, SampledWindows
 
 DRAIN_S = 0.25
 """Interval between two drains of the driver's ring of samples, which holds some 16 s: none is lost at this pace."""
@@ -140,12 +142,12 @@ class GpuPoller:
 
     def _find(self, driver: Driver, uuid: str) -> DeviceReader:
         reader = DeviceReader(uuid, driver.device(uuid), self._tell, self._clock, left_out=self._left_out)
-        name, memory_bytes = reader.name(), reader.memory_total_bytes()
+        found = reader.found()
         self._readers[uuid] = reader
         self._look_again_s.pop(uuid)
         self._told_lost.discard(uuid)
         self._failing_since_s.pop(uuid, None)
-        self._tell(GpuFound(t_s=self._clock.now_s(), uuid=uuid, name=name or uuid, memory_bytes=memory_bytes))
+        self._tell(found)
         return reader
 
     def _lose(self, uuid: str, error: DriverError) -> None:
@@ -211,12 +213,12 @@ class DeviceReader:
         """Monotonic time of the next reading."""
         return min(self._busy_due_s, self._state_due_s)
 
-    def name(self) -> str | None:
-        return self._answer(Capability.NAME, self._device.name)
-
-    def memory_total_bytes(self) -> int | None:
+    def found(self) -> GpuFound:
+        """Return the record of the device itself."""
+        name = self._answer(Capability.NAME, self._device.name) or self._uuid
         memory = self._answer(Capability.MEMORY, self._device.memory)
-        return None if memory is None else memory.total_bytes
+        total_bytes = None if memory is None else memory.total_bytes
+        return GpuFound(t_s=self._clock.now_s(), uuid=self._uuid, name=name, memory_bytes=total_bytes)
 
     def read(self) -> None:
         """Take the readings that are due."""
@@ -266,16 +268,14 @@ class DeviceReader:
             samples = self._answer(Capability.SAMPLES, lambda: self._device.busy_samples(since_us), nothing=none)
             if samples is not None:
                 self._tell_busy(Capability.SAMPLES, self._windows_of(samples))
-            if Capability.SAMPLES not in self._off and not self._keeps_no_samples():
+            # drivers make one in a second at most, also of an idle device
+            keeps_none = self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > 3.0
+            if Capability.SAMPLES not in self._off and not keeps_none:
                 return DRAIN_S
         percent = self._answer(Capability.RATES, self._device.busy_percent)
         if percent is not None:
             self._tell_busy(Capability.RATES, self._polled.of(percent, now_s=self._clock.now_s()))
         return math.inf if Capability.RATES in self._off else POLL_S
-
-    def _keeps_no_samples(self) -> bool:
-        # drivers make one in a second at most, also of an idle device
-        return self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > 3.0
 
     def _windows_of(self, samples: Sequence[tuple[int, int]]) -> list[BusyWindow]:
         now_s, epoch_s = self._clock.now_s(), self._clock.utc().timestamp()

@@ -1,7 +1,7 @@
-"""Answers of the NVIDIA driver as plain values: the only module that talks to NVML.
+"""NVIDIA's driver: its answers as plain values, and the GPUs that this machine has and a process sees.
 
-``pynvml`` is imported when a driver is asked for, never before. Every call raises `DriverError` where the driver
-refuses; nothing here decides what that means for a measurement.
+The only module that talks to NVML. ``pynvml`` is imported when a driver is asked for, never before. Every call raises
+`DriverError` where the driver refuses; nothing here decides what that means for a measurement.
 """
 
 from __future__ import annotations
@@ -11,35 +11,43 @@ import ctypes
 import errno
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+import queue
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from types import MappingProxyType, TracebackType
+from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
+
+from autotune.errors import GpuError
 
 _LIBRARY = "libnvidia-ml.so.1"
 _MIG_PREFIX = "MIG-"
 
 
-class Memory(NamedTuple):
+class DeviceMemory(NamedTuple):
     """Memory of a device in bytes; what the driver keeps for itself counts as used."""
 
     used_bytes: int
     total_bytes: int
 
 
-class Holder(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Occupant:
     """Process that holds a device.
 
     Attributes:
         pid: Process id on the host, also for one who asks from inside a container.
         memory_bytes: Memory that it holds; None where the driver does not say.
         computes: Whether it has a compute context; else it only draws.
+        name: Its program; None where it cannot be known, or was not asked for.
     """
 
     pid: int
     memory_bytes: int | None
     computes: bool
+    name: str | None = None
 
 
 class Activity(NamedTuple):
@@ -133,9 +141,7 @@ class Driver:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -200,13 +206,16 @@ class Device:
         """Return the UUID, which CUDA knows too."""
         return str(self._ask("nvmlDeviceGetUUID"))
 
-    def pci_bus_id(self) -> str:
-        """Return the PCI bus id, which sorts as text."""
-        return str(self._ask("nvmlDeviceGetPciInfo").busId)
-
-    def in_mig_mode(self) -> bool:
-        """Return True if it is cut into MIG instances; raises "not supported" where it cannot be."""
-        return bool(self._ask("nvmlDeviceGetMigMode")[0])
+    def facts(self, index: int) -> GpuFacts:
+        """Return the description of a GPU; raises `DriverError` where it does not even say its name and its UUID."""
+        return GpuFacts(
+            name=self.name(),
+            uuid=self.uuid(),
+            memory_bytes=if_known(lambda: self.memory().total_bytes),
+            index=index,
+            pci_bus_id=if_known(lambda: str(self._ask("nvmlDeviceGetPciInfo").busId)) or "",  # which sorts as text
+            mig_uuids=tuple(self.mig_uuids()) if if_known(lambda: self._ask("nvmlDeviceGetMigMode")[0]) else None,
+        )
 
     def mig_uuids(self) -> Iterator[str]:
         """Yield the UUIDs of its MIG instances; those that do not answer are left out."""
@@ -226,10 +235,10 @@ class Device:
         """Return the utilization in the newest driver window, in percent."""
         return int(self._ask("nvmlDeviceGetUtilizationRates").gpu)
 
-    def memory(self) -> Memory:
+    def memory(self) -> DeviceMemory:
         """Return the memory in use by all processes."""
         memory = self._ask("nvmlDeviceGetMemoryInfo")
-        return Memory(int(memory.used), int(memory.total))
+        return DeviceMemory(int(memory.used), int(memory.total))
 
     def memory_held_bytes(self) -> int:
         """Return the memory that processes hold: what the driver keeps for itself left out (driver 510 and later)."""
@@ -277,9 +286,9 @@ class Device:
             self._reasons = older
             return self.clock_reasons()
 
-    def holders(self) -> list[Holder]:
+    def holders(self) -> list[Occupant]:
         """Return the processes that hold it; in a container the driver may show none of them."""
-        found: dict[int, Holder] = {}
+        found: dict[int, Occupant] = {}
         for function, computes in (
             ("nvmlDeviceGetGraphicsRunningProcesses", False),
             ("nvmlDeviceGetComputeRunningProcesses", True),
@@ -293,7 +302,7 @@ class Device:
                 raise
             for row in rows:
                 if row.pid:
-                    found[row.pid] = Holder(row.pid, row.usedGpuMemory, computes)
+                    found[row.pid] = Occupant(pid=row.pid, memory_bytes=row.usedGpuMemory, computes=computes)
         return list(found.values())
 
     def process_shares(self, since_us: int) -> list[tuple[int, float]]:
@@ -378,7 +387,7 @@ def gpus() -> GpuInventory:
         with Driver() as driver:
             for index in range(driver.count()):
                 try:
-                    found.append(facts(driver.device_at(index), index))
+                    found.append(driver.device_at(index).facts(index))
                 except DriverError as error:  # one lost GPU must not hide the others
                     errors.append((f"GPU {index} cannot be used: {error.for_people}", error))
     except DriverError as error:
@@ -390,22 +399,6 @@ def gpus() -> GpuInventory:
         return GpuInventory(gpus=(), why_none="the NVIDIA driver sees no GPU", remedy=REMEDY)
     why, last = errors[-1]
     return GpuInventory(gpus=(), why_none=why, remedy=last.remedy, is_without_driver=last.code == NO_LIBRARY)
-
-
-def facts(device: Device, index: int) -> GpuFacts:
-    """Return the description of a GPU.
-
-    Raises:
-        DriverError: It does not even say its name and its UUID, or it is lost.
-    """
-    return GpuFacts(
-        name=device.name(),
-        uuid=device.uuid(),
-        memory_bytes=if_known(lambda: device.memory().total_bytes),
-        index=index,
-        pci_bus_id=if_known(device.pci_bus_id) or "",
-        mig_uuids=tuple(device.mig_uuids()) if if_known(device.in_mig_mode) else None,
-    )
 
 
 Answer = TypeVar("Answer")
@@ -446,18 +439,16 @@ _CAPABILITY_OFF = frozenset(
         26,  # deprecated: the library does not serve it any more
     }
 )
-FATAL_NAMES: Mapping[int, str] = MappingProxyType(
-    {
-        UNFIT_LIBRARY: "the driver's library cannot be loaded",
-        1: "driver library not initialized",
-        9: "driver not loaded",
-        NO_LIBRARY: "no driver library",
-        15: "GPU lost",
-        16: "GPU needs a reset",
-        18: "driver and library differ in version",
-        28: "GPU not found",
-    }
-)
+FATAL_NAMES: Mapping[int, str] = {
+    UNFIT_LIBRARY: "the driver's library cannot be loaded",
+    1: "driver library not initialized",
+    9: "driver not loaded",
+    NO_LIBRARY: "no driver library",
+    15: "GPU lost",
+    16: "GPU needs a reset",
+    18: "driver and library differ in version",
+    28: "GPU not found",
+}
 """Names of the losses, as the ending of a trial shows them."""
 
 REMEDY = "See whether `nvidia-smi` works in this very shell."
@@ -468,24 +459,22 @@ _OTHER_LIBRARY = (
     "one that is not the driver's"
 )
 _LOST = "`nvidia-smi` and `dmesg` (lines with Xid) say more; the machine may need a reboot."
-_REMEDIES: Mapping[int, str] = MappingProxyType(
-    {
-        UNFIT_LIBRARY: f"{_OTHER_LIBRARY[0].upper()}{_OTHER_LIBRARY[1:]}.",
-        4: "Ask whoever runs the machine for access to /dev/nvidia*; in a container, start it with `--gpus all`.",
-        9: "Load it (`sudo modprobe nvidia`), and see with `nvidia-smi` whether that worked.",
-        NO_LIBRARY: (
-            "On a machine with a GPU, install NVIDIA's driver. A container has to be started with `--gpus all` (NVIDIA "
-            "Container Toolkit). Under WSL2, install the driver in Windows and put /usr/lib/wsl/lib on LD_LIBRARY_PATH."
-        ),
-        15: _LOST,
-        16: "Reset it with `sudo nvidia-smi --gpu-reset`, once nobody uses it; else reboot.",
-        18: (
-            "It may be that the driver was updated while it was in use: reboot, or unload and load its kernel modules. "
-            f"Or that it is not the library of this driver: {_OTHER_LIBRARY}."
-        ),
-        28: _LOST,
-    }
-)
+_REMEDIES: Mapping[int, str] = {
+    UNFIT_LIBRARY: f"{_OTHER_LIBRARY[0].upper()}{_OTHER_LIBRARY[1:]}.",
+    4: "Ask whoever runs the machine for access to /dev/nvidia*; in a container, start it with `--gpus all`.",
+    9: "Load it (`sudo modprobe nvidia`), and see with `nvidia-smi` whether that worked.",
+    NO_LIBRARY: (
+        "On a machine with a GPU, install NVIDIA's driver. A container has to be started with `--gpus all` (NVIDIA "
+        "Container Toolkit). Under WSL2, install the driver in Windows and put /usr/lib/wsl/lib on LD_LIBRARY_PATH."
+    ),
+    15: _LOST,
+    16: "Reset it with `sudo nvidia-smi --gpu-reset`, once nobody uses it; else reboot.",
+    18: (
+        "It may be that the driver was updated while it was in use: reboot, or unload and load its kernel modules. "
+        f"Or that it is not the library of this driver: {_OTHER_LIBRARY}."
+    ),
+    28: _LOST,
+}
 _OF_ONE_DEVICE = frozenset({15, 16, 28})
 
 
@@ -557,21 +546,19 @@ def if_known(ask: Callable[[], Answer]) -> Answer | None:
 # Reasons for which a GPU's clocks are held down, and those of them that spoil a measurement.
 
 
-REASONS: Mapping[int, str] = MappingProxyType(
-    {
-        0x001: "idle",
-        0x002: "application clocks",
-        0x004: "power limit",
-        0x008: "hardware slowdown",
-        0x010: "sync boost",
-        0x020: "heat (driver)",
-        0x040: "heat (hardware)",
-        0x080: "power brake",
-        0x100: "display clocks",
-        0x200: "board limit",
-        0x400: "reliability limit",
-    }
-)
+REASONS: Mapping[int, str] = {
+    0x001: "idle",
+    0x002: "application clocks",
+    0x004: "power limit",
+    0x008: "hardware slowdown",
+    0x010: "sync boost",
+    0x020: "heat (driver)",
+    0x040: "heat (hardware)",
+    0x080: "power brake",
+    0x100: "display clocks",
+    0x200: "board limit",
+    0x400: "reliability limit",
+}
 """Names of the bits, for people."""
 
 THROTTLING = frozenset({"hardware slowdown", "heat (driver)", "heat (hardware)", "power brake"})
@@ -582,3 +569,149 @@ def reasons_of(mask: int) -> tuple[str, ...]:
     """Return the names of the bits of a mask; one that later drivers may have added is named by its number."""
     bits = (1 << place for place in range(mask.bit_length()))
     return tuple(REASONS.get(bit, f"reason {bit:#x}") for bit in bits if mask & bit)
+
+
+TIME_LIMIT_S = 10.0
+"""Longest wait for an answer of the driver."""
+
+
+def look_for_gpus() -> GpuInventory:
+    """Return the GPUs that the driver knows, or the reason why there are none, within 10 s."""
+    found = in_time(gpus)
+    if found is not None:
+        return found
+    return GpuInventory(
+        gpus=(),
+        why_none=f"the NVIDIA driver has not answered for {TIME_LIMIT_S:.0f} s",
+        remedy="`dmesg` may say why. It may be that it hangs in the kernel: then only a reboot helps.",
+    )
+
+
+def present_gpus() -> GpuInventory:
+    """Return the GPUs that the driver knows, at least one.
+
+    Raises:
+        GpuError: There is none, or no driver that works, or it does not answer; with the remedy.
+    """
+    found = look_for_gpus()
+    if found.why_none:
+        raise GpuError(found.why_none, remedy=found.remedy or "")
+    return found
+
+
+def in_time(question: Callable[[], Answer]) -> Answer | None:
+    """Return the answer to a question, or None after 10 s; the question is asked in a thread, left behind then.
+
+    Raises:
+        Exception: Whatever the question raises.
+    """
+    answers: queue.SimpleQueue[tuple[Answer | None, BaseException | None]] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put((question(), None))
+        except BaseException as error:  # noqa: BLE001 -- raised again by who asked
+            answers.put((None, error))
+
+    threading.Thread(target=ask, name="gpu-discovery", daemon=True).start()
+    try:
+        answer, error = answers.get(timeout=TIME_LIMIT_S)
+    except queue.Empty:
+        return None
+    if error is not None:
+        raise error
+    return answer
+
+
+def cores_near(gpu: GpuFacts) -> frozenset[int]:
+    """Return the cores of the processor that a GPU is next to, as the kernel says it; empty where it does not."""
+    domain, _, rest = gpu.pci_bus_id.lower().partition(":")
+    try:
+        said = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/local_cpulist").read_text()
+        ranges = [[int(end) for end in part.split("-")] for part in said.strip().split(",") if part]
+    except (OSError, ValueError):
+        return frozenset()
+    return frozenset(core for ends in ranges for core in range(ends[0], ends[-1] + 1))
+
+
+_NUMBER = re.compile(r"[+-]?\d+")
+_UUID_KINDS = ("GPU-", "MIG-")
+_PCI_ORDER = "PCI_BUS_ID"
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisibleDevices:
+    """Devices that a process with some environment will see.
+
+    Attributes:
+        uuids: In the order in which CUDA numbers them.
+        why_none: Reason, for people, why there is none; None if there is one.
+        cut: Sentence, for people, on a device that the setting names and this machine lacks; None if it has all. CUDA
+            reports no error, and goes on with the devices before it.
+        assumed: Sentence, for people, on an assumption that had to be made; None if none was.
+    """
+
+    uuids: tuple[str, ...]
+    why_none: str | None = None
+    cut: str | None = None
+    assumed: str | None = None
+
+
+def visible_devices(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> VisibleDevices:
+    """Return the devices that a process with that environment will see."""
+    ordered = sorted(gpus, key=lambda gpu: (gpu.pci_bus_id, gpu.index))
+    # A GPU that is cut into instances is not there itself.
+    devices = [uuid for gpu in ordered for uuid in ((gpu.uuid,) if gpu.mig_uuids is None else gpu.mig_uuids)]
+    setting = environment.get("CUDA_VISIBLE_DEVICES")
+    if setting is None:
+        why = None if devices else "all GPUs are in MIG mode and have no instance"
+        return VisibleDevices(uuids=_one_instance(devices), why_none=why, assumed=_assumed(ordered, environment))
+
+    by_uuid = setting.startswith(_UUID_KINDS)
+    chosen: list[str] = []
+    cut = None
+    for entry in setting.split(","):
+        if not entry.strip() or entry.strip().startswith("-"):  # as people write to end the list
+            break
+        fitting = _begin_with(entry, setting, devices) if by_uuid else _numbered(entry, devices)
+        if len(fitting) != 1:
+            here = f"{len(fitting)} GPUs here begin like that" if fitting else f"this machine has {_numbers(devices)}"
+            cut = f"CUDA_VISIBLE_DEVICES={setting} names {entry.strip()}, and {here}"
+            break
+        if fitting[0] in chosen:
+            return VisibleDevices(
+                uuids=(), why_none=f"CUDA_VISIBLE_DEVICES={setting} names a GPU twice: CUDA shows none"
+            )
+        chosen += fitting
+    if not chosen:
+        return VisibleDevices(uuids=(), why_none=cut or f"CUDA_VISIBLE_DEVICES={setting} hides every GPU", cut=cut)
+    assumed = None if by_uuid else _assumed(ordered, environment)
+    return VisibleDevices(uuids=_one_instance(chosen), cut=cut, assumed=assumed)
+
+
+def _numbered(entry: str, devices: Sequence[str]) -> list[str]:
+    number = _NUMBER.match(entry.strip())  # as strtol reads it: "1gpu" is 1
+    return [] if number is None else list(devices[int(number.group()) :][:1])
+
+
+def _begin_with(entry: str, setting: str, devices: Sequence[str]) -> list[str]:
+    kind = setting[: len(_UUID_KINDS[0])]  # that of the first entry: kinds cannot be mixed
+    return [uuid for uuid in devices if entry.startswith(kind) and uuid.startswith(entry)]
+
+
+def _one_instance(uuids: Sequence[str]) -> tuple[str, ...]:
+    instances = [uuid for uuid in uuids if is_mig_uuid(uuid)]
+    return tuple(instances[:1] or uuids)
+
+
+def _assumed(ordered: Sequence[GpuFacts], environment: Mapping[str, str]) -> str | None:
+    if environment.get("CUDA_DEVICE_ORDER") == _PCI_ORDER or len({gpu.name for gpu in ordered}) == 1:
+        return None  # among equals CUDA goes by the bus too
+    return (
+        "CUDA numbers unlike GPUs fastest first, which the driver does not say: the order of the PCI bus is assumed "
+        "(CUDA_DEVICE_ORDER=PCI_BUS_ID makes it so)"
+    )
+
+
+def _numbers(devices: Sequence[str]) -> str:
+    return f"{len(devices)}, numbered 0 to {len(devices) - 1}" if len(devices) > 1 else "only one, number 0"

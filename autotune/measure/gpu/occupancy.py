@@ -15,34 +15,16 @@ from autotune.measure.gpu.driver import (
     Device,
     Driver,
     DriverError,
-    Memory,
+    Occupant,
     Trouble,
-    facts,
     if_known,
 )
-from autotune.measure.gpu.windows import SampledWindows
+from autotune.measure.gpu.records import SampledWindows
 
 BUSY_FRACTION = 0.05
 """Share of the last second in which kernels ran; below it a desktop's drawing is not called work."""
 
 _LOOK_BACK_S = 1.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Occupant:
-    """Process that holds a GPU.
-
-    Attributes:
-        pid: Process id in the driver's namespace.
-        memory_bytes: Memory that it holds; None where the driver does not say.
-        name: Its program; None where it cannot be known.
-        computes: Whether it has a compute context; else it only draws.
-    """
-
-    pid: int
-    memory_bytes: int | None
-    name: str | None
-    computes: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +105,7 @@ class GpusSeen:
 
 
 class OccupancyReader:
-    """Reader of the GPUs; every call may hang in the driver. Not thread-safe.
+    """Reader of the GPUs; every call may hang in the driver. Used by one thread at a time.
 
     The session with the driver stays open until `close`: to open it takes seconds where nothing else keeps the driver
     loaded.
@@ -163,7 +145,7 @@ class OccupancyReader:
             self._driver = Driver()
             self._find(self._driver)
             self._found_s = began_s
-        elif began_s - self._found_s >= _RETRY_S and not all(map(_is_uuid, self._known or [""])):
+        elif began_s - self._found_s >= _RETRY_S and (not self._known or any(map(_is_unnamed, self._known))):
             self._find(self._driver)
             self._found_s = began_s
         found = []
@@ -186,7 +168,7 @@ class OccupancyReader:
         """Find the GPUs; those that were known before stay."""
         for index in range(driver.count()):
             try:
-                one = facts(driver.device_at(index), index)
+                one = driver.device_at(index).facts(index)
             except DriverError as error:
                 if error.trouble is Trouble.DRIVER_LOST:
                     raise
@@ -199,13 +181,13 @@ class OccupancyReader:
                 self._known[uuid] = GpuOccupancy(uuid=uuid, name=one.name, index=index)
 
 
+def _is_unnamed(name: str) -> bool:
+    return name.startswith("GPU ")
+
+
 def _unnamed(index: int) -> str:
     """Return what stands for the UUID of a GPU that does not tell it."""
     return f"GPU {index}"
-
-
-def _is_uuid(name: str) -> bool:
-    return name.startswith(("GPU-", "MIG-"))
 
 
 class _WatchedDevice:
@@ -226,17 +208,13 @@ class _WatchedDevice:
         memory = _told(device.memory)
         held_bytes = _told(device.memory_held_bytes)
         if held_bytes is None and memory is not None:
-            held_bytes = _estimated_held_bytes(memory)
+            kept_bytes = max(_KEPT_BYTES, int(_KEPT_FRACTION * memory.total_bytes))
+            held_bytes = max(0, memory.used_bytes - kept_bytes)
         holders = _told(device.holders)
         utilization = self._utilization()
         if holders is None and held_bytes is None:
             return replace(self._known, why_unknown="the NVIDIA driver tells neither processes nor memory")
-        occupants = tuple(
-            Occupant(
-                pid=one.pid, memory_bytes=one.memory_bytes, computes=one.computes, name=self._process(one.pid, name_of)
-            )
-            for one in holders or ()
-        )
+        occupants = tuple(replace(one, name=self._process(one.pid, name_of)) for one in holders or ())
         self._names = {one.pid: one.name for one in occupants}
         return replace(
             self._known,
@@ -267,11 +245,6 @@ class _WatchedDevice:
         return None if percent is None or percent > 100 else percent / 100.0
 
 
-def _estimated_held_bytes(memory: Memory) -> int:
-    kept_bytes = max(_KEPT_BYTES, int(_KEPT_FRACTION * memory.total_bytes))
-    return max(0, memory.used_bytes - kept_bytes)
-
-
 def _told(ask: Callable[[], Answer]) -> Answer | None:
     """Return the answer to a question, asked a second time if it fails in passing; None where there is never one."""
     for last in (False, True):
@@ -286,9 +259,9 @@ def _told(ask: Callable[[], Answer]) -> Answer | None:
 
 
 class OccupancyWatch:
-    """Thread that reads the GPUs when it is asked to, never by itself; see `OccupancyReader`.
+    """Reader of the GPUs that is asked by one thread and never waits for long; see `OccupancyReader`.
 
-    A driver call that hangs does so in that thread, which is then left to the end of the process.
+    Each reading has a thread of its own. A driver call that hangs does so there, and is left to the end of the process.
 
     Args:
         wait_s: Longest real time that `look` waits for a reading. It waits no more as long as one hangs.
@@ -298,13 +271,9 @@ class OccupancyWatch:
         self._clock = clock
         self._wait_s = wait_s
         self._reader = OccupancyReader(clock)
-        self._changed = threading.Condition()
         self._seen: GpusSeen | None = None
-        self._wanted_s: float | None = None  # a reading since then is wanted; None before the first
-        self._asked_s: float | None = None  # since when a reading is under way, or about to be; None while none is
-        self._is_late = False
-        self._closing = False
-        self._thread = threading.Thread(target=self._serve, name="gpu-occupancy", daemon=True)
+        self._asked_s = 0.0  # when the latest reading was begun
+        self._reading: threading.Thread | None = None
 
     def look(self, *, newest_s: float) -> GpusSeen:
         """Return a reading.
@@ -315,46 +284,31 @@ class OccupancyWatch:
         Returns:
             The reading; one of which nothing is known, if the driver does not answer in time.
         """
-        with self._changed:
-            if self._thread.ident is None:
-                self._thread.start()
-            now_s = self._clock.now_s()
-            newest_s = min(newest_s, now_s)
-            if not self._is_fresh(newest_s):
-                self._wanted_s = newest_s
-                self._asked_s = now_s if self._asked_s is None else self._asked_s
-                self._changed.notify_all()
-            if not self._is_late:
-                self._is_late = not self._changed.wait_for(lambda: self._is_fresh(newest_s), self._wait_s)
-            if self._is_fresh(newest_s):
-                assert self._seen is not None
-                return self._seen
-            waited_s = self._clock.now_s() - (self._asked_s or now_s)
-            return GpusSeen(t_s=now_s, why_unknown=f"the NVIDIA driver has not answered for {waited_s:.1f} s")
+        now_s = self._clock.now_s()
+        newest_s = min(newest_s, now_s)
+        if not self._is_fresh(newest_s) and not (self._reading and self._reading.is_alive()):
+            self._asked_s = now_s
+            self._reading = threading.Thread(target=self._read, name="gpu-occupancy", daemon=True)
+            self._reading.start()
+            self._reading.join(self._wait_s)
+        if self._seen is not None and self._is_fresh(newest_s):
+            return self._seen
+        waited_s = self._clock.now_s() - self._asked_s
+        return GpusSeen(t_s=now_s, why_unknown=f"the NVIDIA driver has not answered for {waited_s:.1f} s")
 
     def close(self) -> None:
-        """End the thread and the session with the driver; may be called again."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-        if self._thread.ident is not None:
-            self._thread.join(1.0)
+        """End the session with the driver; may be called again."""
+        closing = threading.Thread(target=self._close, name="gpu-occupancy-close", daemon=True)
+        closing.start()
+        closing.join(1.0)
 
     def _is_fresh(self, newest_s: float) -> bool:
         return self._seen is not None and self._seen.t_s >= newest_s
 
-    def _is_wanted(self) -> bool:
-        return self._wanted_s is not None and not self._is_fresh(self._wanted_s)
+    def _read(self) -> None:
+        self._seen = self._reader.read()
 
-    def _serve(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._closing or self._is_wanted())
-                if self._closing:
-                    break
-            seen = self._reader.read()
-            with self._changed:
-                self._seen, self._is_late = seen, False
-                self._asked_s = self._clock.now_s() if self._is_wanted() else None
-                self._changed.notify_all()
+    def _close(self) -> None:
+        if self._reading is not None:
+            self._reading.join()
         self._reader.close()

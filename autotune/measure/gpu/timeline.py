@@ -1,11 +1,12 @@
-"""Timeline of some GPUs: the records of the collector, and their usage over any stretch of time."""
+"""Timeline of some GPUs: the records of the collector, and the usage that they show over any stretch of time."""
 
 import math
 import threading
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from itertools import chain, pairwise
 
 import numpy as np
@@ -13,20 +14,217 @@ import numpy as np
 from autotune.measure.gpu.driver import THROTTLING
 from autotune.measure.gpu.records import (
     STATE_S,
+    BusyWindow,
     BusyWindows,
     Capability,
     CapabilityOff,
-    GpuAvailability,
     GpuFound,
+    GpuLost,
     GpuState,
     ProcessShares,
     Record,
     StreamStarted,
     UnitActivity,
 )
-from autotune.measure.gpu.usage import Attribution, DevicesUsage, DeviceUsage
-from autotune.measure.gpu.windows import BusyWindow
-from autotune.records import GpuFigures
+from autotune.measure.probe import GpuUsage, TrialGpus
+from autotune.records import GpuConditions, GpuFigures, GpuMeasurement, GpuRole, Scalar, Validity
+
+MOST_FOREIGN = 0.01
+"""Share of the time in which kernels of others may run; beyond it a trial is contaminated."""
+
+MOST_THROTTLED = 0.1
+"""Share of the readings that may show throttling: the bit for hardware slowdown also shows at a change of clocks."""
+
+
+class KernelAttribution(StrEnum):
+    """Method by which a trial's own kernels were told from those of others."""
+
+    BY_PROCESS = "by process id"
+    BY_ARRIVAL = "by who came after the start"  # in a container; a stranger who came then too is not told apart
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceUsage:
+    """Usage of one GPU over one stretch of time. Shares are 0..1 of that time; None is "not known", never 0.
+
+    Attributes:
+        figures: Figures over the stretch. The mean utilization is weighted by time; polled zeros are not believed:
+            there are devices without a meter that answer 0 for ever (NVIDIA Thor, seen by the authors of rezolus).
+            Memory is of one reading a second, up to the first after the stretch.
+        windows: The driver windows that lie wholly inside, as `oscillation.Segment.within` takes them.
+        clock_reasons: Share of the readings with each reason that was seen, throttling or not.
+        foreign_pids: Processes that are not the trial's and whose kernels ran, as the driver numbers them.
+        attribution: Method by which own kernels were told from those of others.
+        absent: Capabilities that the device never answers, and the reason.
+        lost: Loss of the device, one of `driver_errors.FATAL_NAMES`; None if it was not lost.
+    """
+
+    figures: GpuFigures
+    t0_s: float
+    t1_s: float
+    windows: Sequence[BusyWindow] = ()
+    sm_clock_mhz: float | None = None
+    temperature_start_c: int | None = None
+    temperature_end_c: int | None = None
+    clock_reasons: Mapping[str, float] = field(default_factory=dict)
+    foreign_pids: tuple[int, ...] = ()
+    attribution: KernelAttribution = KernelAttribution.UNKNOWN
+    absent: Mapping[str, str] = field(default_factory=dict)
+    lost: str | None = None
+
+    @property
+    def why_never_measured(self) -> str | None:
+        """Reason, for people, why no trial will get its utilization either; None where that is not known."""
+        why = self.absent.get(Capability.RATES)
+        return None if why is None else f"{self.figures.name}: it does not report utilization ({why})"
+
+    @property
+    def why_no_utilization(self) -> str | None:
+        """Reason, for people, why there is no utilization, or none to be used; None if there is."""
+        if self.lost:
+            return f"{self.figures.name}: {self.lost}"
+        if self.figures.utilization is not None:
+            return None
+        if self.why_never_measured:
+            only = "; the activity of its units is known" if self.figures.sm_activity is not None else ""
+            return f"{self.why_never_measured}{only}"
+        if self.windows:
+            return f"{self.figures.name}: it reports 0 % throughout, as devices do that do not measure it"
+        return f"{self.figures.name}: no driver window lies wholly in this time"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DevicesUsage:
+    """Usage of the GPUs of a trial over one stretch of time.
+
+    Attributes:
+        devices: In the order in which the trial sees them.
+        driver: Version of the driver; empty if it does not say.
+        lost: Sentence on the loss of the driver; None if it was not lost.
+    """
+
+    devices: tuple[DeviceUsage, ...]
+    driver: str = ""
+    lost: str | None = None
+
+    @property
+    def readings(self) -> dict[str, Scalar]:
+        """State of each device, by the device's place and the reading's name."""
+        found: dict[str, Scalar] = {}
+        for place, device in enumerate(self.devices):
+            found |= {
+                f"gpu{place}.name": device.figures.name,
+                f"gpu{place}.sm_clock_mhz": device.sm_clock_mhz,
+                f"gpu{place}.temperature_start_c": device.temperature_start_c,
+                f"gpu{place}.temperature_end_c": device.temperature_end_c,
+                f"gpu{place}.throttled_fraction": device.figures.throttled_fraction,
+                f"gpu{place}.clock_reasons": ", ".join(sorted(device.clock_reasons)) or None,
+                f"gpu{place}.foreign_fraction": device.figures.foreign_fraction,
+                f"gpu{place}.attribution": device.attribution.value,
+            }
+        return found
+
+
+def _sum(values: Iterable[float | None]) -> float | None:
+    """Return the sum; None unless there are some values and all are known."""
+    every = list(values)
+    known = [value for value in every if value is not None]
+    return math.fsum(known) if every and len(known) == len(every) else None
+
+
+# Usage of a trial's GPUs as its record keeps it, made from the usage of devices.
+
+
+LEAST_COVERED = 0.5
+"""Share of the window that driver windows must cover for the utilization of a single trial to be given."""
+
+
+def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = None) -> GpuUsage:
+    """Condense the usage of devices over a trial's window.
+
+    A GPU that the trial may use, and on which nothing of it ran, says nothing about the trial: it is measured, and
+    neither scored nor asked for others who use it.
+
+    Args:
+        usage: Usage of the GPUs that the trial may use, in the order in which it sees them, at least one.
+        trial: The trial's GPUs, as far as the trial and its config name them.
+        trouble: Reason, for people, why the collector is silent at present; None if it is not.
+    """
+    used = [device for device in usage.devices if trial.reported or _works(device)] or list(usage.devices)
+    has_model = trial.model is not None and trial.model < len(usage.devices)
+    scored = [usage.devices[trial.model]] if trial.model is not None and has_model else used
+    why_none = usage.lost or _why_none(scored)
+    if why_none and trouble:
+        why_none = trouble
+    busy = _sum(device.figures.utilization for device in scored)
+    roles = _roles(trial, len(usage.devices))
+    spoiled, how = _spoiled(used)
+    memory = [
+        device.figures.peak_memory_bytes for device in usage.devices if device.figures.peak_memory_bytes is not None
+    ]
+    return GpuUsage(
+        utilization=None if why_none or busy is None else busy / len(scored),
+        peak_memory_bytes=max(memory, default=None),
+        power_w=_sum(device.figures.power_w for device in used),
+        devices=tuple(
+            _measurement(device, scored=device in scored, role=roles.get(place))
+            for place, device in enumerate(usage.devices)
+        ),
+        spoiled=spoiled,
+        remark="; ".join(part for part in (why_none and f"GPU utilization not measured: {why_none}", how) if part),
+        conditions=GpuConditions(driver=usage.driver or None, readings=usage.readings, not_measured=why_none),
+    )
+
+
+def _works(device: DeviceUsage) -> bool:
+    """Return True if something of the trial ran there, as far as that can be told."""
+    return bool(device.figures.utilization if device.figures.own_fraction is None else device.figures.own_fraction)
+
+
+def _why_none(scored: Sequence[DeviceUsage]) -> str | None:
+    for device in scored:
+        if why := device.why_no_utilization:
+            return why
+        if device.figures.covered_fraction < LEAST_COVERED:
+            return f"{device.figures.name}: only {device.figures.covered_fraction:.0%} of the window was seen"
+    return None
+
+
+def _spoiled(used: Sequence[DeviceUsage]) -> tuple[Validity | None, str]:
+    """Return what spoiled the trial, as far as that is known, and a sentence about it."""
+    worst = max(used, key=lambda device: device.figures.foreign_fraction or 0.0)
+    if (worst.figures.foreign_fraction or 0.0) > MOST_FOREIGN:
+        pids = ", ".join(map(str, worst.foreign_pids))
+        share = f"{worst.figures.foreign_fraction:.0%}"
+        return Validity.CONTAMINATED, f"{worst.figures.name}: others (process {pids}) used it for {share} of the time"
+    worst = max(used, key=lambda device: device.figures.throttled_fraction or 0.0)
+    if (worst.figures.throttled_fraction or 0.0) > MOST_THROTTLED:
+        why = ", ".join(sorted(THROTTLING.intersection(worst.clock_reasons)))
+        share = f"{worst.figures.throttled_fraction:.0%}"
+        return Validity.THROTTLED, f"{worst.figures.name}: its clocks were held down for {share} of the time ({why})"
+    return None, ""
+
+
+def _roles(trial: TrialGpus, devices: int) -> dict[int, GpuRole]:
+    """Return the work of each GPU, by its place; nothing where data and model do not have one each."""
+    if trial.data is None or trial.model is None or trial.data == trial.model:
+        return {}
+    roles = {trial.data: GpuRole.DATA, trial.model: GpuRole.MODEL}
+    return roles if max(roles) < devices else {}
+
+
+def _measurement(device: DeviceUsage, *, scored: bool, role: GpuRole | None) -> GpuMeasurement:
+    windows = []
+    for end_s, length_s, busy in device.windows:
+        since_s = round(end_s - device.t0_s, 6)
+        windows.append((since_s, min(round(length_s, 6), since_s), busy))  # no rounding puts one outside
+    return GpuMeasurement(
+        figures=replace(device.figures, utilization=None) if device.lost else device.figures,
+        scored=scored,
+        busy_windows=tuple(windows),
+        role=role,
+    )
 
 
 class GpuTimeline:
@@ -35,9 +233,6 @@ class GpuTimeline:
     Args:
         uuids: The devices that count, in the order in which the trial sees them.
         since_s: Monotonic time from which on records are to be expected.
-
-    Attributes:
-        availability: Losses and silences, by the same records.
     """
 
     def __init__(self, uuids: Sequence[str], *, since_s: float) -> None:
@@ -45,24 +240,39 @@ class GpuTimeline:
         self._lock = threading.Lock()
         self._devices = {uuid: DeviceTimeline(uuid=uuid) for uuid in self._uuids}
         self._driver = ""
-        self.availability = GpuAvailability(self._uuids, since_s=since_s)
+        self._began_s = since_s
+        self._newest_s: float | None = None
+        self._absences: list[_Absence] = []
 
     def add(self, record: Record) -> None:
-        """Add a record; those of other devices are left out."""
-        self.availability.add(record)
+        """Add a record, in the order in which the collector writes them; those of other devices are left out."""
         with self._lock:
+            self._newest_s = record.t_s if self._newest_s is None else max(self._newest_s, record.t_s)
             match record:
                 case StreamStarted():
                     self._driver = record.driver
+                    self._end_absences(record.t_s, None)
                     for device in self._devices.values():
                         device.absent.clear()  # it may be another driver now; what is still absent is said again
+                case GpuLost():
+                    self._end_absences(record.t_s, record.uuid)
+                    if record.uuid is None or record.uuid in self._devices:
+                        self._absences.append(_Absence(record))
                 case _ if record.uuid in self._devices:
+                    if isinstance(record, GpuFound):
+                        self._end_absences(record.t_s, record.uuid)
                     self._devices[record.uuid].keep(record)
 
-    def forget(self, before_s: float) -> None:
-        """Drop records from before that time, so that days of watching need no more memory."""
-        self.availability.forget(before_s)
+    def restart(self, now_s: float) -> None:
+        """Expect the records of a new collector from now on; it will say itself which losses still last."""
         with self._lock:
+            self._began_s, self._newest_s = now_s, None
+            self._end_absences(now_s, None, *self._uuids)
+
+    def forget(self, before_s: float) -> None:
+        """Drop records, and losses that were over, from before that time: days of watching need no more memory."""
+        with self._lock:
+            self._absences = [absence for absence in self._absences if absence.until_s >= before_s]
             for device in self._devices.values():
                 device.forget(before_s)
 
@@ -76,6 +286,31 @@ class GpuTimeline:
             telling = [device.windows for device in self._devices.values() if Capability.RATES not in device.absent]
             return min((windows[-1][0] if windows else -math.inf for windows in telling), default=math.inf)
 
+    def losses(self, uuids: Iterable[str] = ()) -> tuple[GpuLost, ...]:
+        """Return the losses that last: first the driver's, then those of these devices."""
+        with self._lock:
+            lasting = self._lasting()
+        return tuple(lasting[uuid] for uuid in (None, *uuids) if uuid in lasting)
+
+    def silence(self, now_s: float, *, start_s: float, record_s: float) -> str | None:
+        """Return a clause for people on a silence that is too long; None if there is none.
+
+        There is none where nothing is to be expected either: the driver is lost, or every device.
+
+        Args:
+            start_s: Longest time from the start of the collector to its first record.
+            record_s: Longest time since its newest record, of which it writes one every second.
+        """
+        with self._lock:
+            lasting, newest_s = self._lasting(), self._newest_s
+        if None in lasting or lasting.keys() >= self._devices.keys():
+            return None
+        if newest_s is None:
+            waited_s = now_s - self._began_s
+            return f"the GPU collector has not begun after {waited_s:.0f} s" if waited_s > start_s else None
+        silent_s = now_s - newest_s
+        return f"nothing was heard of the GPUs for {silent_s:.0f} s" if silent_s > record_s else None
+
     def between(
         self, t0_s: float, t1_s: float, *, own_pids: Collection[int] = (), started_s: float | None = None
     ) -> DevicesUsage:
@@ -88,15 +323,32 @@ class GpuTimeline:
                 `t0_s`, and the owner of such a process is not known.
         """
         with self._lock:
-            driver = self._driver
-            usages = [self._devices[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s) for uuid in self._uuids]
-        # The driver's loss is that of all devices, and spoils no stretch that ended before it.
-        lost = next((loss.why for loss in self.availability.losses() if loss.t_s <= t1_s), None)
-        return DevicesUsage(devices=tuple(map(self._with_loss, usages)), driver=driver, lost=lost)
+            usages = []
+            for uuid in self._uuids:
+                usage = self._devices[uuid].between(t0_s, t1_s, frozenset(own_pids), started_s)
+                absences = (absence for absence in self._absences if absence.loss.uuid == uuid)
+                losses = (one.loss.name for one in absences if one.loss.t_s <= t1_s and one.until_s >= t0_s)
+                usages.append(replace(usage, lost=next(losses, None)))
+            # The driver's loss is that of all devices, and spoils no stretch that ended before it.
+            driver_loss = self._lasting().get(None)
+            lost = driver_loss.why if driver_loss and driver_loss.t_s <= t1_s else None
+            return DevicesUsage(devices=tuple(usages), driver=self._driver, lost=lost)
 
-    def _with_loss(self, usage: DeviceUsage) -> DeviceUsage:
-        loss = self.availability.loss_within(usage.figures.uuid, usage.t0_s, usage.t1_s)
-        return usage if loss is None else replace(usage, lost=loss.name)
+    def _lasting(self) -> dict[str | None, GpuLost]:
+        return {absence.loss.uuid: absence.loss for absence in self._absences if absence.until_s == math.inf}
+
+    def _end_absences(self, t_s: float, *uuids: str | None) -> None:
+        for absence in self._absences:
+            if absence.until_s == math.inf and absence.loss.uuid in uuids:
+                absence.until_s = t_s
+
+
+@dataclass
+class _Absence:
+    """Stretch of time in which a device, or the driver, was lost."""
+
+    loss: GpuLost
+    until_s: float = math.inf
 
 
 _BESIDE_S = 2 * STATE_S  # a reading that far outside a stretch still tells about its end
@@ -155,7 +407,9 @@ class DeviceTimeline:
         busy = math.fsum(length_s * busy for _, length_s, busy in windows) / covered_s if covered_s else None
         states = [state for state in self.states if t0_s <= state.t_s <= t1_s]
         beside = [state for state in self.states if t0_s - _BESIDE_S <= state.t_s <= t1_s + _BESIDE_S]
-        power_w, counted = _mean_power(beside, t0_s, t1_s)
+        memory_s = t0_s if started_s is None else started_s, t1_s + STATE_S
+        memory = [state.memory_bytes for state in self.states if memory_s[0] <= state.t_s <= memory_s[1]]
+        power_w = _mean_power(beside, t0_s, t1_s)
         reasons = [state.reasons for state in states if state.reasons is not None]
         own, foreign, foreign_pids, attribution = self._shares(t0_s, t1_s, busy, own_pids, started_s)
         told = [(record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
@@ -165,7 +419,7 @@ class DeviceTimeline:
             utilization=None if busy is None or (self.polled and busy == 0.0) else min(1.0, busy),
             covered_fraction=min(1.0, covered_s / (t1_s - t0_s)),
             memory_total_bytes=self.memory_bytes,
-            peak_memory_bytes=self._peak_memory_bytes(t0_s if started_s is None else started_s, t1_s + STATE_S),
+            peak_memory_bytes=max((used for used in memory if used is not None), default=None),
             power_w=power_w,
             energy_j=None if power_w is None else power_w * (t1_s - t0_s),
             sm_activity=_weighted_mean((record.sm, overlap_s) for record, overlap_s in told),
@@ -180,26 +434,20 @@ class DeviceTimeline:
             t0_s=t0_s,
             t1_s=t1_s,
             windows=tuple(windows),
-            polled=self.polled,
-            energy_counted=counted,
             sm_clock_mhz=_mean(state.sm_clock_mhz for state in states),
             temperature_start_c=_nearest(beside, t0_s),
             temperature_end_c=_nearest(beside, t1_s),
-            clock_reasons=_share_by_reason(reasons),
+            clock_reasons={reason: n / len(reasons) for reason, n in Counter(chain.from_iterable(reasons)).items()},
             foreign_pids=foreign_pids,
             attribution=attribution,
             absent=dict(self.absent),
         )
 
-    def _peak_memory_bytes(self, t0_s: float, t1_s: float) -> int | None:
-        memory = (state.memory_bytes for state in self.states if t0_s <= state.t_s <= t1_s)
-        return max((used for used in memory if used is not None), default=None)
-
     def _shares(
         self, t0_s: float, t1_s: float, busy: float | None, own_pids: frozenset[int], started_s: float | None
-    ) -> tuple[float | None, float | None, tuple[int, ...], Attribution]:
+    ) -> tuple[float | None, float | None, tuple[int, ...], KernelAttribution]:
         """Return own share, foreign share, foreign processes, and the method that told them apart."""
-        unknown = (None, None, (), Attribution.UNKNOWN)
+        unknown = (None, None, (), KernelAttribution.UNKNOWN)
         # What began before the trial is also about whoever was there then, such as the trial before it.
         known = [record for record in self.shares if started_s is None or record.t0_s >= started_s]
         told = [(record, overlap_s) for record in known if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
@@ -214,17 +462,16 @@ class DeviceTimeline:
             return unknown  # kernels ran, and the driver does not show whose: a container
         seen_pids = self._holders_until(math.inf) | by_pid.keys()
         if not by_pid or not own_pids.isdisjoint(seen_pids):
-            own, attribution = own_pids, Attribution.BY_PROCESS
-        elif started_s is not None and self._looked_before(started_s):
-            own, attribution = frozenset(seen_pids - self._holders_until(started_s)), Attribution.BY_ARRIVAL
+            own, attribution = own_pids, KernelAttribution.BY_PROCESS
+        elif started_s is not None and any(
+            state.holders is not None and state.t_s <= started_s for state in self.states
+        ):
+            own, attribution = frozenset(seen_pids - self._holders_until(started_s)), KernelAttribution.BY_ARRIVAL
         else:
             return unknown
         foreign = {pid: share for pid, share in by_pid.items() if pid not in own and share > 0.0}
         own_share = math.fsum(share for pid, share in by_pid.items() if pid in own)
         return own_share, math.fsum(foreign.values()), tuple(sorted(foreign)), attribution
-
-    def _looked_before(self, t_s: float) -> bool:
-        return any(state.holders is not None and state.t_s <= t_s for state in self.states)
 
     def _holders_until(self, t_s: float) -> set[int]:
         return {pid for state in self.states if state.t_s <= t_s for pid, _, _ in state.holders or ()}
@@ -236,8 +483,8 @@ def _inside(windows: Sequence[BusyWindow], t0_s: float, t1_s: float) -> list[Bus
     return [window for window in windows[first:last] if window[0] - window[1] >= t0_s]
 
 
-def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> tuple[float | None, bool]:
-    """Return the mean power of a stretch, from readings around it, and True if the device counted its energy.
+def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> float | None:
+    """Return the mean power of a stretch, from readings around it: of the energy, where the device counts it.
 
     None where the readings are about less than half of it: its last second may not have been read yet.
     """
@@ -248,21 +495,17 @@ def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> tuple[f
         ends_s = np.clip([t0_s, t1_s], energy[0][0], energy[-1][0])
         if ends_s[1] - ends_s[0] > 0.5 * (t1_s - t0_s):
             start_j, end_j = np.interp(ends_s, [t_s for t_s, _ in energy], [joule for _, joule in energy])
-            return float((end_j - start_j) / (ends_s[1] - ends_s[0])), True
+            return float((end_j - start_j) / (ends_s[1] - ends_s[0]))
     if not power or min(t1_s, power[-1][0]) - max(t0_s, power[0][0]) <= 0.5 * (t1_s - t0_s):
-        return None, False
+        return None
     inside = [watt for t_s, watt in power if t0_s <= t_s <= t1_s]
-    return _mean(inside or (watt for _, watt in power)), False
+    return _mean(inside or (watt for _, watt in power))
 
 
 def _nearest(states: Iterable[GpuState], t_s: float) -> int | None:
     known = [state for state in states if state.temperature_c is not None and abs(state.t_s - t_s) <= _BESIDE_S]
     nearest = min(known, key=lambda state: abs(state.t_s - t_s), default=None)
     return None if nearest is None else nearest.temperature_c
-
-
-def _share_by_reason(reasons: Sequence[tuple[str, ...]]) -> dict[str, float]:
-    return {reason: count / len(reasons) for reason, count in Counter(chain.from_iterable(reasons)).items()}
 
 
 def _overlap_s(record: ProcessShares | UnitActivity, t0_s: float, t1_s: float) -> float:

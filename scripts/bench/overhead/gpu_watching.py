@@ -23,11 +23,10 @@ from autotune.measure.gpu.driver import GpuFacts, gpus
 from autotune.measure.statistics import moderated_interval
 from autotune.records import Stop, TraineeEvent, TrialPlan
 from autotune.search.problem import open_problem
-from autotune.trial.folder import TrialFolder
-from autotune.trial.gpu_collector import GpuCollector
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner, Runner
-from autotune.trial.plan import plan_trial
+from autotune.trial.execution import plan_trial
+from autotune.trial.folders import TrialFolder
+from autotune.trial.instruments import GpuCollector
+from autotune.trial.launch import Guard, ProcessRunner, Runner
 from autotune.trial.warm import ZygoteRunner
 from scripts.bench.results import Commands, markdown_table
 

@@ -20,9 +20,8 @@ from typing import Any
 from autotune.clock import Clock, SystemClock
 from autotune.errors import TrialError
 from autotune.records import TraineeEvent, TrialPlan
-from autotune.trial.folder import TrialFolder
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner
+from autotune.trial.folders import TrialFolder
+from autotune.trial.launch import Guard, ProcessRunner
 from scripts.bench.results import Commands, markdown_table
 
 _TRAINERS = Path(__file__).with_name("observed_trainers.py")  # a script, not for importing

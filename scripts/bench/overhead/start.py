@@ -19,10 +19,9 @@ from autotune.clock import Clock, SystemClock
 from autotune.errors import CommandError, TrialError
 from autotune.records import Stop, TraineeEvent, TrialPlan
 from autotune.search.problem import Problem, open_problem
-from autotune.trial.folder import TrialFolder
-from autotune.trial.guard import Guard
-from autotune.trial.launch import ProcessRunner, Runner
-from autotune.trial.plan import plan_trial
+from autotune.trial.execution import plan_trial
+from autotune.trial.folders import TrialFolder
+from autotune.trial.launch import Guard, ProcessRunner, Runner
 from autotune.trial.python_command import python_command
 from autotune.trial.warm import ZygoteRunner
 from scripts.bench.results import Commands

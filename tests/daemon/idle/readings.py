@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from autotune.daemon.idleness import GpuReading, MachineReading
-from autotune.measure.gpu.occupancy import Occupant
+from autotune.measure.gpu.driver import Occupant
 
 UUID = "GPU-00000000-0000-4000-8000-000000000000"
 OTHER = "GPU-00000001-0000-4000-8000-000000000000"

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.daemon.idleness import Arrivals
-from autotune.measure.gpu.occupancy import Occupant
+from autotune.measure.gpu.driver import Occupant
 from tests.daemon.idle.readings import STRANGER, Readings
 
 OWN = {"has_own": True, "utilization": 0.9}

@@ -7,8 +7,9 @@ import sys
 import pytest
 
 from autotune.daemon.machine_watch import GpuAttribution
-from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen, Occupant
-from autotune.measure.processes import ProcessTree
+from autotune.measure.gpu.driver import Occupant
+from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen
+from autotune.measure.host import ProcessTree
 from tests.daemon.idle.readings import UUID
 
 NOWHERE = 2**22 + 7

@@ -10,8 +10,7 @@ import pytest
 from autotune.clock import SystemClock, VirtualClock
 from autotune.daemon.machine_watch import MachineWatch
 from autotune.measure.gpu.occupancy import GpusSeen, OccupancyWatch
-from autotune.measure.host import BusyCpu
-from autotune.measure.processes import ProcessTree
+from autotune.measure.host import BusyCpu, ProcessTree
 from tests.until import until
 
 # It is forked twice, so that init has it, and says its id when it begins.
