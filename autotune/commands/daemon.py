@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from importlib import import_module
-from ipaddress import ip_address
 from pathlib import Path
 from types import ModuleType
 
@@ -36,13 +35,7 @@ command = OrderedGroup(
 @click.option("--web", is_flag=True, help="Serve a page that shows what goes on, and metrics, on this machine alone.")
 @click.option("--web-port", type=click.IntRange(0, 65535), default=8577, show_default=True, help="0: a free one.")
 @click.option("--web-actions", is_flag=True, help="Let the page pause, resume and remove entries of the queue.")
-@click.option("--web-address", default="127.0.0.1", show_default=True, help="IP address of this machine to serve at.")
-@click.option(
-    "--web-exposed",
-    is_flag=True,
-    help="Serve at an address that other machines reach, without encryption: whoever reads along can sign in too.",
-)
-def run(web: bool, web_port: int, web_actions: bool, web_address: str, web_exposed: bool) -> int:
+def run(web: bool, web_port: int, web_actions: bool) -> int:
     """Runs the daemon until ^C: it makes the searches of the queue while the machine is idle, and watches trainings.
 
     Ending it changes nothing that trains. A search that runs ends by itself after its running trial, and goes on with
@@ -50,7 +43,6 @@ def run(web: bool, web_port: int, web_actions: bool, web_address: str, web_expos
     """
     if web_actions and not web:
         raise click.UsageError("--web-actions is for the page, which --web serves.")
-    _check_address(web_address, web_port, is_exposed=web_exposed)
     with signals_held():
         from autotune.config.daemon_settings import load_daemon_settings
         from autotune.daemon.service import Service
@@ -63,26 +55,9 @@ def run(web: bool, web_port: int, web_actions: bool, web_address: str, web_expos
     home = open_home(os.environ)
     page = None
     if web:
-        server = web_module("server")
-        page = server.WebServer(home, server.WebOptions(address=web_address, port=web_port, actions=web_actions), clock)
+        page = web_module("server").WebServer(home, web_port, clock, has_actions=web_actions)
     Service(home, load_daemon_settings(os.environ), clock, note, page).run()
     return 0
-
-
-def _check_address(address: str, port: int, *, is_exposed: bool) -> None:
-    """Raise wrong usage unless the address is this machine's own, or is meant to be reached by others."""
-    try:
-        ip = ip_address(address)
-    except ValueError:
-        raise click.UsageError(f"--web-address {address}: an IP address is expected, such as 127.0.0.1.") from None
-    if ip.is_unspecified:
-        raise click.UsageError(f"--web-address {address}: one address is expected, which browsers then have to name.")
-    if not ip.is_loopback and not is_exposed:
-        raise click.UsageError(
-            f"--web-address {address} can be reached by other machines, and nothing is encrypted. From another machine "
-            f"the page is better opened through ssh: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, and the address that "
-            "`autotune daemon url` prints. If others shall reach it all the same: --web-exposed."
-        )
 
 
 def web_module(name: str) -> ModuleType:

@@ -13,7 +13,6 @@ from typing import Any
 from autotune.daemon.home import json_object
 from autotune.daemon.queue import Entry, Queue
 from autotune.daemon.searches import read_answer
-from autotune.daemon.web.step_series import step_series
 from autotune.errors import AutotuneError
 from autotune.files import read_beginning
 from autotune.records import CONFIRMED, NOT_COMPARED, Ending, Purpose
@@ -125,7 +124,6 @@ class StudyFollower:
         self.path = path
         self.progress = StudyProgress()
         self._files: list[tuple[str, LineTail]] = []
-        self._series: dict[str, dict[str, Any] | None] = {}
 
     def has_news(self) -> bool:
         """Read what is new; return whether anything is."""
@@ -138,20 +136,6 @@ class StudyFollower:
                 self.progress.add(search, event)
                 has_news = True
         return has_news
-
-    def minutes(self) -> list[dict[str, Any]]:
-        """Return the last minute of today's config and of the best point, as far as their trials are kept."""
-        progress, state = self.progress, StateFolder(self.path.parent.parent)
-        changes = progress.shown["best_changes"]
-        best = next((point for point, (text, _) in progress.points.items() if text == changes), "")
-        sides = [("today's config", progress.today), (changes, best)]
-        named = [(name, progress.trial_of[point]) for name, point in sides if point in progress.trial_of]
-        with suppress(ValueError):  # no name for a folder
-            for _, trial in named:
-                if trial not in self._series:
-                    self._series[trial] = step_series(state.trial(progress.shown["study"], trial).path)
-        known = [(name, series) for name, trial in named if (series := self._series.get(trial))]
-        return [{"name": name, **series} for name, series in known] if len(known) == 2 else []
 
 
 def events_of(tail: LineTail) -> Iterator[Event]:
@@ -189,7 +173,6 @@ class StudyProgress:
             incumbent over today's, with the search times from which it was the best.
         t_s: Search time up to the last event.
         points: By name of a point, its changes as text, and ln speed over today's of its trials.
-        trial_of: By name of a point, the folder of its latest trial that can be compared.
         today: Name of the point that is today's config.
         has_ended: Whether its latest search has; its answer has the verdict, which is empty where there is none.
     """
@@ -201,7 +184,6 @@ class StudyProgress:
         self.dots: list[Dot] = []
         self.endings: Counter[str] = Counter()
         self.points: dict[str, tuple[str, list[float]]] = {}
-        self.trial_of: dict[str, str] = {}
         self.today = ""
         self.verdict, self.has_ended = "", False
         self.recent: deque[dict[str, Any]] = deque(maxlen=12)
@@ -289,7 +271,6 @@ class StudyProgress:
         logarithms = self.points.setdefault(point, (changes, []))[1]
         if ratio:
             logarithms.append(math.log(ratio))
-            self.trial_of[point] = f"{self._search}-{row['number']:03d}"
         if purpose == Purpose.BASELINE:
             self.today = self.today or point
             if ratio and not self._has_unit:
@@ -361,7 +342,6 @@ def section_of(
         "dots": _thinned(progress.dots),
         "spread": round(spread, 4) if progress.dots else None,
         "points": _points(progress, spread),
-        "minutes": study.minutes() if study else [],
         "recent": list(reversed(progress.recent)),
         "remarks": list(progress.remarks),
     }

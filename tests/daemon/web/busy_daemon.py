@@ -15,8 +15,7 @@ from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import Entry, EntryState, Queue, SearchAnswerSummary
 from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
 from autotune.daemon.trainings import Trainings, WatchedTraining
-from autotune.daemon.web.gpus import Sample
-from autotune.daemon.web.state import PageState, View
+from autotune.daemon.web.state import PageState, Sample, View
 from autotune.events import (
     Event,
     IncumbentChanged,
