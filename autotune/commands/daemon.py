@@ -21,7 +21,7 @@ from autotune.daemon.control import ask
 from autotune.daemon.home import locate_home, open_home
 from autotune.daemon.unit import NAME, UnitChange, daemon_command, remove_unit, unit_path, unit_text, write_unit
 from autotune.errors import AutotuneError
-from autotune.trial.search_child import Answered, run_short
+from autotune.trial.children import Answered, run_short
 from autotune.trial.termination import signals_held
 
 _ASK_S = 5.0

@@ -15,7 +15,7 @@ from autotune.files import make_private_folder
 from autotune.measure.gpu.devices import cores_near, look_for_gpus, visible_devices
 from autotune.options import SearchRequest
 from autotune.search.neighbours import FOLDER_VARIABLE
-from autotune.trial.search_child import OWN_COMMAND, SearchChild
+from autotune.trial.children import OWN_COMMAND, SearchChild
 from autotune.trial.state_folder import StateFolder
 
 

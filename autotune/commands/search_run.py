@@ -23,7 +23,7 @@ from autotune.search.answer import answer_of_search
 from autotune.search.open import OpenSearch, Session, open_search
 from autotune.search.problem import Problem
 from autotune.study.record import StudyRecord
-from autotune.trial.search_child import Lifeline
+from autotune.trial.children import Lifeline
 from autotune.trial.termination import interrupted_by
 
 

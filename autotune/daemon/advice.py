@@ -18,7 +18,7 @@ from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold, Queue, co
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular, replace_durably
 from autotune.records import Scalar
-from autotune.trial.search_child import OWN_COMMAND, SearchChild
+from autotune.trial.children import OWN_COMMAND, SearchChild
 
 FORMAT = 1
 """Format version of an advice on disk."""

@@ -25,8 +25,8 @@ from autotune.daemon.queue import (
 from autotune.errors import AutotuneError
 from autotune.files import create_private, read_beginning
 from autotune.records import CONFIRMED
+from autotune.trial.children import OWN_COMMAND, SearchChild
 from autotune.trial.process_identity import is_gone, is_here
-from autotune.trial.search_child import OWN_COMMAND, SearchChild
 
 _HEARTBEAT_S = 10.0
 

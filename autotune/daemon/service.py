@@ -27,7 +27,7 @@ from autotune.daemon.trainings import MachineReader, Trainings
 from autotune.errors import AutotuneError
 from autotune.limits import expected
 from autotune.measure.host import is_in_container
-from autotune.trial.notifier import Notifier
+from autotune.trial.children import Notifier
 from autotune.trial.process_identity import users_of_config
 from autotune.trial.termination import signals_held
 
@@ -119,7 +119,6 @@ class Service:
     def _tick(self, look: MachineLook) -> None:
         """Do all that is due; what goes wrong with one thing is no reason to leave out the others."""
         self._manager.alive()
-        self._notifier.tick()
         self._guarded("machine", lambda: self._look_at_machine(look))
         self._guarded("search", lambda: self._look_after_search(look))
         self._guarded("start", lambda: self._start_next(look))
@@ -172,7 +171,7 @@ class Service:
         self._surroundings.forget(self._trainings.alive)
 
     def _pause_s(self, look: MachineLook) -> float:
-        if self._searches.is_leaving or not self._notifier.is_idle:
+        if self._searches.is_leaving:
             return _LEAVING_PAUSE_S
         if self._searches.running is not None:
             return min(0.25, look.due_in_s())

@@ -20,8 +20,8 @@ from autotune.errors import AutotuneError
 from autotune.frameworks import FRAMEWORKS
 from autotune.search.problem import Problem
 from autotune.study.identity import framework_versions
+from autotune.trial.children import run_short
 from autotune.trial.python_command import python_command
-from autotune.trial.search_child import run_short
 
 _LIMIT_S = 25.0
 _QUERIED = {row.module: row for row in FRAMEWORKS if row.gpu_build is not None}

@@ -32,12 +32,12 @@ from autotune.study.record import StudyRecord
 from autotune.study.storage.address import StorageKind
 from autotune.study.storage.lock import sole_search
 from autotune.trial.checkpoint_backups import CheckpointBackups
+from autotune.trial.children import Lifeline
 from autotune.trial.folder import delete_left
 from autotune.trial.gpu_collector import gpu_collector
 from autotune.trial.guard import Guard, end_orphans
 from autotune.trial.instruments import Instruments, Simulator
 from autotune.trial.process_identity import is_gone, same_boot, this_process
-from autotune.trial.search_child import Lifeline
 from autotune.trial.warm import ZygoteRunner
 
 
