@@ -1,9 +1,9 @@
 """Children that are not trials: searches and workers, the user's command for events, and short commands.
 
-A search or worker is started, watched, and stopped with all that it left; it is in a session of its own. All trials are
-below its guard, which is in another one, see guard_process.py. It inherits the reading end of a *lifeline*, a pipe whose
-other end only the daemon holds: its end of file says that the daemon is gone, or that the search is to end after the
-running trial.
+A search or worker is started, watched, and stopped with all that it left; it is in a session of its own. All trials
+are below its guard, which is in another one, see guard_process.py. It inherits the reading end of a *lifeline*, a pipe
+whose other end only the daemon holds: its end of file says that the daemon is gone, or that the search is to end after
+the running trial.
 """
 
 import contextlib

@@ -88,7 +88,7 @@ import os, signal, sys
 from pathlib import Path
 from autotune.clock import SystemClock
 from autotune.trial.children import SearchChild
-code = "import os; os.read(int(os.environ['{children.VARIABLE}']), 1); open('read', 'w').close()"
+code = "import os; os.read(int(os.environ['{VARIABLE}']), 1); open('read', 'w').close()"
 child = SearchChild.start([sys.executable, "-c", code], cwd=Path.cwd(), env=dict(os.environ), log=Path("other"),
                           clock=SystemClock())
 os.kill(os.getpid(), signal.SIGKILL)
