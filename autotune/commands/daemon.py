@@ -17,9 +17,8 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.lazy_group import OrderedGroup
 from autotune.commands.output import say, say_aside
 from autotune.commands.parameters import json_option
-from autotune.daemon.control import ask
-from autotune.daemon.home import locate_home, open_home
-from autotune.daemon.unit import NAME, UnitChange, daemon_command, remove_unit, unit_path, unit_text, write_unit
+from autotune.daemon.home import ask, locate_home, open_home
+from autotune.daemon.systemd import NAME, UnitChange, daemon_command, remove_unit, unit_path, unit_text, write_unit
 from autotune.errors import AutotuneError
 from autotune.trial.children import Answered, run_short
 from autotune.trial.termination import signals_held

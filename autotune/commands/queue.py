@@ -25,8 +25,7 @@ from autotune.commands.parameters import (
     storage_option,
 )
 from autotune.config.secrets import secrets_of
-from autotune.daemon.control import ask
-from autotune.daemon.home import DaemonHome, open_home
+from autotune.daemon.home import DaemonHome, ask, open_home
 from autotune.daemon.queue import (
     CHANGES,
     ApplyScope,

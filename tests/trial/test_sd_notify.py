@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.daemon.service import ServiceManager
+from autotune.daemon.systemd import ServiceManager
 
 
 class FakeManager:

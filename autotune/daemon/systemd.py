@@ -1,10 +1,14 @@
-"""File of the systemd unit: written and taken away, never one that somebody else wrote or edited."""
+"""systemd: the file of the user unit, never one that somebody else wrote or edited, and messages to the manager."""
 
 import hashlib
+import logging
+import math
 import os
 import re
+import socket
 import stat
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from importlib.resources import files
@@ -16,9 +20,11 @@ from autotune.daemon.home import VARIABLE
 from autotune.environment import settings_folder
 from autotune.errors import AutotuneError
 from autotune.files import create_private, open_regular, replace_durably
+from autotune.measure.host import is_in_container
 from autotune.trial.state_folder import why_exposed, why_not_ours
 
 _MOST_BYTES = 1 << 20
+_log = logging.getLogger(__name__)
 NAME = "autotune.service"
 _DROP_IN = f"Keep changes in a file beside it (systemctl --user edit {NAME})"
 
@@ -225,3 +231,89 @@ def _escaped(character: str) -> str:
     if character.isprintable():
         return character
     return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+
+
+# The service manager of a running daemon, if it has one.
+
+
+def hosted_by(environ: Mapping[str, str], *, is_service: bool) -> str:
+    """Return how this process is hosted, in words."""
+    if is_service:
+        how = "a systemd user unit: started again when it fails; ends with your last session unless you linger"
+    elif environ.get("TMUX") or environ.get("STY"):
+        how = f"a {'tmux' if environ.get('TMUX') else 'screen'} session: runs until that, or the machine, ends"
+    elif sys.stderr is not None and sys.stderr.isatty():
+        how = "a terminal: ends with it, or with ^C"
+    else:
+        how = "a process in the background: nothing starts it again"
+    return f"{how}; in a container" if is_in_container() else how
+
+
+class ServiceManager:
+    """Service manager of this process, if it has one; none of the methods raises. See sd_notify(3).
+
+    Args:
+        environ: The environment. The manager's variables are taken out of it, so that no child is taken for this
+            process.
+
+    Attributes:
+        watchdog_s: Time within which it wants to hear of this process; None without a watchdog.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str], clock: Clock) -> None:
+        self._clock = clock
+        self._alive_s = -math.inf
+        self._address = _address(environ.pop("NOTIFY_SOCKET", ""))
+        for_pid, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
+        is_ours = self._address is not None and for_pid in ("", str(os.getpid()))
+        is_number = microseconds.isascii() and microseconds.isdigit() and len(microseconds) < 19
+        self.watchdog_s = (int(microseconds) / 1e6 or None) if is_ours and is_number else None
+
+    @property
+    def is_there(self) -> bool:
+        """True if a service manager started this process."""
+        return self._address is not None
+
+    def ready(self, status: str) -> None:
+        """Say that the service is up, and what it does, which ``systemctl status`` shows."""
+        self._send(f"READY=1\nSTATUS={_one_line(status)}")
+
+    def status(self, status: str) -> None:
+        """Say what the service does now."""
+        self._send(f"STATUS={_one_line(status)}")
+
+    def stopping(self) -> None:
+        """Say that the service is about to end."""
+        self._send("STOPPING=1")
+
+    def alive(self) -> None:
+        """Say that the service is alive if half of the watchdog's time has gone by; to be called in its loop."""
+        now_s = self._clock.now_s()
+        if self.watchdog_s and now_s - self._alive_s >= self.watchdog_s / 2 and self._send("WATCHDOG=1"):
+            self._alive_s = now_s
+
+    def _send(self, message: str) -> bool:
+        if self._address is None:
+            return False
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+                sending.settimeout(0.2)  # a manager that reads no messages must not hold up the loop for longer
+                sending.sendto(message.encode("utf-8", "replace"), self._address)
+        except OSError as error:
+            _log.debug("the service manager does not listen: %s", error)
+            return False
+        return True
+
+
+def _address(name: str) -> bytes | None:
+    """Return the address of a socket: a path, or a name in the abstract namespace, which begins with ``@``."""
+    raw = os.fsencode(name)
+    if raw[:1] not in (b"/", b"@") or not 1 < len(raw) <= 107:  # unix(7)
+        if name:
+            _log.warning("NOTIFY_SOCKET is %r, which is no Unix socket; the service manager is told nothing", name)
+        return None
+    return b"\0" + raw[1:] if raw[:1] == b"@" else raw
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)[:500]

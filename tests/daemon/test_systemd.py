@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.daemon.unit import NAME, daemon_command, remove_unit, unit_path, unit_text, write_unit
+from autotune.daemon.systemd import NAME, daemon_command, remove_unit, unit_path, unit_text, write_unit
 from autotune.errors import AutotuneError
 
 COMMAND = daemon_command("/usr/bin/python3")
