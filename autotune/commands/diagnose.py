@@ -57,7 +57,7 @@ def _condition(text: str) -> "FailOn":
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Keep everything in this folder: a summary on top, verdict and checks, the machine, pictures, and profiles of "
+    help="Keep everything in this folder: a summary on top, verdict and checks, the machine, a report, and profiles of "
     "the pipeline and the step, which take a third of the budget.",
 )
 @click.option("--allow-busy-gpu", is_flag=True, help="Make trials although somebody else is on the GPU.")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
 from autotune.commands.output import say_aside, say_object
-from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in, report_text
+from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in
 from autotune.config.command_line import typed_tokens
 from autotune.diagnose.config_checks import effective_batch
 from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
@@ -24,6 +24,7 @@ from autotune.measure.host import machine_facts
 from autotune.records import Gpu
 from autotune.report.console import file_console, text_console
 from autotune.report.diagnosis import diagnosis_document, print_diagnosis, print_gpus
+from autotune.report.html.page import report_text
 from autotune.report.json_answer import FORMAT
 from autotune.report.live import SearchDisplay
 from autotune.report.profile_tables import print_pipeline_profile, print_step_profile
@@ -237,9 +238,9 @@ def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
 
 
 SUMMARY, REPORT, MACHINE = "summary.txt", "report.html", "machine.json"
-PIPELINE, PICTURES = "profile-pipeline.json", "pictures.svg"
+PIPELINE = "profile-pipeline.json"
 
-_FILES = (SUMMARY, REPORT, DIAGNOSIS, MACHINE, STEP, PIPELINE, PICTURES)
+_FILES = (SUMMARY, REPORT, DIAGNOSIS, MACHINE, STEP, PIPELINE)
 _Profile = TypeVar("_Profile", StepProfile, PipelineProfile)
 
 
@@ -315,13 +316,11 @@ def keep(
         STEP: _json({"format": FORMAT, **asdict(profiles.step)}) if profiles.step else None,
         PIPELINE: _json({"format": FORMAT, **asdict(profiles.pipeline)}) if profiles.pipeline else None,
     }
-    contents[PICTURES], why_no_pictures = _pictures(diagnosis, profiles)
     contents[REPORT], why_no_report = _report(problem, document, profiles, clock)
     written = [name for name in _FILES if contents.get(name)]
     missing = {
         "profile of the pipeline": profiles.why_no_pipeline,
         "profile of the step": profiles.why_no_step,
-        "pictures": why_no_pictures,
         "report": why_no_report,
     }
     contents[SUMMARY] = _summary(diagnosis, profiles, written, missing)
@@ -344,17 +343,6 @@ def _made(make: Callable[[], _Profile], clock: Clock, ends_s: float) -> tuple[_P
         return None, error.message
 
 
-def _pictures(diagnosis: Diagnosis, profiles: Profiles) -> tuple[str | None, str]:
-    try:
-        from autotune.report.html.pictures import diagnosis_pictures
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        return None, "they need matplotlib: pip install '.[pictures]' in the clone of this repository"
-    drawn = diagnosis_pictures(diagnosis.recommendations, profiles.step, profiles.pipeline)
-    return drawn, "" if drawn else "nothing was measured that could be drawn"
-
-
 def _report(
     problem: Problem | None, document: Mapping[str, Any], profiles: Profiles, clock: Clock
 ) -> tuple[str | None, str]:
@@ -363,7 +351,7 @@ def _report(
         return None, "it is about a config, and none was named"
     step = asdict(profiles.step) if profiles.step else None
     try:
-        return report_text([contents_of(problem, clock, found_in(document, step))], clock), ""
+        return report_text(contents_of(problem, clock, found_in(document, step)), clock.utc()), ""
     except AutotuneError as error:
         return None, error.message
 

@@ -129,7 +129,6 @@ def command(call: Invocation, /, **options: Any) -> int:
 
 def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watchdog: Watchdog, clock: Clock) -> int:
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
-        from autotune.commands.report_page import require_report
         from autotune.commands.search_plan import show_dry_run
         from autotune.commands.search_run import ask_to_apply, is_question, search_with_display
         from autotune.report.console import text_console
@@ -141,6 +140,8 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
         show_dry_run(text_console(), problem, request, clock)
         return 0
     if request.report is not None:
+        from autotune.report.html.page import require_report
+
         require_report(request.report)
     with _page(problem, request, watchdog, clock, started_s=call.started_s):
         try:
@@ -195,14 +196,15 @@ def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, cloc
     if request.report is None:
         return
     from autotune.commands.output import say_aside
-    from autotune.commands.report_page import contents_of, report_text, write_report
+    from autotune.commands.report_page import contents_of
+    from autotune.report.html.page import report_text, write_report
 
     watchdog.stand_down()
     try:
         contents = contents_of(problem, clock)
     except StudyError:  # nothing was tried at all, which the command says itself
         return
-    text = report_text([contents], clock, request.report)
+    text = report_text(contents, clock.utc(), request.report)
     say_aside(f"Report: {write_report(request.report, text)}")
 
 
