@@ -14,9 +14,8 @@ import click
 
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.commands.lazy_group import OrderedGroup
 from autotune.commands.output import say, say_aside
-from autotune.commands.parameters import json_option
+from autotune.commands.parameters import OrderedGroup, json_option
 from autotune.daemon.home import ask, locate_home, open_home
 from autotune.daemon.systemd import NAME, UnitChange, daemon_command, remove_unit, unit_path, unit_text, write_unit
 from autotune.errors import AutotuneError

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.clock import Clock
-from autotune.commands.invocation import Invocation
+from autotune.commands.invocation import Invocation, Watchdog, where_it_is
 from autotune.commands.parameters import (
     DURATION,
     Parsed,
@@ -15,7 +15,6 @@ from autotune.commands.parameters import (
     state_dir_option,
     storage_option,
 )
-from autotune.commands.watchdog import Watchdog, where_it_is
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ import click
 
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.commands.lazy_group import OrderedGroup
 from autotune.commands.output import say_aside, say_object
 from autotune.commands.parameters import (
+    OrderedGroup,
     config_option,
     json_option,
     state_dir_option,

@@ -13,11 +13,11 @@ import click
 
 from autotune.clock import SystemClock, format_duration
 from autotune.commands.invocation import Invocation
-from autotune.commands.lazy_group import OrderedGroup
 from autotune.commands.output import say, say_aside
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
+    OrderedGroup,
     config_option,
     json_option,
     seed_option,

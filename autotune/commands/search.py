@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.clock import Clock
-from autotune.commands.invocation import Invocation
+from autotune.commands.invocation import Invocation, Watchdog
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
@@ -23,7 +23,6 @@ from autotune.commands.parameters import (
     warm_start_option,
 )
 from autotune.commands.search_answer import SearchAnswer
-from autotune.commands.watchdog import Watchdog
 from autotune.errors import AutotuneError, StudyError
 from autotune.options import SearchRequest
 from autotune.trial.termination import end_by_force_with, signals_held

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune.clock import format_duration
-from autotune.commands.invocation import Invocation
+from autotune.commands.invocation import Invocation, where_it_is
 from autotune.commands.output import kept_trials, say_aside, say_object
-from autotune.commands.watchdog import where_it_is
 from autotune.errors import AutotuneError, TrialError, how_it_ended
 from autotune.records import SearchResult
 from autotune.report.json_answer import answer_document
