@@ -23,11 +23,16 @@ from autotune.measure.gpu.devices import look_for_gpus
 from autotune.measure.host import machine_facts
 from autotune.records import Gpu
 from autotune.report.console import file_console, text_console
-from autotune.report.diagnosis import diagnosis_document, print_diagnosis, print_gpus
+from autotune.report.diagnosis import (
+    diagnosis_document,
+    print_diagnosis,
+    print_gpus,
+    print_pipeline_profile,
+    print_step_profile,
+)
 from autotune.report.html.page import report_text
 from autotune.report.json_answer import FORMAT
 from autotune.report.live import SearchDisplay
-from autotune.report.profile_tables import print_pipeline_profile, print_step_profile
 from autotune.search.answer import changes_from_now
 from autotune.search.problem import Problem, open_problem
 from autotune.space.knob import Label

@@ -48,7 +48,7 @@ def pipeline(
         from autotune.diagnose.pipeline_profile import profile_grid, profile_pipeline
         from autotune.diagnose.profile_trials import open_trials
         from autotune.report.console import text_console
-        from autotune.report.profile_tables import print_grid, print_pipeline_profile
+        from autotune.report.diagnosis import print_grid, print_pipeline_profile
 
     problem = _opened(config, state_dir, trainer)
     with open_trials(problem, SystemClock()) as trials:
@@ -81,7 +81,7 @@ def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[
     with signals_held():
         from autotune.diagnose.step_profile import profile_trainer_step
         from autotune.report.console import text_console
-        from autotune.report.profile_tables import print_step_profile
+        from autotune.report.diagnosis import print_step_profile
 
     profile, remarks = profile_trainer_step(_opened(config, state_dir, trainer), SystemClock())
     _say_remarks(remarks)

@@ -22,10 +22,9 @@ from autotune.files import make_private_folder
 from autotune.measure.gpu.devices import cores_near, look_for_gpus, visible_devices
 from autotune.options import SearchRequest
 from autotune.records import ChangeSet, SearchResult
-from autotune.report.answer import Failure, is_in_code, print_failures, print_next_step
+from autotune.report.answer import Failure, is_in_code, print_failures, print_next_step, why_it_may_learn_more_slowly
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
-from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.search.answer import answer_of_search
 from autotune.search.neighbours import FOLDER_VARIABLE
 from autotune.search.open import OpenSearch, Session, open_search

@@ -22,9 +22,15 @@ from autotune.records import (
     TrialRecord,
     Verdict,
 )
-from autotune.report.answer import NOT_MEASURED, answer_notes, headline, metrics_rows, validation_notes
+from autotune.report.answer import (
+    NOT_MEASURED,
+    answer_notes,
+    headline,
+    metrics_rows,
+    validation_notes,
+    why_it_may_learn_more_slowly,
+)
 from autotune.report.plain_text import changes_text, plain, value_text
-from autotune.report.race_notes import why_it_may_learn_more_slowly
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from autotune.clock import format_duration
 from autotune.errors import ConfigError
 from autotune.files import read_beginning, replace_durably
 from autotune.metrics import METRICS
-from autotune.report import answer, race_notes
+from autotune.report import answer
 from autotune.report.html.contents import StudyContents, quantile
 from autotune.report.plain_text import plain, safe_text, value_text
 
@@ -61,7 +61,7 @@ def _page(template: str, written: str, **shown: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(_FILTERS)
-    environment.globals.update(answer=answer, notes=race_notes, pictures=_pictures())
+    environment.globals.update(answer=answer, pictures=_pictures())
     return environment.get_template(template).render(version=__version__, written=written, **shown) + "\n"
 
 
