@@ -18,7 +18,7 @@ from autotune.errors import AutotuneError
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
-    from autotune.daemon.training_folder import TrainingHeader
+    from autotune.daemon.trainings import TrainingHeader
 
 
 @click.command(name="run")
@@ -97,7 +97,7 @@ def _watched(
     """
     with signals_held():
         from autotune.daemon.home import open_home
-        from autotune.daemon.training_folder import TRIAL_VARIABLE, make_training, watched_environment
+        from autotune.daemon.trainings import TRIAL_VARIABLE, make_training, watched_environment
         from autotune.trial.python_command import python_command
 
     if environ.get(TRIAL_VARIABLE):  # a trial watches itself
@@ -118,7 +118,8 @@ def _header(argv: Sequence[str], config: Path | None, typed: Sequence[str] | Non
     """Describe a training, and what its study says of its speed; where that cannot be read, it trains all the same."""
     with signals_held():
         from autotune.config.secrets import masked
-        from autotune.daemon.training_folder import TrainingHeader, code_state, confirmed_speed
+        from autotune.daemon.drift import confirmed_speed
+        from autotune.daemon.trainings import TrainingHeader, code_state
         from autotune.measure.gpu.devices import look_for_gpus
         from autotune.measure.host import machine_facts
         from autotune.search.answer import Study

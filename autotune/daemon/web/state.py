@@ -28,7 +28,7 @@ from autotune.clock import Clock
 from autotune.daemon.advice import Advice, Advices
 from autotune.daemon.home import DaemonHome, json_object
 from autotune.daemon.queue import Entry, Queue
-from autotune.daemon.training_folder import EVENTS, is_training
+from autotune.daemon.trainings import EVENTS, is_training
 from autotune.daemon.web.search_section import Event, SearchFollower, clean, event_file_of, events_of, number
 from autotune.errors import AutotuneError
 from autotune.files import read_tail

@@ -10,11 +10,10 @@ from typing import Any
 
 from autotune.clock import VirtualClock
 from autotune.daemon.advice import Advices
-from autotune.daemon.drift import MachineState
+from autotune.daemon.drift import ConfirmedSpeed, MachineState
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import Entry, EntryState, Queue, SearchAnswerSummary
-from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
-from autotune.daemon.trainings import Trainings, WatchedTraining
+from autotune.daemon.trainings import TrainingHeader, Trainings, WatchedTraining
 from autotune.daemon.web.state import PageState, Sample, View
 from autotune.events import (
     Event,
