@@ -16,7 +16,7 @@ from autotune.files import read_beginning
 from autotune.measure.score import disturbed_pairs
 from autotune.measure.window import steady_window
 from autotune.records import Purpose, TrialRecord
-from autotune.report.html.contents import Advice, ConfirmingPair, Diagnosed, StepPart, StudyContents
+from autotune.report.html.contents import AdviceRow, ConfirmingPair, DiagnosisSummary, StepPart, StudyContents
 from autotune.report.plain_text import change_text
 from autotune.search.answer import Study
 from autotune.search.problem import Problem
@@ -35,7 +35,7 @@ DIAGNOSIS, STEP = "diagnosis.json", "profile-step.json"
 """Files in a diagnosis' folder that a report reads."""
 
 
-def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = None) -> StudyContents:
+def contents_of(problem: Problem, clock: Clock, diagnosed: DiagnosisSummary | None = None) -> StudyContents:
     """Return the contents of the report of a config's study.
 
     Args:
@@ -73,7 +73,7 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
             "same training": typed.command("search", "--same-training", "--budget", "30m"),
         },
         conditions=tuple(_conditions(problem, made)),
-        diagnosed=diagnosed or Diagnosed(),
+        diagnosed=diagnosed or DiagnosisSummary(),
         machines=hosts_of(trials),
         remedies={ending.value: explanation.remedy for ending, explanation in EXPLANATIONS.items()},
     )
@@ -95,7 +95,7 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: Diagnosed | None = No
     )
 
 
-def read_diagnosis(path: Path) -> Diagnosed:
+def read_diagnosis(path: Path) -> DiagnosisSummary:
     """Return what a diagnosis found, from its object in a file, or its folder.
 
     Raises:
@@ -117,7 +117,7 @@ def read_diagnosis(path: Path) -> Diagnosed:
         ) from error
 
 
-def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> Diagnosed:
+def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> DiagnosisSummary:
     """Return what a report shows of a diagnosis.
 
     Args:
@@ -129,7 +129,7 @@ def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> Dia
     """
     issues = [issue for check in document["checks"] for issue in check["issues"]]
     issues.sort(key=lambda one: rank_of(one["severity"], one["bound"]["low"] if one["bound"] else 0.0))
-    return Diagnosed(
+    return DiagnosisSummary(
         verdict=str(document["verdict"]["sentence"]),
         issues=[(str(one["severity"]), " ".join(filter(None, (one["sentence"], one["place"])))) for one in issues],
         advice=tuple(_advice(one) for one in document["recommendations"]),
@@ -137,11 +137,11 @@ def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> Dia
     )
 
 
-def _advice(document: Mapping[str, Any]) -> Advice:
+def _advice(document: Mapping[str, Any]) -> AdviceRow:
     gain, words = document["gain"], ""
     if gain is not None:
         words = f"{gain['ratio']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f}), {document['evidence']}"
-    return Advice(sentence=change_text(document["values"], str(document["sentence"])), gain=words)
+    return AdviceRow(sentence=change_text(document["values"], str(document["sentence"])), gain=words)
 
 
 def _step_part(phase: Mapping[str, Any]) -> StepPart:

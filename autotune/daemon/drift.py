@@ -23,7 +23,7 @@ class Turn(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class PaceChange:
     """Finding about a training's pace.
 
     Attributes:
@@ -68,7 +68,7 @@ class TrainingWatch:
         """Add a reading of the machine."""
         self._history.add(t_s, machine_state)
 
-    def add(self, window: PaceWindow) -> list[Change]:
+    def add(self, window: PaceWindow) -> list[PaceChange]:
         """Add a window; return what it shows, nearly always nothing."""
         ln_pace = window.ln_pace
         if ln_pace is None or not self._is_chosen(window):
@@ -78,7 +78,7 @@ class TrainingWatch:
         slow, change = self._start.add(window), self._slowdown.add(window.t1_s, window.train_s, ln_pace)
         return [replace(one, cause=self._cause(one)) for one in (slow, change) if one is not None]
 
-    def _cause(self, change: Change) -> Cause | None:
+    def _cause(self, change: PaceChange) -> Cause | None:
         if change.turn is Turn.RECOVERED:
             return None
         # Nothing is known of the time when trials were made: what is unusual now has to speak for itself.
@@ -133,7 +133,7 @@ class StartCheck:
         self._since_s: float | None = None
         self._speeds: list[float] = []
 
-    def add(self, window: PaceWindow) -> Change | None:
+    def add(self, window: PaceWindow) -> PaceChange | None:
         """Add the next window; return the finding that it completes, nearly always None."""
         confirmed = self._confirmed
         if confirmed is None:
@@ -151,7 +151,7 @@ class StartCheck:
             return None
         return self._look(window.t1_s, confirmed)
 
-    def _look(self, t_s: float, confirmed: ConfirmedSpeed) -> Change | None:
+    def _look(self, t_s: float, confirmed: ConfirmedSpeed) -> PaceChange | None:
         since_s = t_s if self._since_s is None else self._since_s
         speed = median(self._speeds)
         ratio = speed / confirmed.samples_per_s
@@ -164,7 +164,7 @@ class StartCheck:
         if self._looks < 2:
             return None
         self._confirmed = None
-        return Change(turn=Turn.SLOW_START, t_s=t_s, since_s=since_s, speed_ratio=ratio, samples_per_s=speed)
+        return PaceChange(turn=Turn.SLOW_START, t_s=t_s, since_s=since_s, speed_ratio=ratio, samples_per_s=speed)
 
 
 class CauseKind(StrEnum):
@@ -395,7 +395,7 @@ class Slowdown:
         self._slower, self._faster = _Sum(), _Sum()
         self._slower_since_s = self._last_s  # what has changed since then may be the cause of what is seen later
 
-    def add(self, t_s: float, train_s: float, ln_pace: float) -> Change | None:
+    def add(self, t_s: float, train_s: float, ln_pace: float) -> PaceChange | None:
         """Add the next window.
 
         Args:
@@ -434,7 +434,9 @@ class Slowdown:
     def _threshold(self) -> float:
         return self.usual.threshold * self._backoff  # in minutes times ln pace
 
-    def _sum_up_slower(self, t_s: float, ln_pace: float, excess: float, weight: float, level: float) -> Change | None:
+    def _sum_up_slower(
+        self, t_s: float, ln_pace: float, excess: float, weight: float, level: float
+    ) -> PaceChange | None:
         self._slower.add((self._bounded(excess) - self.usual.slack) * weight, ln_pace)
         if self._slower.value <= 0.0:
             self._slower_since_s = t_s
@@ -449,7 +451,7 @@ class Slowdown:
         self._recent.clear()
         self._held.clear()
         self._backoff = min(self._backoff * 1.5, 4.0)  # each further alarm of one training needs so much more
-        return Change(turn=Turn.SLOWER, t_s=t_s, since_s=self._slower_since_s, speed_ratio=exp(-self._size))
+        return PaceChange(turn=Turn.SLOWER, t_s=t_s, since_s=self._slower_since_s, speed_ratio=exp(-self._size))
 
     def _bounded(self, excess: float) -> float:
         """Return what a window counts that is slower by that much."""
@@ -458,7 +460,7 @@ class Slowdown:
             return max(excess, -_MOST)
         return min(linear + max(0.0, excess - max(_FLAT, linear)), _MOST)
 
-    def _look_for_recovery(self, t_s: float, ln_pace: float, level: float) -> Change | None:
+    def _look_for_recovery(self, t_s: float, ln_pace: float, level: float) -> PaceChange | None:
         self._recent.append(ln_pace)
         if len(self._recent) < _BACK_WINDOWS:
             return None
@@ -469,7 +471,7 @@ class Slowdown:
         self.is_slow = False
         self.usual.set_limits()
         self._forget_sums(t_s)
-        return Change(turn=Turn.RECOVERED, t_s=t_s, since_s=t_s, speed_ratio=exp(-left))
+        return PaceChange(turn=Turn.RECOVERED, t_s=t_s, since_s=t_s, speed_ratio=exp(-left))
 
     def _forget_sums(self, t_s: float) -> None:
         self._slower.clear()

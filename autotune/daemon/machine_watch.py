@@ -10,7 +10,7 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.daemon.idleness import Arrivals, GpuReading, Idleness, IdlePolicy, IdleState, MachineReading
-from autotune.daemon.queue import Entry
+from autotune.daemon.queue import QueueEntry
 from autotune.measure.gpu.driver import THROTTLING, reasons_of
 from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen, OccupancyWatch
 from autotune.measure.host import (
@@ -261,7 +261,7 @@ class MachineLook:
         states = list(self._states.values()) or [_NOT_LOOKED]
         return next((state for state in states if state.idle_since_s is None), states[0]).reason
 
-    def why_not_idle(self, entry: Entry) -> str | None:
+    def why_not_idle(self, entry: QueueEntry) -> str | None:
         """Return why the machine is not idle for an entry; None if it is: the CPUs, and the GPUs that it uses."""
         return next((state.reason for state in self._states_of(entry) if not state.is_idle), None)
 
@@ -269,7 +269,7 @@ class MachineLook:
         """Return the time until the next reading; never below 0."""
         return max(0.0, self._due_s - self._clock.now_s())
 
-    def search_starts(self, entry: Entry) -> None:
+    def search_starts(self, entry: QueueEntry) -> None:
         """Watch for arrivals from now on: on its GPUs; on the CPUs too where it needs an idle machine."""
         policy = self._policy if entry.start.needs_idle else replace(self._policy, cpu_fraction=math.inf)
         self._arrivals, self._searched = Arrivals(policy, uuids=entry.gpus), (None, *entry.gpus)
@@ -285,7 +285,7 @@ class MachineLook:
         self._arrivals, self._searched, self._has_somebody_come = None, (), False
         self._due_s = -math.inf
 
-    def look(self, waiting: Collection[Entry], *, orphan_pid: int | None) -> str | None:
+    def look(self, waiting: Collection[QueueEntry], *, orphan_pid: int | None) -> str | None:
         """Take a reading if one is due.
 
         Args:
@@ -309,10 +309,10 @@ class MachineLook:
         self._due_s = self._clock.now_s() + min(self._look_again_s(waiting), self._policy.look_s)
         return None
 
-    def _look_again_s(self, waiting: Collection[Entry]) -> float:
+    def _look_again_s(self, waiting: Collection[QueueEntry]) -> float:
         return min((state.look_again_s for one in waiting for state in self._states_of(one)), default=math.inf)
 
-    def _states_of(self, entry: Entry) -> list[IdleState]:
+    def _states_of(self, entry: QueueEntry) -> list[IdleState]:
         absent = replace(_NOT_LOOKED, look_again_s=math.inf)
         return [
             self._states.get(key)

@@ -16,7 +16,7 @@ from autotune.daemon.advice import Advices, Adviser
 from autotune.daemon.home import Control, DaemonHome, sole_daemon
 from autotune.daemon.idleness import IdlePolicy
 from autotune.daemon.machine_watch import MachineLook
-from autotune.daemon.queue import Decision, Entry, Queue, decide
+from autotune.daemon.queue import Queue, QueueDecision, QueueEntry, decide
 from autotune.daemon.searches import Searches
 from autotune.daemon.systemd import ServiceManager, hosted_by
 from autotune.daemon.trainings import MachineReader, Trainings
@@ -67,8 +67,8 @@ class Service:
         self._trainings = Trainings(home.trainings, clock)
         self._surroundings = MachineReader(clock)
         self._troubles = Troubles(say, clock)
-        self._entries: Sequence[Entry] = ()
-        self._turns = Decision(next=None, reasons={}, wants_idle=False)
+        self._entries: Sequence[QueueEntry] = ()
+        self._turns = QueueDecision(next=None, reasons={}, wants_idle=False)
         self._started_utc = clock.utc().isoformat(timespec="seconds")
         self._due_s = {"trainings": 0.0, "apply": 0.0}
 

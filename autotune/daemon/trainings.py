@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import msgspec
 
 from autotune.clock import Clock, format_duration
-from autotune.daemon.drift import Change, ConfirmedSpeed, MachineState, PaceWindow, TrainingWatch, Turn
+from autotune.daemon.drift import ConfirmedSpeed, MachineState, PaceChange, PaceWindow, TrainingWatch, Turn
 from autotune.daemon.home import json_object
 from autotune.daemon.machine_watch import MachineWatch
 from autotune.errors import AutotuneError
@@ -258,7 +258,7 @@ class WatchedTraining:
         facts = {"config": self.header.config, "confirmed_samples_per_s": speed}
         return self._say("started", "training_started", t_s, text, facts)
 
-    def _say_change(self, found: Change) -> list[TrainingEvent]:
+    def _say_change(self, found: PaceChange) -> list[TrainingEvent]:
         facts: dict[str, Any] = {"speed_ratio": found.speed_ratio}
         kind, text = found.turn.value, f"is back to {found.speed_ratio:.0%} of its own speed."
         confirmed = self.header.confirmed

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.daemon.home import json_object
-from autotune.daemon.queue import Entry, Queue
+from autotune.daemon.queue import Queue, QueueEntry
 from autotune.daemon.searches import read_answer
 from autotune.errors import AutotuneError
 from autotune.files import read_beginning
@@ -53,11 +53,11 @@ class SearchFollower:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._entry: Entry | None = None
+        self._entry: QueueEntry | None = None
         self._study: StudyFollower | None = None
         self._shown: dict[str, Any] | None = None
 
-    def section(self, entries: Sequence[Entry]) -> dict[str, Any] | None:
+    def section(self, entries: Sequence[QueueEntry]) -> dict[str, Any] | None:
         """Return the section; None if no search of the queue has begun yet."""
         running = [entry for entry in entries if entry.owner is not None]
         searched = [entry for entry in entries if entry.used_s > 0.0]
@@ -79,7 +79,7 @@ class SearchFollower:
             )
         return self._shown
 
-    def _turn_to(self, entry: Entry) -> None:
+    def _turn_to(self, entry: QueueEntry) -> None:
         """Follow an entry's latest search, and before it those of its study whose events lie beside its own."""
         if entry != self._entry:
             self._shown = None
@@ -89,13 +89,13 @@ class SearchFollower:
         if is_another or (path is not None and (self._study is None or path != self._study.path)):
             self._study, self._shown = StudyFollower(path) if path is not None else None, None
 
-    def _ended(self, entry: Entry) -> Path | None:
+    def _ended(self, entry: QueueEntry) -> Path | None:
         paths = (read_answer(self._queue.answer(entry)) or {}).get("paths")
         events = paths.get("events") if isinstance(paths, dict) else None
         return Path(events) if isinstance(events, str) and events.endswith(SUFFIX) else None
 
 
-def event_file_of(entry: Entry) -> Path | None:
+def event_file_of(entry: QueueEntry) -> Path | None:
     """Return the event file of the search of an entry that runs; None if none runs, or has written anything yet."""
     if entry.owner is None:
         return None

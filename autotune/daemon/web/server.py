@@ -47,7 +47,7 @@ from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import ALL_SCOPES, CHANGES, Queue, accepted
 from autotune.daemon.web.keys import COOKIE_S, Keys
 from autotune.daemon.web.search_section import StudyFollower, event_file_in, section_of
-from autotune.daemon.web.state import GpuPoller, Metrics, PageState, TrialEndings, View
+from autotune.daemon.web.state import GpuReader, Metrics, PageState, TrialEndings, View
 from autotune.errors import AutotuneError
 from autotune.measure.processes import descendants
 from autotune.trial.state_folder import StateFolder
@@ -80,7 +80,7 @@ class WebServer:
         self._status: Mapping[str, Any] | None = None
         self._on_action: Callable[[], None] = lambda: None
         self._queue, self._advices = Queue(home.queue, clock), Advices(home.advice)
-        self._gpus = GpuPoller(clock, lambda: descendants(os.getpid()))
+        self._gpus = GpuReader(clock, lambda: descendants(os.getpid()))
         self._endings = TrialEndings()
         page = self._page = PageState(home, clock)
         content = Content(

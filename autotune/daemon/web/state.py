@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from autotune.clock import Clock
 from autotune.daemon.advice import Advice, Advices
 from autotune.daemon.home import DaemonHome, json_object
-from autotune.daemon.queue import Entry, Queue
+from autotune.daemon.queue import Queue, QueueEntry
 from autotune.daemon.trainings import EVENTS, is_training
 from autotune.daemon.web.search_section import Event, SearchFollower, clean, event_file_of, events_of, number
 from autotune.errors import AutotuneError
@@ -67,7 +67,7 @@ class PageState:
         self._view: View | None = None
         self._hours: dict[str, RecentHour] = {}  # by UUID of a GPU, or id of a training
         self._queue = Queue(home.queue, clock)
-        self._entries: Sequence[Entry] = ()
+        self._entries: Sequence[QueueEntry] = ()
         self._advices = Advices(home.advice)
         self._trainings = home.trainings
         self._search = SearchFollower(self._queue)
@@ -140,7 +140,7 @@ class PageState:
         return {"trainings": shown, "left_out": len(trainings) - len(shown), "alarms": alarms}
 
 
-def _queue(entries: Sequence[Entry], reasons: Mapping[str, str]) -> Part:
+def _queue(entries: Sequence[QueueEntry], reasons: Mapping[str, str]) -> Part:
     """Return the section of the queue: the open entries in their order, then the closed ones, newest first."""
     opened = [entry for entry in entries if entry.state.is_open]
     closed = [entry for entry in reversed(entries) if not entry.state.is_open]
@@ -310,7 +310,7 @@ _READINGS: Mapping[str, Callable[[Device], Any]] = {
 }
 
 
-class GpuPoller:
+class GpuReader:
     """Poller of all GPUs of this machine.
 
     Args:
@@ -454,7 +454,7 @@ class TrialEndings:
         self.counts: Counter[str] = Counter()
         self._files: dict[Path, LineTail] | None = None
 
-    def look(self, entries: Sequence[Entry]) -> None:
+    def look(self, entries: Sequence[QueueEntry]) -> None:
         """Count what was written since the last look.
 
         Args:

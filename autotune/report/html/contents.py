@@ -34,7 +34,7 @@ from autotune.report.plain_text import changes_text, plain, value_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class Advice:
+class AdviceRow:
     """Recommendation of a diagnosis.
 
     Attributes:
@@ -62,7 +62,7 @@ class StepPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diagnosed:
+class DiagnosisSummary:
     """What a diagnosis found, as far as a report shows it.
 
     Attributes:
@@ -74,7 +74,7 @@ class Diagnosed:
 
     verdict: str = ""
     issues: Sequence[tuple[str, str]] = ()
-    advice: Sequence[Advice] | None = None
+    advice: Sequence[AdviceRow] | None = None
     step_parts: Sequence[StepPart] = ()
 
 
@@ -121,7 +121,7 @@ class StudyContents:
     diff: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     conditions: Sequence[tuple[str, str]] = ()
-    diagnosed: Diagnosed = Diagnosed()
+    diagnosed: DiagnosisSummary = DiagnosisSummary()
     machines: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 

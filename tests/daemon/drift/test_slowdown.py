@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from autotune.daemon.drift import Change, Slowdown, Turn
+from autotune.daemon.drift import PaceChange, Slowdown, Turn
 
 
-def _feed(test: Slowdown, paces: Iterable[float], *, start_s: float = 0.0) -> list[Change]:
+def _feed(test: Slowdown, paces: Iterable[float], *, start_s: float = 0.0) -> list[PaceChange]:
     """Feed windows of 10 s."""
     found = (test.add(start_s + 10.0 * number, 10.0, pace) for number, pace in enumerate(paces))
     return [change for change in found if change is not None]

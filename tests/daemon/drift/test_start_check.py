@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.daemon.drift import Change, ConfirmedSpeed, PaceWindow, StartCheck
+from autotune.daemon.drift import ConfirmedSpeed, PaceChange, PaceWindow, StartCheck
 
 _CONFIRMED = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
 
@@ -15,7 +15,7 @@ def _window(number: int, speed: float | None, *, epochs: int = 0, steps: int = 2
     return PaceWindow(process="1.0", steps=steps, samples=samples, epochs=epochs, **times)
 
 
-def _found(check: StartCheck, speeds: list[float | None], *, epoch_at: int = -1) -> list[Change]:
+def _found(check: StartCheck, speeds: list[float | None], *, epoch_at: int = -1) -> list[PaceChange]:
     found = [check.add(_window(n, speed, epochs=n == epoch_at)) for n, speed in enumerate(speeds)]
     return [one for one in found if one is not None]
 

@@ -28,9 +28,9 @@ from autotune.records import (
     Verdict,
 )
 from autotune.report.html.contents import (
-    Advice,
+    AdviceRow,
     ConfirmingPair,
-    Diagnosed,
+    DiagnosisSummary,
     StepPart,
     StudyContents,
     best_over_time,
@@ -122,8 +122,8 @@ def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyConte
         commands={verb: f"autotune {verb} --config config.yaml" for verb in ("search", "apply", "diagnose", "report")}
         | {"same training": "autotune search --config config.yaml --same-training"},
         conditions=[("machine", "box"), ("CPU", "AMD EPYC, 2 cores")],
-        diagnosed=Diagnosed(
-            advice=[Advice(sentence="Cache it.", gain="2.1x (1.7 to 2.5), measured")],
+        diagnosed=DiagnosisSummary(
+            advice=[AdviceRow(sentence="Cache it.", gain="2.1x (1.7 to 2.5), measured")],
             verdict="Input-bound: the step waits.",
         ),
     )
@@ -195,9 +195,9 @@ def test_text_from_outside_is_text(contents: StudyContents) -> None:
         contents,
         **texts,
         result=replace(contents.result, why=HOSTILE, cautions=(HOSTILE,), changes=tuple(changes)),
-        diagnosed=Diagnosed(
+        diagnosed=DiagnosisSummary(
             verdict=HOSTILE,
-            advice=[Advice(sentence=HOSTILE, gain=HOSTILE)],
+            advice=[AdviceRow(sentence=HOSTILE, gain=HOSTILE)],
             step_parts=[StepPart(name=HOSTILE, mean_ms=1.0)],
         ),
         remedies={ending.value: f"`{HOSTILE}`" for ending in Ending},
