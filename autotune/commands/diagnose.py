@@ -102,12 +102,12 @@ def _late(call: Invocation) -> int:
 
 def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog, clock: Clock) -> int:
     with signals_held():
-        from autotune.commands.diagnose_run import diagnose_with_display, fix, keep_everything, say_diagnosis
+        from autotune.commands.diagnose_run import diagnose_with_display, fix, keep, say_diagnosis
 
     done = diagnose_with_display(request, clock, started_s=call.started_s, simulator=call.simulator)
     watchdog.stand_down()
     if request.out is not None:
-        keep_everything(request.out, done, clock)
+        keep(request.out, done, clock)
     elapsed_s = clock.now_s() - call.started_s
     call.answer(lambda: say_diagnosis(request, done, elapsed_s=elapsed_s, as_json=call.as_json))
     if request.fix:

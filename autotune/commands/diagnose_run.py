@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -77,12 +77,12 @@ class Profiles:
     Attributes:
         pipeline: That of the input pipeline; None where there is none.
         step: That of the step; None where there is none.
+        missing: Reason for which one is not there, by its name.
     """
 
     pipeline: PipelineProfile | None = None
-    why_no_pipeline: str = ""
     step: StepProfile | None = None
-    why_no_step: str = ""
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,15 +225,6 @@ def fixing(diagnosis: Diagnosis) -> Recommendation | None:
     return min(alike, key=lambda one: len(one.values), default=None)
 
 
-def keep_everything(folder: Path, done: Diagnosed, clock: Clock) -> None:
-    """Keep a diagnosis in a folder, with its profiles.
-
-    Raises:
-        ConfigError: The folder cannot be written to.
-    """
-    keep(folder, done.diagnosis, _document(done, elapsed_s=None), done.problem, done.profiles, clock)
-
-
 def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
     paths = done.problem.place.paths(done.problem.study) if done.problem else {}
     return diagnosis_document(done.diagnosis, elapsed_s=elapsed_s, failed_on=done.failed_on, paths=paths)
@@ -262,15 +253,29 @@ def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
         problem: The config and the command; runnable.
         ends_s: End of the time, on the clock's monotonic time.
     """
+    missing: dict[str, str] = {}
+
+    def made(name: str, make: Callable[[], _Profile]) -> _Profile | None:
+        missing[name] = "too little of the budget was left"
+        if ends_s - clock.now_s() >= 10.0:
+            try:
+                profile = make()
+                del missing[name]
+                return profile
+            except AutotuneError as error:
+                missing[name] = error.message
+        return None
 
     def pipeline() -> PipelineProfile:
         half_s = clock.now_s() + (ends_s - clock.now_s()) / 2.0
         with open_trials(problem, clock, ends_s=half_s) as trials:
             return profile_pipeline(problem, trials)
 
-    made, why_no_pipeline = _made(pipeline, clock, ends_s)
-    step, why_no_step = _made(lambda: profile_trainer_step(problem, clock, ends_s=ends_s)[0], clock, ends_s)
-    return Profiles(pipeline=made, why_no_pipeline=why_no_pipeline, step=step, why_no_step=why_no_step)
+    return Profiles(
+        pipeline=made("profile of the pipeline", pipeline),
+        step=made("profile of the step", lambda: profile_trainer_step(problem, clock, ends_s=ends_s)[0]),
+        missing=missing,
+    )
 
 
 def require_folder(folder: Path) -> None:
@@ -295,40 +300,32 @@ def require_folder(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
-def keep(
-    folder: Path,
-    diagnosis: Diagnosis,
-    document: Mapping[str, Any],
-    problem: Problem | None,
-    profiles: Profiles | None,
-    clock: Clock,
-) -> None:
+def keep(folder: Path, done: Diagnosed, clock: Clock) -> None:
     """Write everything that was found into the folder, each file in one step; those of an earlier diagnosis go.
-
-    Args:
-        problem: What it is about; None for the machine alone.
-        profiles: Profiles that were made; None where no trials are.
 
     Raises:
         ConfigError: It cannot be written to.
     """
-    profiles = profiles or Profiles()
+    problem, profiles, document = done.problem, done.profiles or Profiles(), _document(done, elapsed_s=None)
+    conditions = problem.conditions.as_stored() if problem else {}
     contents: dict[str, str | None] = {
         DIAGNOSIS: _json(document),
-        MACHINE: _json(
-            {"format": FORMAT, **asdict(machine_facts()), **(problem.conditions.as_stored() if problem else {})}
-        ),
+        MACHINE: _json({"format": FORMAT, **asdict(machine_facts()), **conditions}),
         STEP: _json({"format": FORMAT, **asdict(profiles.step)}) if profiles.step else None,
         PIPELINE: _json({"format": FORMAT, **asdict(profiles.pipeline)}) if profiles.pipeline else None,
+        REPORT: None,
     }
-    contents[REPORT], why_no_report = _report(problem, document, profiles, clock)
+    missing = {**profiles.missing}
+    try:
+        if problem is None:
+            missing["report"] = "it is about a config, and none was named"
+        else:  # one page with all of it: what is wrong, what shows it, what to do first; and the trials of the study
+            found = found_in(document, asdict(profiles.step) if profiles.step else None)
+            contents[REPORT] = report_text(contents_of(problem, clock, found), clock.utc())
+    except AutotuneError as error:
+        missing["report"] = error.message
     written = [name for name in _FILES if contents.get(name)]
-    missing = {
-        "profile of the pipeline": profiles.why_no_pipeline,
-        "profile of the step": profiles.why_no_step,
-        "report": why_no_report,
-    }
-    contents[SUMMARY] = _summary(diagnosis, profiles, written, missing)
+    contents[SUMMARY] = _summary(done.diagnosis, profiles, written, missing)
     try:
         for name, content in contents.items():
             if content is None:
@@ -339,34 +336,8 @@ def keep(
         raise _unwritable(folder, error) from error
 
 
-def _made(make: Callable[[], _Profile], clock: Clock, ends_s: float) -> tuple[_Profile | None, str]:
-    if ends_s - clock.now_s() < 10.0:
-        return None, "too little of the budget was left"
-    try:
-        return make(), ""
-    except AutotuneError as error:
-        return None, error.message
-
-
-def _report(
-    problem: Problem | None, document: Mapping[str, Any], profiles: Profiles, clock: Clock
-) -> tuple[str | None, str]:
-    """Return one page with all of it: what is wrong, what shows it, what to do first; and the trials of the study."""
-    if problem is None:
-        return None, "it is about a config, and none was named"
-    step = asdict(profiles.step) if profiles.step else None
-    try:
-        return report_text(contents_of(problem, clock, found_in(document, step)), clock.utc()), ""
-    except AutotuneError as error:
-        return None, error.message
-
-
 def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], missing: Mapping[str, str]) -> str:
-    """Return the text on top: the diagnosis as on the screen, the profiles, and what else is in the folder.
-
-    Args:
-        missing: Reason for which something is not in the folder; empty where it is.
-    """
+    """Return the text on top: the diagnosis as on the screen, the profiles, and what else is in the folder."""
     console = file_console()
     with console.capture() as captured:
         print_diagnosis(console, diagnosis)
@@ -377,8 +348,7 @@ def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], missi
             console.print()
             print_step_profile(console, profiles.step)
         for name, why in missing.items():
-            if why:
-                console.print(f"No {name}: {why}.", soft_wrap=True, markup=False)
+            console.print(f"No {name}: {why}.", soft_wrap=True, markup=False)
         console.print(f"\nIn this folder: {', '.join(written)}.", soft_wrap=True)
     return captured.get()
 

@@ -52,7 +52,7 @@ class Searches:
 
     Attributes:
         running: The search that runs; None while none does.
-        orphan: QueueEntry whose search an earlier daemon started, and that has not ended yet; None if there is none.
+        orphan: Entry whose search an earlier daemon started, and that has not ended yet; None if there is none.
     """
 
     def __init__(self, queue: Queue, advising: Adviser, clock: Clock, tell: Tell) -> None:

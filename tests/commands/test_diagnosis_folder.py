@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.commands.diagnose_run import Profiles, keep, make_profiles, require_folder
+from autotune.commands.diagnose_run import Diagnosed, Profiles, keep, make_profiles, require_folder
 from autotune.commands.report_page import read_diagnosis
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, Verdict
 from autotune.diagnose.step_profile import Phase, StepProfile
 from autotune.errors import ConfigError
 from autotune.records import Ratio
-from autotune.report.diagnosis import diagnosis_document
 from autotune.search.problem import open_problem
 
 KERAS = Path(__file__).parents[1] / "diagnose" / "profile" / "keras_trainer.py"
@@ -30,8 +29,8 @@ FOUND = Diagnosis(
 def kept(folder: Path, profiles: Profiles | None = None) -> None:
     """Keep the diagnosis above."""
     require_folder(folder)
-    document = diagnosis_document(FOUND, elapsed_s=None, failed_on=None, paths={})
-    keep(folder, FOUND, document, None, profiles, SystemClock())
+    done = Diagnosed(diagnosis=FOUND, problem=None, has_failed=False, failed_on=None, profiles=profiles)
+    keep(folder, done, SystemClock())
 
 
 def test_it_holds_the_verdict_and_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
