@@ -17,7 +17,7 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.output import say, say_aside
 from autotune.commands.parameters import OrderedGroup, json_option
 from autotune.daemon.home import ask, locate_home, open_home
-from autotune.daemon.systemd import NAME, UnitChange, daemon_command, remove_unit, unit_path, unit_text, write_unit
+from autotune.daemon.systemd import NAME, daemon_command, remove_unit, unit_path, unit_text, write_unit
 from autotune.errors import AutotuneError
 from autotune.trial.children import Answered, run_short
 from autotune.trial.termination import signals_held
@@ -88,8 +88,7 @@ _STOP = ((*_SYSTEMCTL, "stop", NAME), _RELOAD)
 @click.option(
     "--web", is_flag=True, help="Have it serve the page and the metrics, as `autotune daemon run --web` does."
 )
-@click.option("--force", is_flag=True, help="Replace a unit that somebody edited; a copy of it is kept.")
-def install(now: bool, web: bool, force: bool) -> int:
+def install(now: bool, web: bool) -> int:
     """Writes a systemd unit that starts the daemon at your login, and says how to enable it.
 
     The unit is yours alone, no administrator is needed. Nothing is started unless --now asks for it. Where there is no
@@ -109,10 +108,11 @@ def install(now: bool, web: bool, force: bool) -> int:
         starts = (*starts, "--web")
     if now:
         _require_manager()
-    change = write_unit(unit_path(os.environ), unit_text(starts, os.environ), SystemClock(), force=force)
-    _say_change("Written" if change.is_new else "Written anew", change)
+    path = unit_path(os.environ)
+    is_new = write_unit(path, unit_text(starts, os.environ))
+    say(f"{'Written' if is_new else 'Written anew'}: {path}")
     _carry_out(
-        _START if change.is_new else _UPDATE,
+        _START if is_new else _UPDATE,
         "The daemon runs, and is started at each login. `autotune daemon status` shows what it does.",
         "To start the daemon now and at each login:",
         now=now,
@@ -125,8 +125,7 @@ def install(now: bool, web: bool, force: bool) -> int:
 
 @command.command("uninstall", short_help="take that unit away")
 @click.option("--now", is_flag=True, help="Also have systemd end the daemon, and forget the unit.")
-@click.option("--force", is_flag=True, help="Take away a unit that somebody edited too; a copy of it is kept.")
-def uninstall(now: bool, force: bool) -> int:
+def uninstall(now: bool) -> int:
     """Takes the unit away that `autotune daemon install` wrote.
 
     Queue, advice and log stay where they are. Trainings are not touched; a search that runs ends after its trial.
@@ -134,19 +133,12 @@ def uninstall(now: bool, force: bool) -> int:
     if now:
         _require_manager()
     path = unit_path(os.environ)
-    change = remove_unit(path, SystemClock(), force=force)
-    if change is None:
+    if not remove_unit(path):
         say(f"There is no unit to take away: {path}")
         return 0
-    _say_change("Taken away", change)
+    say(f"Taken away: {path}")
     _carry_out(_STOP, "The daemon has ended.", "To end the daemon that systemd started:", now=now)
     return 0
-
-
-def _say_change(done: str, change: UnitChange) -> None:
-    say(f"{done}: {change.path}")
-    if change.backup is not None:
-        say(f"The unit as it was: {change.backup}")
 
 
 def _carry_out(commands: Sequence[Sequence[str]], done: str, otherwise: str, *, now: bool) -> None:

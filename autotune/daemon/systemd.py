@@ -9,8 +9,6 @@ import socket
 import stat
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
 from importlib.resources import files
 from pathlib import Path
 
@@ -19,27 +17,13 @@ from autotune.clock import Clock
 from autotune.daemon.home import VARIABLE
 from autotune.environment import settings_folder
 from autotune.errors import AutotuneError
-from autotune.files import create_private, open_regular, replace_durably
+from autotune.files import open_regular, replace_durably
 from autotune.measure.host import is_in_container
 from autotune.trial.state_folder import why_exposed, why_not_ours
 
 _MOST_BYTES = 1 << 20
 _log = logging.getLogger(__name__)
 NAME = "autotune.service"
-_DROP_IN = f"Keep changes in a file beside it (systemctl --user edit {NAME})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnitChange:
-    """Change to the unit's file.
-
-    Attributes:
-        backup: Copy of what somebody had written or edited there; None if there was nothing to keep.
-    """
-
-    path: Path
-    is_new: bool
-    backup: Path | None
 
 
 def unit_path(environ: Mapping[str, str]) -> Path:
@@ -47,56 +31,39 @@ def unit_path(environ: Mapping[str, str]) -> Path:
     return settings_folder(environ) / "systemd" / "user" / NAME
 
 
-def write_unit(path: Path, text: str, clock: Clock, *, force: bool) -> UnitChange:
-    """Write the unit.
-
-    Args:
-        clock: Source of the time in the name of a backup.
-        force: Whether one that somebody wrote or edited is replaced; it is kept beside.
+def write_unit(path: Path, text: str) -> bool:
+    """Write the unit; return whether there was none.
 
     Raises:
-        AutotuneError: There is one that is not ours to replace, or the file cannot be written.
+        AutotuneError: There is one that somebody wrote or edited, or the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _check_folder(path.parent)
-        before = _read(path)
-        backup = _keep(path, before, clock, force=force)
+        before = _read_ours(path)
         replace_durably(path, os.fsencode(text))
         path.chmod(0o644)  # systemd warns of a unit that not all may read
     except OSError as error:
         raise _unusable(path, error) from error
-    return UnitChange(path=path, is_new=before is None, backup=backup)
+    return before is None
 
 
-def remove_unit(path: Path, clock: Clock, *, force: bool) -> UnitChange | None:
-    """Take the unit away, and the link by which systemd starts it at a login.
-
-    Args:
-        clock: Source of the time in the name of a backup.
-        force: Whether one that somebody edited is taken away too; it is kept beside.
-
-    Returns:
-        The change; None if there is no unit.
+def remove_unit(path: Path) -> bool:
+    """Take the unit away, and the link by which systemd starts it at a login; return whether there was one.
 
     Raises:
-        AutotuneError: The unit is not ours to take away, or cannot be.
+        AutotuneError: Somebody wrote or edited it, or it cannot be taken away.
     """
+    link = path.parent / "default.target.wants" / path.name
     try:
-        before = _read(path)
-        if before is None:
-            _unlink_dangling(path)
-            return None
-        if origin_of(before) is UnitOrigin.FOREIGN:
-            raise AutotuneError(
-                "this unit was not written by autotune", where=str(path), remedy="Take it away yourself if you want to."
-            )
-        backup = _keep(path, before, clock, force=force)
-        path.unlink()
-        _unlink_dangling(path)
+        before = _read_ours(path)
+        if before is not None:
+            path.unlink()
+        if link.is_symlink() and not link.exists():
+            link.unlink()
     except OSError as error:
         raise _unusable(path, error) from error
-    return UnitChange(path=path, is_new=False, backup=backup)
+    return before is not None
 
 
 def _check_folder(folder: Path) -> None:
@@ -110,11 +77,11 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _read(path: Path) -> str | None:
+def _read_ours(path: Path) -> str | None:
     """Return the text of the present unit; None if there is none.
 
     Raises:
-        AutotuneError: A link is in its place, or something else that is no file.
+        AutotuneError: Somebody wrote or edited it; a link is in its place, or something else that is no file.
         OSError: It cannot be read.
     """
     try:
@@ -128,30 +95,16 @@ def _read(path: Path) -> str | None:
             remedy=f"A masked unit is a link to /dev/null: systemctl --user unmask {NAME}. Else take the link away.",
         )
     with open_regular(path) as file:
-        return os.fsdecode(file.read(_MOST_BYTES))
-
-
-def _keep(path: Path, text: str | None, clock: Clock, *, force: bool) -> Path | None:
-    """Return the path of a copy of a unit that is not as we wrote it; None if there is nothing to keep."""
-    if text is None or origin_of(text) is UnitOrigin.OURS:
-        return None
-    if not force:
-        edited = origin_of(text) is UnitOrigin.EDITED
+        text = os.fsdecode(file.read(_MOST_BYTES))
+    match = _PARTS.fullmatch(text)
+    if match is None or hashlib.sha256(os.fsencode(match[2])).hexdigest() != match[1]:
+        written = "was edited since autotune wrote it" if match else "was not written by autotune"
         raise AutotuneError(
-            "this unit was edited since autotune wrote it" if edited else "this unit was not written by autotune",
+            f"this unit {written}",
             where=str(path),
-            remedy=f"{_DROP_IN}. --force keeps a copy of it, and goes on.",
+            remedy=f"Move it away. Changes belong into a file beside it (systemctl --user edit {NAME}).",
         )
-    backup = path.with_name(f"{path.name}.{clock.utc():%Y%m%dT%H%M%S}.bak")
-    create_private(backup, os.fsencode(text))
-    return backup
-
-
-def _unlink_dangling(path: Path) -> None:
-    """Take away the link that ``systemctl enable`` made, once it leads nowhere."""
-    link = path.parent / "default.target.wants" / path.name
-    if link.is_symlink() and not link.exists():
-        link.unlink()
+    return text
 
 
 def _unusable(path: Path, error: OSError) -> AutotuneError:
@@ -168,17 +121,6 @@ _CARRIED = (VARIABLE, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 _PLAIN = re.compile(r"[\w/.:=+-]+", re.ASCII)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\\'\"$]")
 _PARTS = re.compile(r"(?:# [^\n]*\n)*# sha256 of what follows: ([0-9a-f]{64})\n(.*)", re.DOTALL)
-
-
-class UnitOrigin(Enum):
-    """Origin of a unit file."""
-
-    OURS = auto()
-    """Written by this program, and as it was then."""
-    EDITED = auto()
-    """Written by this program, and edited since."""
-    FOREIGN = auto()
-    """Written by somebody else."""
 
 
 def daemon_command(python: str) -> tuple[str, ...]:
@@ -203,15 +145,6 @@ def unit_text(command: Sequence[str], environ: Mapping[str, str]) -> str:
     body = begin + body.format(command=_command_line(command), environment="".join(lines))
     digest = hashlib.sha256(os.fsencode(body)).hexdigest()
     return head.format(version=__version__, digest=digest) + body
-
-
-def origin_of(text: str) -> UnitOrigin:
-    """Return who a unit's text is from."""
-    match = _PARTS.fullmatch(text)
-    if match is None:
-        return UnitOrigin.FOREIGN
-    is_whole = hashlib.sha256(os.fsencode(match[2])).hexdigest() == match[1]
-    return UnitOrigin.OURS if is_whole else UnitOrigin.EDITED
 
 
 def _command_line(command: Sequence[str]) -> str:
