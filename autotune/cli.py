@@ -23,7 +23,7 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.output import say
 from autotune.commands.parameters import LazyGroup
 from autotune.errors import AutotuneError
-from autotune.limits import expected
+from autotune.process import expected
 from autotune.trial.termination import end_by_force_with
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import click
 from autotune.clock import parse_duration_s
 from autotune.commands.output import say, say_aside
 from autotune.errors import ConfigError
-from autotune.limits import require_room
+from autotune.process import require_room
 from autotune.trial.termination import signals_held
 
 

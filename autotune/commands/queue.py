@@ -37,10 +37,10 @@ from autotune.daemon.queue import (
     fingerprint,
     kept_environment,
 )
-from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import AutotuneError, ConfigError, DaemonAway
 from autotune.files import open_regular
 from autotune.options import SearchRequest
+from autotune.process import STORAGE_VARIABLE
 from autotune.report.plain_text import plain
 from autotune.trial.termination import signals_held
 

@@ -13,8 +13,8 @@ import click
 from autotune.clock import SystemClock
 from autotune.commands.output import say, say_aside
 from autotune.commands.parameters import config_if_any_option, dry_run_option
-from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError
+from autotune.process import inherited_environment
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:

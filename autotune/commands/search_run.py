@@ -16,11 +16,11 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.output import ask, forget_typed, is_attended, say_aside
 from autotune.commands.search_plan import failures, show_plan
 from autotune.config.load import load_settings
-from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import AutotuneError, ConfigError, Terminated
 from autotune.files import make_private_folder
 from autotune.measure.gpu.devices import cores_near, look_for_gpus, visible_devices
 from autotune.options import SearchRequest
+from autotune.process import STORAGE_VARIABLE
 from autotune.records import ChangeSet, SearchResult
 from autotune.report.answer import Failure, is_in_code, print_failures, print_next_step, why_it_may_learn_more_slowly
 from autotune.report.console import text_console

@@ -21,7 +21,7 @@ from autotune.daemon.searches import Searches
 from autotune.daemon.systemd import ServiceManager, hosted_by
 from autotune.daemon.trainings import MachineReader, Trainings
 from autotune.errors import AutotuneError
-from autotune.limits import expected
+from autotune.process import expected
 from autotune.trial.children import Notifier
 from autotune.trial.process_identity import users_of_config
 from autotune.trial.termination import signals_held

@@ -14,7 +14,6 @@ from typing import BinaryIO, Self
 
 import autotune
 from autotune.clock import Clock
-from autotune.environment import inherited_environment
 from autotune.events import OnRemark, no_remark
 from autotune.files import open_new
 from autotune.measure.gpu import collector as gpu_process
@@ -23,6 +22,7 @@ from autotune.measure.gpu.records import of_line
 from autotune.measure.gpu.timeline import GpuTimeline
 from autotune.measure.gpu.usage import usage_of_trial
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
+from autotune.process import inherited_environment
 from autotune.trial.error_text import TRACEBACK, last_error, one_line
 from autotune.trial.guard import Guard, GuardLost, Program
 

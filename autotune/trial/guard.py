@@ -17,8 +17,8 @@ import msgspec
 import psutil
 
 from autotune.clock import Clock
-from autotune.environment import inherited_environment
 from autotune.errors import TrialError
+from autotune.process import inherited_environment
 from autotune.records import Stop
 from autotune.trial import guard_process
 from autotune.trial.folder import TrialFolder

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from autotune.clock import Clock
-from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError, CommandError, TrialError
+from autotune.process import inherited_environment
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.trial.folder import TEMPORARY_VARIABLE, TrialFolder, make_temporary_folder, temporary_folder
 from autotune.trial.guard import ENDING_S, Ended, Fork, Guard, GuardLost, NotStarted, Program, Started, end_orphans
