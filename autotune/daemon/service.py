@@ -81,7 +81,7 @@ class Service:
         """
         with sole_daemon(self._home) as lock, Control(self._home) as control, closing(self._look):
             self._say(f"autotune {__version__} daemon, process {os.getpid()}: {self._hosting()}")
-            self._manager.ready("looking at the queue")
+            self._manager.send("READY=1\nSTATUS=looking at the queue")
             if self._web is not None:
                 self._web.start(self._apply_soon)
                 # No address that signs in: what is said here may go into a log.
@@ -100,7 +100,7 @@ class Service:
                 with signals_held():
                     if self._web is not None:
                         self._web.close()
-                    self._manager.stopping()
+                    self._manager.send("STOPPING=1")
                     self._searches.close()
                     self._notifier.close()
                     self._surroundings.close()
@@ -195,7 +195,6 @@ class Service:
 
     def _announce(self, text: str, event: Mapping[str, Any]) -> None:
         self._say(text)
-        self._manager.status(text)
         self._notifier.notify(event)
 
     def _hosting(self) -> str:

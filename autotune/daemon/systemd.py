@@ -196,57 +196,32 @@ class ServiceManager:
     def __init__(self, environ: MutableMapping[str, str], clock: Clock) -> None:
         self._clock = clock
         self._alive_s = -math.inf
-        self._address = _address(environ.pop("NOTIFY_SOCKET", ""))
+        name = environ.pop("NOTIFY_SOCKET", "")  # a path, or a name in the abstract namespace, which begins with @
+        self._address = f"\0{name[1:]}" if name.startswith("@") else name
         for_pid, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
-        is_ours = self._address is not None and for_pid in ("", str(os.getpid()))
-        is_number = microseconds.isascii() and microseconds.isdigit() and len(microseconds) < 19
-        self.watchdog_s = (int(microseconds) / 1e6 or None) if is_ours and is_number else None
+        is_ours = self.is_there and for_pid in ("", str(os.getpid())) and microseconds.isdigit()
+        self.watchdog_s = int(microseconds) / 1e6 or None if is_ours else None
 
     @property
     def is_there(self) -> bool:
         """True if a service manager started this process."""
-        return self._address is not None
-
-    def ready(self, status: str) -> None:
-        """Say that the service is up, and what it does, which ``systemctl status`` shows."""
-        self._send(f"READY=1\nSTATUS={_one_line(status)}")
-
-    def status(self, status: str) -> None:
-        """Say what the service does now."""
-        self._send(f"STATUS={_one_line(status)}")
-
-    def stopping(self) -> None:
-        """Say that the service is about to end."""
-        self._send("STOPPING=1")
+        return bool(self._address)
 
     def alive(self) -> None:
         """Say that the service is alive if half of the watchdog's time has gone by; to be called in its loop."""
         now_s = self._clock.now_s()
-        if self.watchdog_s and now_s - self._alive_s >= self.watchdog_s / 2 and self._send("WATCHDOG=1"):
+        if self.watchdog_s and now_s - self._alive_s >= self.watchdog_s / 2 and self.send("WATCHDOG=1"):
             self._alive_s = now_s
 
-    def _send(self, message: str) -> bool:
-        if self._address is None:
+    def send(self, message: str) -> bool:
+        """Send a message, see sd_notify(3); return whether it was taken."""
+        if not self.is_there:
             return False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
                 sending.settimeout(0.2)  # a manager that reads no messages must not hold up the loop for longer
-                sending.sendto(message.encode("utf-8", "replace"), self._address)
+                sending.sendto(message.encode(), self._address)
         except OSError as error:
             _log.debug("the service manager does not listen: %s", error)
             return False
         return True
-
-
-def _address(name: str) -> bytes | None:
-    """Return the address of a socket: a path, or a name in the abstract namespace, which begins with ``@``."""
-    raw = os.fsencode(name)
-    if raw[:1] not in (b"/", b"@") or not 1 < len(raw) <= 107:  # unix(7)
-        if name:
-            _log.warning("NOTIFY_SOCKET is %r, which is no Unix socket; the service manager is told nothing", name)
-        return None
-    return b"\0" + raw[1:] if raw[:1] == b"@" else raw
-
-
-def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)[:500]
