@@ -32,9 +32,9 @@ from autotune.trial.termination import end_by_force_with, interrupted_by, signal
 if TYPE_CHECKING:
     from autotune.commands.search_run import Finished
     from autotune.records import SearchResult
-    from autotune.report.answer import Failure
     from autotune.search.open import OpenSearch
     from autotune.search.problem import Problem
+    from autotune.search.trial_maker import Failed
 
 
 @click.command(
@@ -228,7 +228,7 @@ class SearchAnswer:
     def give(
         self,
         result: "SearchResult",
-        failures: "Sequence[Failure]" = (),
+        failures: "Sequence[Failed]" = (),
         *,
         ended_by: AutotuneError | None = None,
         without_next: bool = False,

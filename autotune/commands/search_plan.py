@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,18 +16,15 @@ from autotune.config.secrets import masked, masked_text
 from autotune.config.sources import trainer_files
 from autotune.frameworks import FRAMEWORKS
 from autotune.options import SearchRequest
-from autotune.records import Ending, Scalar
-from autotune.report.answer import Failure
+from autotune.records import Scalar
 from autotune.report.plain_text import plain, value_text
 from autotune.search.gpus import busy_remarks, remarks_on_gpus
 from autotune.search.problem import Problem
 from autotune.search.schedule import race_s
-from autotune.search.trial_maker import Failed
 from autotune.search.warm_start import warm_start
 from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, key_name, same_scalar
 from autotune.study.identity import framework_versions
-from autotune.trial.explanations import EXPLANATIONS
 from autotune.trial.python_command import python_command
 
 
@@ -162,21 +159,6 @@ def _other_framework(argv: Sequence[str], folder: Path) -> list[str]:
             f"that one, start the trainer with {sys.executable}"
         ]
     return []
-
-
-def failures(failed: Mapping[Ending, Failed], outcomes: Mapping[str, int]) -> list[Failure]:
-    """The trials that gave no numbers as the final screen shows them, one for each kind of ending."""
-    return [
-        Failure(
-            trial=first.record,
-            count=outcomes.get(ending.value, 1),
-            sentence=EXPLANATIONS[ending].sentence,
-            remedy=EXPLANATIONS[ending].remedy,
-            stderr_tail=first.stderr_tail,
-            folder=str(first.folder),
-        )
-        for ending, first in failed.items()
-    ]
 
 
 # Dry run of a search: what it would do, and what could be in its way.

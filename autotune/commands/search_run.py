@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import click
 from rich.console import Console
@@ -14,7 +13,7 @@ from autotune.clock import Clock
 from autotune.commands.apply_answer import OTHER_TRAINING, apply_values, changes_to_offer
 from autotune.commands.invocation import Invocation
 from autotune.commands.output import ask, forget_typed, is_attended, say_aside
-from autotune.commands.search_plan import failures, show_plan
+from autotune.commands.search_plan import show_plan
 from autotune.config.load import load_settings
 from autotune.errors import AutotuneError, ConfigError, Terminated
 from autotune.files import make_private_folder
@@ -22,14 +21,14 @@ from autotune.measure.gpu.devices import cores_near, look_for_gpus, visible_devi
 from autotune.options import SearchRequest
 from autotune.process import STORAGE_VARIABLE
 from autotune.records import ChangeSet, SearchResult
-from autotune.report.answer import Failure, is_in_code, print_failures, print_next_step, why_it_may_learn_more_slowly
+from autotune.report.answer import is_in_code, print_failures, print_next_step, why_it_may_learn_more_slowly
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
 from autotune.search.answer import answer_of_search
 from autotune.search.neighbours import FOLDER_VARIABLE
 from autotune.search.open import OpenSearch, Session, open_search
 from autotune.search.problem import Problem
-from autotune.study.record import StudyRecord
+from autotune.search.trial_maker import Failed
 from autotune.trial.children import OWN_COMMAND, Lifeline, SearchChild
 from autotune.trial.state_folder import StateFolder
 from autotune.trial.termination import interrupted_by
@@ -49,26 +48,8 @@ class Finished:
     result: SearchResult
     written: SearchResult
     changes: ChangeSet | None
-    failures: list[Failure]
+    failures: Sequence[Failed]
     ended_by: AutotuneError | None
-
-    @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        study: StudyRecord,
-        result: SearchResult,
-        *,
-        failures: list[Failure],
-        ended_by: AutotuneError | None,
-    ) -> Self:
-        """Work out what is written into the config."""
-        records, written = study.records(), result
-        if result.applies_same_training:
-            alike = answer_of_search(problem, records, result.search, study.ratings, excluded=OTHER_TRAINING)
-            written = alike or result
-        changes = changes_to_offer(problem, study.name, records, written)
-        return cls(result=result, written=written, changes=changes, failures=failures, ended_by=ended_by)
 
 
 def search_with_display(
@@ -104,8 +85,17 @@ def search_with_display(
             soft_wrap=True,
         )
     tuner = search.tuner
-    failed = failures(tuner.failures, result.outcomes)
-    return Finished.of(problem, search.study, result, failures=failed, ended_by=tuner.ended_by)
+    records, written = search.study.records(), result
+    if result.applies_same_training:
+        same = answer_of_search(problem, records, result.search, search.study.ratings, excluded=OTHER_TRAINING)
+        written = same or result
+    return Finished(
+        result=result,
+        written=written,
+        changes=changes_to_offer(problem, search.study.name, records, written),
+        failures=tuple(tuner.failures.values()),
+        ended_by=tuner.ended_by,
+    )
 
 
 def apply_if_better(
@@ -143,7 +133,7 @@ def _result(search: OpenSearch, display: SearchDisplay, console: Console) -> Sea
         with display:
             return search.run()
     except AutotuneError as error:
-        print_failures(console, failures(search.tuner.failures, search.tuner.outcomes), said=error.remedy or "")
+        print_failures(console, search.tuner.failures.values(), search.tuner.outcomes, said=error.remedy or "")
         raise
 
 

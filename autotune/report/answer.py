@@ -1,9 +1,11 @@
 """Final screen of a search, on stdout: the changes, their effect, its certainty, and the next command to type."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -24,31 +26,18 @@ from autotune.records import (
     Ratio,
     SearchResult,
     Side,
-    TrialRecord,
     Validation,
     Values,
     Verdict,
 )
 from autotune.report.plain_text import changes_text, plain, short_names, value_text
 from autotune.study.reasons import VerdictRule
+from autotune.trial.explanations import EXPLANATIONS
+
+if TYPE_CHECKING:
+    from autotune.search.trial_maker import Failed
 
 _LONGEST = 500  # characters of what others have said
-
-
-@dataclass(frozen=True, kw_only=True)
-class Failure:
-    """First failed trial of a kind of ending.
-
-    Attributes:
-        count: Number of trials with that ending.
-    """
-
-    trial: TrialRecord
-    count: int
-    sentence: str
-    remedy: str
-    stderr_tail: str
-    folder: str
 
 
 def print_answer(
@@ -58,7 +47,7 @@ def print_answer(
     typed: TypedOptions,
     elapsed_s: float | None,
     applied: bool = False,
-    failures: Sequence[Failure] = (),
+    failures: Iterable[Failed] = (),
     without_next: bool = False,
     answer: str | None = None,
     details: bool = False,
@@ -97,7 +86,7 @@ def print_answer(
     console.print()
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text))
-    print_failures(console, failures)
+    print_failures(console, failures, result.outcomes)
     console.print()
     if not without_next:
         print_next_step(console, result, typed=typed, applied=applied, answer=answer)
@@ -168,23 +157,27 @@ def _print_both(console: Console, result: SearchResult, alike: str, whole: str) 
         )
 
 
-def print_failures(console: Console, failures: Sequence[Failure], *, said: str = "") -> None:
+def print_failures(
+    console: Console, failures: Iterable[Failed], outcomes: Mapping[str, int], *, said: str = ""
+) -> None:
     """Print the output of the failed trials: the first of each kind.
 
     Args:
+        outcomes: Number of trials by their ending.
         said: A remedy that is told besides.
     """
     for failure in failures:
-        times = f"{failure.count} trials" if failure.count > 1 else "1 trial"
-        lines = [line for line in failure.stderr_tail.splitlines() if line.strip()][-5:]
+        trial, explained = failure.record, EXPLANATIONS[failure.record.ending]
+        count = outcomes.get(trial.ending.value, 1)
+        times = f"{count} trials" if count > 1 else "1 trial"
         console.print()
-        ended = (f"{times} {failure.trial.ending.value}", "bold yellow")
-        console.print(Text.assemble(ended, f": {failure.sentence}"), soft_wrap=True)
-        if failure.trial.detail:
-            console.print(Text(f"  {plain(failure.trial.detail)}"), soft_wrap=True)
-        for line in lines:
+        ended = (f"{times} {trial.ending.value}", "bold yellow")
+        console.print(Text.assemble(ended, f": {explained.sentence}"), soft_wrap=True)
+        if trial.detail:
+            console.print(Text(f"  {plain(trial.detail)}"), soft_wrap=True)
+        for line in [line for line in failure.stderr_tail.splitlines() if line.strip()][-5:]:
             console.print(Text(f"  | {plain(line)}", style="dim"), soft_wrap=True)
-        remedy = "" if failure.remedy == said else f"{failure.remedy} "
+        remedy = "" if explained.remedy == said else f"{explained.remedy} "
         console.print(Text(f"  {remedy}Logs: {failure.folder}"), soft_wrap=True)
 
 
