@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
-from autotune.commands.output import say_aside, say_object
+from autotune.commands.output import say_aside, say_object, say_remarks
 from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in
 from autotune.config.command_line import typed_tokens
 from autotune.diagnose.config_checks import effective_batch
@@ -119,8 +119,7 @@ def diagnose_with_display(
     if request.out is not None:
         require_folder(request.out)
     if problem is None or request.static:
-        for remark in problem.settings.remarks if problem else ():
-            say_aside(remark)
+        say_remarks(problem.settings.remarks if problem else ())
         diagnosis = diagnose_static(problem, clock)
     else:
         problem.require_runnable()

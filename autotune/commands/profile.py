@@ -1,6 +1,5 @@
 """``autotune profile``: how long the parts of a training step take, and its batches."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +8,7 @@ import click
 
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.commands.output import say_aside, say_object
+from autotune.commands.output import say_aside, say_object, say_remarks
 from autotune.commands.parameters import (
     OrderedGroup,
     config_option,
@@ -54,7 +53,7 @@ def pipeline(
     with open_trials(problem, SystemClock()) as trials:
         profile = profile_pipeline(problem, trials)
         grid = profile_grid(problem, trials, say_aside) if with_grid else None
-        _say_remarks(tuple(trials.remarks))
+        say_remarks(plain(one, longest=1000) for one in trials.remarks)
     if call.as_json:
         document = {"format": 1, **asdict(profile), "grid": asdict(grid) if grid else None}
         call.answer(lambda: say_object(document, indent=2))
@@ -84,7 +83,7 @@ def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[
         from autotune.report.diagnosis import print_step_profile
 
     profile, remarks = profile_trainer_step(_opened(config, state_dir, trainer), SystemClock())
-    _say_remarks(remarks)
+    say_remarks(plain(one, longest=1000) for one in remarks)
     if call.as_json:
         call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
     else:
@@ -100,8 +99,3 @@ def _opened(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> "
         problem.require_searchable()  # says how the command is told
     problem.require_program()
     return problem
-
-
-def _say_remarks(remarks: Sequence[str]) -> None:
-    for remark in remarks:
-        say_aside(plain(remark, longest=1000))

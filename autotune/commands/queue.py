@@ -13,7 +13,7 @@ import click
 
 from autotune.clock import SystemClock, format_duration
 from autotune.commands.invocation import Invocation
-from autotune.commands.output import say, say_aside
+from autotune.commands.output import say, say_aside, say_remarks
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
@@ -391,8 +391,7 @@ def _opened(request: SearchRequest) -> tuple[Problem, tuple[str, ...]]:
         from autotune.search.problem import open_requested
 
     problem = open_requested(request)
-    for remark in problem.settings.remarks:
-        say_aside(remark)
+    say_remarks(problem.settings.remarks)
     return problem, tuple(watched_gpus(problem))
 
 
