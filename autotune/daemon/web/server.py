@@ -53,9 +53,7 @@ from autotune.measure.processes import descendants
 from autotune.trial.state_folder import StateFolder
 
 _ADDRESS = "127.0.0.1"  # nothing is encrypted: other machines come through ssh
-_BACKLOG = 4096  # waiting to be accepted: where that is full, the owner's browser tries again after a second
-_AT_ONCE = 8  # accepted in one turn of the loop: the oldest strangers are cut before many more have a file open
-
+_BACKLOG = 128  # waiting to be accepted, and accepted in one turn of the loop, before the oldest strangers are cut
 _LAST_LOOK_S = 1.5  # in which pages of a search that are open get what came last
 
 _log = logging.getLogger(__name__)
@@ -259,7 +257,7 @@ class HttpServer:
         self._broadcast = Broadcast(content)
         hosts = [f"{name}:{self.port}" for name in (_ADDRESS, "localhost")]  # as browsers may call it
         cookie = f"autotune-{self.port}"
-        self._server = _Server(
+        self._server = uvicorn.Server(
             uvicorn.Config(
                 application(content, self._broadcast, keys, hosts, cookie),
                 http=partial(BoundedProtocol, Strangers()),  # type: ignore[arg-type]  # called as the class is
@@ -271,7 +269,7 @@ class HttpServer:
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=1,
-                backlog=_AT_ONCE,
+                backlog=_BACKLOG,
             )
         )
         self._thread = threading.Thread(target=self._run, name="autotune-web", daemon=True)
@@ -297,15 +295,6 @@ class HttpServer:
             asyncio.run(self._server.serve(sockets=[self._socket]))
         except Exception:  # noqa: BLE001 -- whatever it is, searches and trainings are looked after without the page
             _log.exception("the page is not served any more; the daemon goes on")
-
-
-class _Server(uvicorn.Server):
-    """Server for which more connections may wait than asyncio's one figure for both has accepted at once."""
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for one in sockets or ():
-            one.listen(_BACKLOG)
 
 
 def _listening(port: int) -> socket.socket:
