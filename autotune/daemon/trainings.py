@@ -138,6 +138,28 @@ ReadMachine = Callable[["WatchedTraining"], MachineState]
 """Reader of what goes on beside a training now."""
 
 
+class Seen:
+    """What was seen of a training.
+
+    Attributes:
+        samples: Samples so far; None before the first, and where not all windows say how many they have.
+        samples_per_s: Speed in the last window; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.train_s = 0.0
+        self.samples: float | None = None
+        self.samples_per_s: float | None = None
+
+    def add(self, window: PaceWindow, samples_per_step: float | None) -> None:
+        says_samples = window.samples is not None and (self.samples is not None or self.steps == 0)
+        self.samples = (self.samples or 0.0) + (window.samples or 0.0) if says_samples else None
+        self.steps += window.steps
+        self.train_s += window.train_s
+        self.samples_per_s = window.samples_per_s(samples_per_step) or self.samples_per_s
+
+
 class WatchedTraining:
     """Training that was started to be watched.
 
@@ -145,17 +167,13 @@ class WatchedTraining:
         this: Identity of this process, see `process.owner.this_process`.
 
     Attributes:
-        samples: Samples that were seen so far; None before the first, and where not all say how many they have.
-        samples_per_s: Its speed in the last window; None before the first.
         is_over: True once its process is gone and that was found.
     """
 
     def __init__(self, folder: Path, header: TrainingHeader, this: Mapping[str, Scalar], clock: Clock) -> None:
         self.folder = folder
         self.header = header
-        self.steps = 0
-        self.samples: float | None = None
-        self.samples_per_s: float | None = None
+        self.seen = Seen()
         self.is_over = False
         self._this = this
         self._clock = clock
@@ -163,7 +181,6 @@ class WatchedTraining:
         self._watch = TrainingWatch(header.confirmed)
         self._told = _told(folder)
         self._read_due_s = self._heard_s = clock.now_s()
-        self._train_s = 0.0
         self._processes: set[str] = set()
         self._edited = (False, False)
 
@@ -190,9 +207,9 @@ class WatchedTraining:
             "name": self.name,
             "pid": self.pid,
             "started_utc": self.header.started_utc,
-            "steps": self.steps,
-            "samples": self.samples,
-            "samples_per_s": self.samples_per_s,
+            "steps": self.seen.steps,
+            "samples": self.seen.samples,
+            "samples_per_s": self.seen.samples_per_s,
             "is_slow": self.is_slow,
             "confirmed_samples_per_s": confirmed.samples_per_s if confirmed else None,
             "expected": [confirmed.low, confirmed.high] if confirmed else None,
@@ -239,13 +256,8 @@ class WatchedTraining:
                 self._edited = self._look_for_edits()
             self._processes.add(window.process)
         confirmed = self.header.confirmed
-        events = [] if self.steps else self._say_started(window.t1_s)
-        say_samples = window.samples is not None and (self.samples is not None or self.steps == 0)
-        self.samples = (self.samples or 0.0) + (window.samples or 0.0) if say_samples else None
-        self.steps += window.steps
-        self._train_s += window.train_s
-        speed = window.samples_per_s(confirmed.samples_per_step if confirmed else None)
-        self.samples_per_s = speed or self.samples_per_s
+        events = [] if self.seen.steps else self._say_started(window.t1_s)
+        self.seen.add(window, confirmed.samples_per_step if confirmed else None)
         for found in self._watch.add(window):
             events += self._say_change(found)
         return events
@@ -286,10 +298,11 @@ class WatchedTraining:
 
     def _say_ended(self, t_s: float) -> list[TrainingEvent]:
         slow = ", slower than itself in the end" if self.is_slow else ""
-        text = f"has ended after {self.steps:,} steps in {format_duration(self._train_s)}{slow}."
-        if not self.steps:
+        seen = self.seen
+        text = f"has ended after {seen.steps:,} steps in {format_duration(seen.train_s)}{slow}."
+        if not seen.steps:
             text = "has ended; none of its steps was seen."
-        facts = {"steps": self.steps, "train_s": self._train_s, "was_slow": self.is_slow}
+        facts = {"steps": seen.steps, "train_s": seen.train_s, "was_slow": self.is_slow}
         return self._say("ended", "training_ended", t_s, text, facts)
 
     def _say(self, key: str, kind: str, t_s: float, text: str, facts: Mapping[str, Any]) -> list[TrainingEvent]:
