@@ -40,7 +40,8 @@ settings.load_profile("suite")
 # A job in the background of a script ignores ^C, and so would all that the tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Tests end processes and fill disks, and never cut the power: what the kernel has is safe. It saves an eighth of the time.
+# Tests end processes and fill disks, and never cut the power: what the kernel has is safe. It saves an eighth of the
+# time.
 os.fsync = lambda fd: None  # type: ignore[assignment]
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
