@@ -8,18 +8,22 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import click.shell_completion
 
 from autotune import __version__
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.commands.lazy_group import LazyGroup
+from autotune.commands.output import say
+from autotune.commands.parameters import LazyGroup
 from autotune.errors import AutotuneError
-from autotune.limits import expected
+from autotune.process import expected
 from autotune.trial.termination import end_by_force_with
 
 if TYPE_CHECKING:
@@ -54,10 +58,44 @@ _COMMANDS = {
 
 def _say_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
     if is_wanted and not context.resilient_parsing:
-        from autotune.commands.version import say_version
-
-        say_version()
+        say("\n".join(_version_lines()))
         context.exit()
+
+
+def _version_lines() -> Iterator[str]:
+    """Yield what a bug report needs, without a name, a path or a secret; GPUs without their driver, which may hang."""
+    import platform
+    import re
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    from autotune.frameworks import FRAMEWORKS
+    from autotune.measure.host import text_of
+
+    def versions(names: Iterable[str]) -> str:
+        found = []
+        for name in names:
+            with suppress(PackageNotFoundError):
+                found.append(f"{name} {version(name)}")
+        return ", ".join(found)
+
+    yield f"autotune {__version__}"
+    yield f"Python {platform.python_version()} ({platform.python_implementation()})"
+    libc = " ".join(platform.libc_ver()).strip()
+    yield f"{platform.system()} {platform.release()}, {platform.machine()}" + (f", {libc}" if libc else "")
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    yield f"{len(os.sched_getaffinity(0))} of {os.cpu_count()} cores, {memory_bytes / 2**30:.1f} GiB of memory"
+    text = text_of(Path("/proc/driver/nvidia/version"))
+    number = re.search(r"\b\d+\.\d+(?:\.\d+)?\b", text or "")
+    gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
+    driver = f"NVIDIA driver {number[0] if number else 'of unknown version'}, {gpus} GPU{'s' * (gpus != 1)}"
+    yield f"GPU: {'no NVIDIA driver' if text is None else driver}"
+    needed: dict[str, None] = {}  # one that depends on the version of Python is named for each
+    with suppress(PackageNotFoundError):  # run from a checkout
+        wanted = [one for one in requires("autotune") or () if "extra ==" not in one]
+        needed = dict.fromkeys(re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in wanted)
+    yield f"needs: {versions(needed) or 'not installed as a package'}"
+    frameworks = (name for row in FRAMEWORKS for name in (*row.distributions, *row.built_on_it))
+    yield f"frameworks beside it: {versions(frameworks) or 'none'}"
 
 
 @click.group(
@@ -82,6 +120,23 @@ def command_line() -> None:
       autotune init --config config.yaml -- python train.py --config config.yaml
       autotune search --config config.yaml --budget 30m
     """  # noqa: D301 -- click's own mark for "do not rewrap"
+
+
+@command_line.command("completion")
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def completion(context: click.Context, shell: str) -> int:
+    """Prints a script that makes a shell complete autotune's commands and options.
+
+    \b
+    bash:  autotune completion bash > ~/.local/share/bash-completion/completions/autotune
+    zsh:   autotune completion zsh > ~/.zfunc/_autotune     (a folder of fpath, before compinit)
+    fish:  autotune completion fish > ~/.config/fish/completions/autotune.fish
+    """  # noqa: D301 -- click's own mark for "do not rewrap"
+    maker = click.shell_completion.get_completion_class(shell)
+    assert maker is not None, "click knows these shells"
+    say(maker(context.find_root().command, {}, "autotune", "_AUTOTUNE_COMPLETE").source())
+    return 0
 
 
 def run(arguments: Sequence[str], *, started_s: float | None = None, simulator: "Simulator | None" = None) -> int:

@@ -30,7 +30,7 @@ import autotune
 from autotune import cli
 from autotune.__main__ import main
 from autotune.clock import VirtualClock
-from autotune.commands.watchdog import Watchdog
+from autotune.commands.invocation import Watchdog
 from autotune.search import problem
 from autotune.study.identity import framework_versions
 from scripts.bench.simulated_runner import SimulatedRunner, Training

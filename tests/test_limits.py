@@ -6,7 +6,7 @@ import os
 import pytest
 
 from autotune.errors import StudyError
-from autotune.limits import expected
+from autotune.process import expected
 
 
 @pytest.mark.parametrize(

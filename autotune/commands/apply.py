@@ -64,9 +64,8 @@ def command(
             proposed_rate,
         )
         from autotune.records import Verdict
-        from autotune.report.answer import verdict
+        from autotune.report.answer import verdict, why_it_may_learn_more_slowly
         from autotune.report.console import text_console
-        from autotune.report.race_notes import why_it_may_learn_more_slowly
         from autotune.search.answer import Study
         from autotune.search.problem import open_problem
 

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Sequence
 from datetime import datetime
 from importlib import import_module
-from ipaddress import ip_address
 from pathlib import Path
 from types import ModuleType
 
@@ -15,14 +14,12 @@ import click
 
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.commands.lazy_group import OrderedGroup
 from autotune.commands.output import say, say_aside
-from autotune.commands.parameters import json_option
-from autotune.daemon.control import ask
-from autotune.daemon.home import locate_home, open_home
-from autotune.daemon.unit import NAME, UnitChange, daemon_command, remove_unit, unit_path, unit_text, write_unit
+from autotune.commands.parameters import OrderedGroup, json_option
+from autotune.daemon.home import ask, locate_home, open_home
+from autotune.daemon.systemd import NAME, daemon_command, remove_unit, unit_path, unit_text, write_unit
 from autotune.errors import AutotuneError
-from autotune.trial.search_child import Answered, run_short
+from autotune.trial.children import Answered, run_short
 from autotune.trial.termination import signals_held
 
 _ASK_S = 5.0
@@ -36,13 +33,7 @@ command = OrderedGroup(
 @click.option("--web", is_flag=True, help="Serve a page that shows what goes on, and metrics, on this machine alone.")
 @click.option("--web-port", type=click.IntRange(0, 65535), default=8577, show_default=True, help="0: a free one.")
 @click.option("--web-actions", is_flag=True, help="Let the page pause, resume and remove entries of the queue.")
-@click.option("--web-address", default="127.0.0.1", show_default=True, help="IP address of this machine to serve at.")
-@click.option(
-    "--web-exposed",
-    is_flag=True,
-    help="Serve at an address that other machines reach, without encryption: whoever reads along can sign in too.",
-)
-def run(web: bool, web_port: int, web_actions: bool, web_address: str, web_exposed: bool) -> int:
+def run(web: bool, web_port: int, web_actions: bool) -> int:
     """Runs the daemon until ^C: it makes the searches of the queue while the machine is idle, and watches trainings.
 
     Ending it changes nothing that trains. A search that runs ends by itself after its running trial, and goes on with
@@ -50,7 +41,6 @@ def run(web: bool, web_port: int, web_actions: bool, web_address: str, web_expos
     """
     if web_actions and not web:
         raise click.UsageError("--web-actions is for the page, which --web serves.")
-    _check_address(web_address, web_port, is_exposed=web_exposed)
     with signals_held():
         from autotune.config.daemon_settings import load_daemon_settings
         from autotune.daemon.service import Service
@@ -63,26 +53,9 @@ def run(web: bool, web_port: int, web_actions: bool, web_address: str, web_expos
     home = open_home(os.environ)
     page = None
     if web:
-        server = web_module("server")
-        page = server.WebServer(home, server.WebOptions(address=web_address, port=web_port, actions=web_actions), clock)
+        page = web_module("server").WebServer(home, web_port, clock, has_actions=web_actions)
     Service(home, load_daemon_settings(os.environ), clock, note, page).run()
     return 0
-
-
-def _check_address(address: str, port: int, *, is_exposed: bool) -> None:
-    """Raise wrong usage unless the address is this machine's own, or is meant to be reached by others."""
-    try:
-        ip = ip_address(address)
-    except ValueError:
-        raise click.UsageError(f"--web-address {address}: an IP address is expected, such as 127.0.0.1.") from None
-    if ip.is_unspecified:
-        raise click.UsageError(f"--web-address {address}: one address is expected, which browsers then have to name.")
-    if not ip.is_loopback and not is_exposed:
-        raise click.UsageError(
-            f"--web-address {address} can be reached by other machines, and nothing is encrypted. From another machine "
-            f"the page is better opened through ssh: ssh -L {port}:127.0.0.1:{port} THIS-MACHINE, and the address that "
-            "`autotune daemon url` prints. If others shall reach it all the same: --web-exposed."
-        )
 
 
 def web_module(name: str) -> ModuleType:
@@ -115,8 +88,7 @@ _STOP = ((*_SYSTEMCTL, "stop", NAME), _RELOAD)
 @click.option(
     "--web", is_flag=True, help="Have it serve the page and the metrics, as `autotune daemon run --web` does."
 )
-@click.option("--force", is_flag=True, help="Replace a unit that somebody edited; a copy of it is kept.")
-def install(now: bool, web: bool, force: bool) -> int:
+def install(now: bool, web: bool) -> int:
     """Writes a systemd unit that starts the daemon at your login, and says how to enable it.
 
     The unit is yours alone, no administrator is needed. Nothing is started unless --now asks for it. Where there is no
@@ -136,10 +108,11 @@ def install(now: bool, web: bool, force: bool) -> int:
         starts = (*starts, "--web")
     if now:
         _require_manager()
-    change = write_unit(unit_path(os.environ), unit_text(starts, os.environ), SystemClock(), force=force)
-    _say_change("Written" if change.is_new else "Written anew", change)
+    path = unit_path(os.environ)
+    is_new = write_unit(path, unit_text(starts, os.environ))
+    say(f"{'Written' if is_new else 'Written anew'}: {path}")
     _carry_out(
-        _START if change.is_new else _UPDATE,
+        _START if is_new else _UPDATE,
         "The daemon runs, and is started at each login. `autotune daemon status` shows what it does.",
         "To start the daemon now and at each login:",
         now=now,
@@ -152,8 +125,7 @@ def install(now: bool, web: bool, force: bool) -> int:
 
 @command.command("uninstall", short_help="take that unit away")
 @click.option("--now", is_flag=True, help="Also have systemd end the daemon, and forget the unit.")
-@click.option("--force", is_flag=True, help="Take away a unit that somebody edited too; a copy of it is kept.")
-def uninstall(now: bool, force: bool) -> int:
+def uninstall(now: bool) -> int:
     """Takes the unit away that `autotune daemon install` wrote.
 
     Queue, advice and log stay where they are. Trainings are not touched; a search that runs ends after its trial.
@@ -161,19 +133,12 @@ def uninstall(now: bool, force: bool) -> int:
     if now:
         _require_manager()
     path = unit_path(os.environ)
-    change = remove_unit(path, SystemClock(), force=force)
-    if change is None:
+    if not remove_unit(path):
         say(f"There is no unit to take away: {path}")
         return 0
-    _say_change("Taken away", change)
+    say(f"Taken away: {path}")
     _carry_out(_STOP, "The daemon has ended.", "To end the daemon that systemd started:", now=now)
     return 0
-
-
-def _say_change(done: str, change: UnitChange) -> None:
-    say(f"{done}: {change.path}")
-    if change.backup is not None:
-        say(f"The unit as it was: {change.backup}")
 
 
 def _carry_out(commands: Sequence[Sequence[str]], done: str, otherwise: str, *, now: bool) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.clock import Clock
-from autotune.commands.invocation import Invocation
+from autotune.commands.invocation import Invocation, Watchdog, where_it_is
 from autotune.commands.parameters import (
     DURATION,
     Parsed,
@@ -15,7 +15,6 @@ from autotune.commands.parameters import (
     state_dir_option,
     storage_option,
 )
-from autotune.commands.watchdog import Watchdog, where_it_is
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def _condition(text: str) -> "FailOn":
     "--out",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Keep everything in this folder: a summary on top, verdict and checks, the machine, pictures, and profiles of "
+    help="Keep everything in this folder: a summary on top, verdict and checks, the machine, a report, and profiles of "
     "the pipeline and the step, which take a third of the budget.",
 )
 @click.option("--allow-busy-gpu", is_flag=True, help="Make trials although somebody else is on the GPU.")
@@ -103,12 +102,12 @@ def _late(call: Invocation) -> int:
 
 def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog, clock: Clock) -> int:
     with signals_held():
-        from autotune.commands.diagnose_run import diagnose_with_display, fix, keep_everything, say_diagnosis
+        from autotune.commands.diagnose_run import diagnose_with_display, fix, keep, say_diagnosis
 
     done = diagnose_with_display(request, clock, started_s=call.started_s, simulator=call.simulator)
     watchdog.stand_down()
     if request.out is not None:
-        keep_everything(request.out, done, clock)
+        keep(request.out, done, clock)
     elapsed_s = clock.now_s() - call.started_s
     call.answer(lambda: say_diagnosis(request, done, elapsed_s=elapsed_s, as_json=call.as_json))
     if request.fix:

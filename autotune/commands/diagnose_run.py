@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
-from autotune.commands.output import say_aside, say_object
-from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in, report_text
+from autotune.commands.output import say_aside, say_object, say_remarks
+from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in
 from autotune.config.command import typed_tokens
 from autotune.diagnose.config_checks import effective_batch
 from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
@@ -21,10 +21,16 @@ from autotune.measure.gpu.driver import look_for_gpus
 from autotune.measure.host import machine_facts
 from autotune.records import Gpu
 from autotune.report.console import file_console, text_console
-from autotune.report.diagnosis import diagnosis_document, print_diagnosis, print_gpus
+from autotune.report.diagnosis import (
+    diagnosis_document,
+    print_diagnosis,
+    print_gpus,
+    print_pipeline_profile,
+    print_step_profile,
+)
+from autotune.report.html.page import report_text
 from autotune.report.json_answer import FORMAT
 from autotune.report.live import SearchDisplay
-from autotune.report.profile_tables import print_pipeline_profile, print_step_profile
 from autotune.search.answer import changes_from_now
 from autotune.search.problem import Problem, open_problem
 from autotune.space.knob import Label
@@ -69,12 +75,12 @@ class Profiles:
     Attributes:
         pipeline: That of the input pipeline; None where there is none.
         step: That of the step; None where there is none.
+        missing: Reason for which one is not there, by its name.
     """
 
     pipeline: PipelineProfile | None = None
-    why_no_pipeline: str = ""
     step: StepProfile | None = None
-    why_no_step: str = ""
+    missing: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,8 +117,7 @@ def diagnose_with_display(
     if request.out is not None:
         require_folder(request.out)
     if problem is None or request.static:
-        for remark in problem.settings.remarks if problem else ():
-            say_aside(remark)
+        say_remarks(problem.settings.remarks if problem else ())
         diagnosis = diagnose_static(problem, clock)
     else:
         problem.require_runnable()
@@ -217,15 +222,6 @@ def fixing(diagnosis: Diagnosis) -> Recommendation | None:
     return min(alike, key=lambda one: len(one.values), default=None)
 
 
-def keep_everything(folder: Path, done: Diagnosed, clock: Clock) -> None:
-    """Keep a diagnosis in a folder, with its profiles.
-
-    Raises:
-        ConfigError: The folder cannot be written to.
-    """
-    keep(folder, done.diagnosis, _document(done, elapsed_s=None), done.problem, done.profiles, clock)
-
-
 def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
     paths = done.problem.place.paths(done.problem.study) if done.problem else {}
     return diagnosis_document(done.diagnosis, elapsed_s=elapsed_s, failed_on=done.failed_on, paths=paths)
@@ -235,9 +231,9 @@ def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
 
 
 SUMMARY, REPORT, MACHINE = "summary.txt", "report.html", "machine.json"
-PIPELINE, PICTURES = "profile-pipeline.json", "pictures.svg"
+PIPELINE = "profile-pipeline.json"
 
-_FILES = (SUMMARY, REPORT, DIAGNOSIS, MACHINE, STEP, PIPELINE, PICTURES)
+_FILES = (SUMMARY, REPORT, DIAGNOSIS, MACHINE, STEP, PIPELINE)
 _Profile = TypeVar("_Profile", StepProfile, PipelineProfile)
 
 
@@ -254,10 +250,28 @@ def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
         problem: The config and the command; runnable.
         ends_s: End of the time, on the clock's monotonic time.
     """
-    half_s = clock.now_s() + (ends_s - clock.now_s()) / 2.0
-    made, why_no_pipeline = _made(lambda: profile_pipeline(problem, clock, ends_s=half_s)[0], clock, ends_s)
-    step, why_no_step = _made(lambda: profile_step(problem, clock, ends_s=ends_s)[0], clock, ends_s)
-    return Profiles(pipeline=made, why_no_pipeline=why_no_pipeline, step=step, why_no_step=why_no_step)
+    missing: dict[str, str] = {}
+
+    def made(name: str, make: Callable[[], _Profile]) -> _Profile | None:
+        missing[name] = "too little of the budget was left"
+        if ends_s - clock.now_s() >= 10.0:
+            try:
+                profile = make()
+                del missing[name]
+                return profile
+            except AutotuneError as error:
+                missing[name] = error.message
+        return None
+
+    def pipeline() -> PipelineProfile:
+        half_s = clock.now_s() + (ends_s - clock.now_s()) / 2.0
+        return profile_pipeline(problem, clock, ends_s=half_s)[0]
+
+    return Profiles(
+        pipeline=made("profile of the pipeline", pipeline),
+        step=made("profile of the step", lambda: profile_step(problem, clock, ends_s=ends_s)[0]),
+        missing=missing,
+    )
 
 
 def require_folder(folder: Path) -> None:
@@ -282,42 +296,32 @@ def require_folder(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
-def keep(
-    folder: Path,
-    diagnosis: Diagnosis,
-    document: Mapping[str, Any],
-    problem: Problem | None,
-    profiles: Profiles | None,
-    clock: Clock,
-) -> None:
+def keep(folder: Path, done: Diagnosed, clock: Clock) -> None:
     """Write everything that was found into the folder, each file in one step; those of an earlier diagnosis go.
-
-    Args:
-        problem: What it is about; None for the machine alone.
-        profiles: Profiles that were made; None where no trials are.
 
     Raises:
         ConfigError: It cannot be written to.
     """
-    profiles = profiles or Profiles()
+    problem, profiles, document = done.problem, done.profiles or Profiles(), _document(done, elapsed_s=None)
+    conditions = problem.conditions.as_stored() if problem else {}
     contents: dict[str, str | None] = {
         DIAGNOSIS: _json(document),
-        MACHINE: _json(
-            {"format": FORMAT, **asdict(machine_facts()), **(problem.conditions.as_stored() if problem else {})}
-        ),
+        MACHINE: _json({"format": FORMAT, **asdict(machine_facts()), **conditions}),
         STEP: _json({"format": FORMAT, **asdict(profiles.step)}) if profiles.step else None,
         PIPELINE: _json({"format": FORMAT, **asdict(profiles.pipeline)}) if profiles.pipeline else None,
+        REPORT: None,
     }
-    contents[PICTURES], why_no_pictures = _pictures(diagnosis, profiles)
-    contents[REPORT], why_no_report = _report(problem, document, profiles, clock)
+    missing = {**profiles.missing}
+    try:
+        if problem is None:
+            missing["report"] = "it is about a config, and none was named"
+        else:  # one page with all of it: what is wrong, what shows it, what to do first; and the trials of the study
+            found = found_in(document, asdict(profiles.step) if profiles.step else None)
+            contents[REPORT] = report_text(contents_of(problem, clock, found), clock.utc())
+    except AutotuneError as error:
+        missing["report"] = error.message
     written = [name for name in _FILES if contents.get(name)]
-    missing = {
-        "profile of the pipeline": profiles.why_no_pipeline,
-        "profile of the step": profiles.why_no_step,
-        "pictures": why_no_pictures,
-        "report": why_no_report,
-    }
-    contents[SUMMARY] = _summary(diagnosis, profiles, written, missing)
+    contents[SUMMARY] = _summary(done.diagnosis, profiles, written, missing)
     try:
         for name, content in contents.items():
             if content is None:
@@ -328,45 +332,8 @@ def keep(
         raise _unwritable(folder, error) from error
 
 
-def _made(make: Callable[[], _Profile], clock: Clock, ends_s: float) -> tuple[_Profile | None, str]:
-    if ends_s - clock.now_s() < 10.0:
-        return None, "too little of the budget was left"
-    try:
-        return make(), ""
-    except AutotuneError as error:
-        return None, error.message
-
-
-def _pictures(diagnosis: Diagnosis, profiles: Profiles) -> tuple[str | None, str]:
-    try:
-        from autotune.report.html.pictures import diagnosis_pictures
-    except ModuleNotFoundError as error:
-        if error.name != "matplotlib":
-            raise
-        return None, "they need matplotlib: pip install '.[pictures]' in the clone of this repository"
-    drawn = diagnosis_pictures(diagnosis.recommendations, profiles.step, profiles.pipeline)
-    return drawn, "" if drawn else "nothing was measured that could be drawn"
-
-
-def _report(
-    problem: Problem | None, document: Mapping[str, Any], profiles: Profiles, clock: Clock
-) -> tuple[str | None, str]:
-    """Return one page with all of it: what is wrong, what shows it, what to do first; and the trials of the study."""
-    if problem is None:
-        return None, "it is about a config, and none was named"
-    step = asdict(profiles.step) if profiles.step else None
-    try:
-        return report_text([contents_of(problem, clock, found_in(document, step))], clock), ""
-    except AutotuneError as error:
-        return None, error.message
-
-
 def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], missing: Mapping[str, str]) -> str:
-    """Return the text on top: the diagnosis as on the screen, the profiles, and what else is in the folder.
-
-    Args:
-        missing: Reason for which something is not in the folder; empty where it is.
-    """
+    """Return the text on top: the diagnosis as on the screen, the profiles, and what else is in the folder."""
     console = file_console()
     with console.capture() as captured:
         print_diagnosis(console, diagnosis)
@@ -377,8 +344,7 @@ def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], missi
             console.print()
             print_step_profile(console, profiles.step)
         for name, why in missing.items():
-            if why:
-                console.print(f"No {name}: {why}.", soft_wrap=True, markup=False)
+            console.print(f"No {name}: {why}.", soft_wrap=True, markup=False)
         console.print(f"\nIn this folder: {', '.join(written)}.", soft_wrap=True)
     return captured.get()
 

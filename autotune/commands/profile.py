@@ -1,6 +1,5 @@
 """``autotune profile``: how long the parts of a training step take, and its batches."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,9 +8,9 @@ import click
 
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
-from autotune.commands.lazy_group import OrderedGroup
-from autotune.commands.output import say_aside, say_object
+from autotune.commands.output import say_object, say_remarks
 from autotune.commands.parameters import (
+    OrderedGroup,
     config_option,
     json_option,
     state_dir_option,
@@ -40,10 +39,10 @@ def pipeline(call: Invocation, config: Path, state_dir: Path | None, trainer: tu
     with signals_held():
         from autotune.diagnose.profiles import profile_pipeline
         from autotune.report.console import text_console
-        from autotune.report.profile_tables import print_pipeline_profile
+        from autotune.report.diagnosis import print_pipeline_profile
 
     profile, remarks = profile_pipeline(_opened(config, state_dir, trainer), SystemClock())
-    _say_remarks(remarks)
+    say_remarks(plain(one, longest=1000) for one in remarks)
     if call.as_json:
         call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
     else:
@@ -67,10 +66,10 @@ def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[
     with signals_held():
         from autotune.diagnose.profiles import profile_step
         from autotune.report.console import text_console
-        from autotune.report.profile_tables import print_step_profile
+        from autotune.report.diagnosis import print_step_profile
 
     profile, remarks = profile_step(_opened(config, state_dir, trainer), SystemClock())
-    _say_remarks(remarks)
+    say_remarks(plain(one, longest=1000) for one in remarks)
     if call.as_json:
         call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
     else:
@@ -86,8 +85,3 @@ def _opened(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> "
         problem.require_searchable()  # says how the command is told
     problem.require_program()
     return problem
-
-
-def _say_remarks(remarks: Sequence[str]) -> None:
-    for remark in remarks:
-        say_aside(plain(remark, longest=1000))

@@ -13,11 +13,11 @@ import click
 
 from autotune.clock import SystemClock, format_duration
 from autotune.commands.invocation import Invocation
-from autotune.commands.lazy_group import OrderedGroup
-from autotune.commands.output import say, say_aside
+from autotune.commands.output import say, say_aside, say_remarks
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
+    OrderedGroup,
     config_option,
     json_option,
     seed_option,
@@ -25,23 +25,22 @@ from autotune.commands.parameters import (
     storage_option,
 )
 from autotune.config.secrets import secrets_of
-from autotune.daemon.control import ask
-from autotune.daemon.home import DaemonHome, open_home
+from autotune.daemon.home import DaemonHome, ask, open_home
 from autotune.daemon.queue import (
     CHANGES,
     ApplyScope,
-    Entry,
     EntryState,
     Queue,
+    QueueEntry,
     StartRule,
     find_entries,
     fingerprint,
     kept_environment,
 )
-from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import AutotuneError, ConfigError, DaemonAway
 from autotune.files import open_regular
 from autotune.options import SearchRequest
+from autotune.process import STORAGE_VARIABLE
 from autotune.report.plain_text import plain
 from autotune.trial.termination import signals_held
 
@@ -126,9 +125,9 @@ def add(
     utc, id = SystemClock().utc().isoformat(timespec="seconds"), secrets.token_hex(8)
     print_of = fingerprint((path, *map(Path, further)))
 
-    def make(number: int, entries: Sequence[Entry]) -> Entry:
+    def make(number: int, entries: Sequence[QueueEntry]) -> QueueEntry:
         _require_new(entries, path)
-        return Entry(
+        return QueueEntry(
             id=id,
             number=number,
             config=str(path),
@@ -172,7 +171,7 @@ def _change(verb: str, done: str, sentence: str, help: str) -> None:
     def change(call: Invocation, numbers: tuple[int, ...]) -> int:
         home, queue = _open_queue()
         entries = find_entries(queue.entries(), numbers)
-        changed: list[Entry] = []
+        changed: list[QueueEntry] = []
         for entry in entries:
             if verb == "remove":
                 queue.remove(entry.id)
@@ -303,18 +302,18 @@ def _settle(home: DaemonHome) -> bool:
     return True
 
 
-def _document(entry: Entry, reason: str | None) -> dict[str, Any]:
+def _document(entry: QueueEntry, reason: str | None) -> dict[str, Any]:
     """Return an entry as ``--json`` shows it: without its environment."""
     shown = {name: value for name, value in entry.document().items() if name not in ("environment", "owner")}
     return {**shown, "left_s": entry.left_s, "reason": reason}
 
 
-def _documents(entries: Sequence[Entry], why: Mapping[str, str] | None) -> dict[str, Any]:
+def _documents(entries: Sequence[QueueEntry], why: Mapping[str, str] | None) -> dict[str, Any]:
     shown = [_document(entry, (why or {}).get(entry.id)) for entry in entries]
     return {"format": 1, "daemon": why is not None, "entries": shown}
 
 
-def _lines(entry: Entry, why: Mapping[str, str] | None) -> list[str]:
+def _lines(entry: QueueEntry, why: Mapping[str, str] | None) -> list[str]:
     """Return an entry as people see it, its explanation in lines below."""
     is_held = entry.state is EntryState.HELD
     reason = None
@@ -375,7 +374,7 @@ def _kept(options: Sequence[str], keep: Sequence[str], *, says_storage: bool) ->
     return environment
 
 
-def _require_new(entries: Sequence[Entry], config: Path) -> None:
+def _require_new(entries: Sequence[QueueEntry], config: Path) -> None:
     for entry in entries:
         if entry.config == str(config) and entry.state.is_open:
             raise AutotuneError(
@@ -392,8 +391,7 @@ def _opened(request: SearchRequest) -> tuple[Problem, tuple[str, ...]]:
         from autotune.search.problem import open_requested
 
     problem = open_requested(request)
-    for remark in problem.settings.remarks:
-        say_aside(remark)
+    say_remarks(problem.settings.remarks)
     return problem, tuple(watched_gpus(problem))
 
 

@@ -19,13 +19,6 @@ from autotune.trial.termination import signals_held
     "where it ends in .md. What is no report is not replaced.",
 )
 @click.option(
-    "--against",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    metavar="CONFIG|STUDY",
-    help="Set this study beside another one: of a config, or of a name that `autotune study list` shows.",
-)
-@click.option(
     "--diagnosis",
     type=click.Path(path_type=Path, exists=True),
     help="What `autotune diagnose` found: its --json object in a file, or its --out folder.",
@@ -37,7 +30,6 @@ def command(
     call: Invocation,
     config: Path,
     out: Path | None,
-    against: tuple[Path, ...],
     diagnosis: Path | None,
     state_dir: Path | None,
     storage: str | None,
@@ -48,25 +40,17 @@ def command(
     """
     with signals_held():
         from autotune.commands.output import say, say_document, say_remarks
-        from autotune.commands.report_page import (
-            STDOUT,
-            contents_of,
-            contents_of_other,
-            read_diagnosis,
-            report_path,
-            report_text,
-            write_report,
-        )
+        from autotune.commands.report_page import contents_of, read_diagnosis
+        from autotune.report.html.page import STDOUT, report_text, write_report
         from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     say_remarks(problem.state.remarks)
-    clock = call.clock
-    advice = read_diagnosis(diagnosis) if diagnosis is not None else None
-    contents = [contents_of(problem, clock, advice), *(contents_of_other(other, problem, clock) for other in against)]
-    text = report_text(contents, clock, out)
+    diagnosed = read_diagnosis(diagnosis) if diagnosis is not None else None
+    text = report_text(contents_of(problem, call.clock, diagnosed), call.clock.utc(), out)
     if out == STDOUT:
         say_document(text)
     else:
-        say(str(write_report(report_path(problem, out), text)))
+        place = out if out is not None else problem.state.path / f"{problem.config_path.stem}-report.html"
+        say(str(write_report(place, text)))
     return 0

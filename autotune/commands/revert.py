@@ -5,9 +5,10 @@ from pathlib import Path
 
 import click
 
-from autotune.commands.output import ask_or_refuse, say_remarks
+from autotune.commands.output import ask_or_refuse, say, say_document, say_remarks
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
 from autotune.errors import AutotuneError
+from autotune.report.plain_text import safe_text
 from autotune.trial.termination import signals_held
 
 
@@ -25,12 +26,10 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
         from autotune.clock import SystemClock
         from autotune.config.apply import plan_reverts, write_edits, written_sources
         from autotune.config.load import load_settings
-        from autotune.report.console import text_console
         from autotune.trial.folders import StateFolder
 
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     say_remarks(state.remarks)
-    console = text_console()
     try:
         files = load_settings(config).paths
     except AutotuneError:  # a section that is damaged must not keep its file from being reverted
@@ -44,8 +43,8 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
         question = f"Edited since it was applied: {said}. Put the old values back all the same?"
         ask_or_refuse(question, where=str(config), remedy="Go on with --force.")
     for edit in edits:
-        console.print(edit.diff, soft_wrap=True, end="")
+        say_document(safe_text(edit.diff))
     if not dry_run:
         for file, backup in write_edits(edits, state.backups, SystemClock()).items():
-            console.print(f"\nReverted {file}; the file as it was: {backup}", soft_wrap=True)
+            say(f"\nReverted {file}; the file as it was: {backup}")
     return 0

@@ -1,17 +1,24 @@
 """``autotune run``: real training, with the values and the environment of the config."""
 
+import hashlib
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from autotune.clock import SystemClock
 from autotune.commands.output import say, say_aside
 from autotune.commands.parameters import config_if_any_option, dry_run_option
-from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError
+from autotune.process import inherited_environment
 from autotune.trial.termination import signals_held
+
+if TYPE_CHECKING:
+    from autotune.daemon.trainings import TrainingHeader
 
 
 @click.command(name="run")
@@ -62,10 +69,7 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
         say(" ".join([*enter, *quoted, shlex.join(masked(argv))]))
         return 0
     if watch or watch_only or (config is not None and _is_always_watched(config, env)):
-        with signals_held():
-            from autotune.commands.run_process import watched
-
-        env = watched(argv, env, config=config, typed=typed, cwd=cwd)
+        env = _watched(argv, env, config=config, typed=typed, cwd=cwd)
     exec_program(argv, env, cwd)
 
 
@@ -78,3 +82,68 @@ def _is_always_watched(config: Path, environ: Mapping[str, str]) -> bool:
     except AutotuneError as error:  # what matters is that it trains
         say_aside(f"autotune: {error}")
         return False
+
+
+def _watched(
+    argv: Sequence[str], environ: Mapping[str, str], *, config: Path | None, typed: Sequence[str] | None, cwd: Path
+) -> dict[str, str]:
+    """Return the environment in which a training is watched; where it cannot be, that is said, and it is the same.
+
+    Args:
+        argv: The command that this process is about to become.
+        config: Its config; None if it has none.
+        typed: The command as typed in place of the config's; None if it was not.
+    """
+    with signals_held():
+        from autotune.daemon.home import open_home
+        from autotune.daemon.trainings import TRIAL_VARIABLE, make_training, watched_environment
+        from autotune.trial.python_command import python_command
+
+    if environ.get(TRIAL_VARIABLE):  # a trial watches itself
+        return dict(environ)
+    try:
+        folder = make_training(open_home(environ).trainings, _header(argv, config, typed, cwd), SystemClock().utc())
+    except AutotuneError as error:
+        say_aside(f"autotune: this training is not watched: {error.message}")
+        return dict(environ)
+    command = python_command(argv, cwd=cwd, search_path=environ.get("PATH"))
+    if command is not None and command.keeping_out:
+        switches = " and ".join(command.keeping_out)
+        say_aside(f"autotune: its steps will not be seen: what would see them is kept out by {switches} in the command")
+    return watched_environment(environ, folder)
+
+
+def _header(argv: Sequence[str], config: Path | None, typed: Sequence[str] | None, cwd: Path) -> "TrainingHeader":
+    """Describe a training, and what its study says of its speed; where that cannot be read, it trains all the same."""
+    with signals_held():
+        from autotune.config.secrets import masked
+        from autotune.daemon.drift import confirmed_speed
+        from autotune.daemon.trainings import TrainingHeader, code_state
+        from autotune.measure.gpu.driver import look_for_gpus
+        from autotune.measure.host import machine_facts
+        from autotune.search.answer import Study
+        from autotune.search.problem import open_problem
+        from autotune.trial.process_identity import this_process
+
+    shown, facts = masked(argv), machine_facts()
+    header = TrainingHeader(
+        argv=shown,
+        cwd=str(cwd),
+        owner=this_process(),
+        started_utc=SystemClock().utc().isoformat(timespec="seconds"),
+        code=code_state(shown, cwd),
+        hardware=", ".join([f"{facts.cores} x {facts.cpu_model}", *(gpu.name for gpu in look_for_gpus().gpus)]),
+    )
+    if config is None:
+        return header
+    header = replace(header, config=str(config.resolve()))
+    try:
+        content = config.read_bytes()
+        problem = open_problem(config, command=typed, state_dir=None)
+        values = problem.space.baseline
+        header = replace(header, config_sha256=hashlib.sha256(content).hexdigest(), values=dict(values))
+        study = Study.of(problem)
+    except (AutotuneError, OSError):  # also where nothing is known of it yet, or the storage is away
+        return header
+    speed = confirmed_speed(study.trials, problem.space.name(values), samples_per_step=problem.batch_size(values))
+    return replace(header, study=study.name, confirmed=speed)

@@ -1,14 +1,17 @@
 """``autotune search``: the search itself."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from autotune.clock import Clock
-from autotune.commands.invocation import Invocation
+from autotune.clock import Clock, format_duration
+from autotune.commands.invocation import Invocation, Watchdog, where_it_is
+from autotune.commands.output import kept_trials, say_aside, say_object
 from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
@@ -22,15 +25,16 @@ from autotune.commands.parameters import (
     storage_option,
     warm_start_option,
 )
-from autotune.commands.search_answer import SearchAnswer
-from autotune.commands.watchdog import Watchdog
-from autotune.errors import AutotuneError, StudyError
+from autotune.errors import AutotuneError, StudyError, TrialError, how_it_ended
 from autotune.options import SearchRequest
-from autotune.trial.termination import end_by_force_with, signals_held
+from autotune.trial.termination import end_by_force_with, interrupted_by, signals_held
 
 if TYPE_CHECKING:
     from autotune.commands.search_run import Finished
+    from autotune.records import SearchResult
+    from autotune.search.open import OpenSearch
     from autotune.search.problem import Problem
+    from autotune.search.trial_maker import Failed
 
 
 @click.command(
@@ -117,7 +121,7 @@ def command(call: Invocation, /, **options: Any) -> int:
         if lacking := why_no_time(request):
             raise click.UsageError(f"--{lacking[0]}: {lacking[1]}.")
     clock = call.clock
-    answer = SearchAnswer(call, request.config, request.budget_s, clock)
+    answer = SearchAnswer(call, request)
     end_by_force_with(answer.interrupted)
     with Watchdog(request.ends_s(call.started_s), answer.by_force, clock) as watchdog:
         try:
@@ -127,24 +131,25 @@ def command(call: Invocation, /, **options: Any) -> int:
     return code
 
 
-def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watchdog: Watchdog, clock: Clock) -> int:
+def _search(call: Invocation, request: SearchRequest, answer: "SearchAnswer", watchdog: Watchdog, clock: Clock) -> int:
     with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
-        from autotune.commands.report_page import require_report
         from autotune.commands.search_plan import show_dry_run
-        from autotune.commands.search_run import ask_to_apply, is_question, search_with_display
+        from autotune.commands.search_run import ask_to_apply, is_question, search_with_display, share_for_search
         from autotune.report.console import text_console
         from autotune.search.problem import open_requested
 
-    along = nullcontext() if request.gpus is None else _along(request, request.gpus, clock)
+    along = nullcontext() if request.gpus is None else share_for_search(request, request.gpus, clock)
     problem = open_requested(request)
     if request.dry_run:
         show_dry_run(text_console(), problem, request, clock)
         return 0
     if request.report is not None:
+        from autotune.report.html.page import require_report
+
         require_report(request.report)
     with _page(problem, request, watchdog, clock, started_s=call.started_s):
         try:
-            finished = search_with_display(problem, request, answer, call, along=along)
+            finished = search_with_display(problem, request, call, answer.begin, along=along)
         except AutotuneError:
             _report(problem, request, watchdog, clock)
             raise
@@ -163,13 +168,6 @@ def _search(call: Invocation, request: SearchRequest, answer: SearchAnswer, watc
         return 1 if finished.ended_by else 0
 
 
-def _along(request: SearchRequest, gpus: Sequence[int], clock: Clock) -> AbstractContextManager[None]:
-    with signals_held():
-        from autotune.commands.gpu_shares import share_for_search
-
-    return share_for_search(request, gpus, clock)
-
-
 @contextmanager
 def _page(
     problem: "Problem", request: SearchRequest, watchdog: Watchdog, clock: Clock, *, started_s: float
@@ -179,7 +177,6 @@ def _page(
         yield
         return
     from autotune.commands.daemon import web_module
-    from autotune.commands.output import say_aside
 
     page = web_module("server").SearchPage(
         problem.state, problem.config_path, clock, budget_s=request.budget_s, started_s=started_s
@@ -194,15 +191,15 @@ def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, cloc
     """Write the report, if that was asked for and there is a trial to report; the answer is given by then."""
     if request.report is None:
         return
-    from autotune.commands.output import say_aside
-    from autotune.commands.report_page import contents_of, report_text, write_report
+    from autotune.commands.report_page import contents_of
+    from autotune.report.html.page import report_text, write_report
 
     watchdog.stand_down()
     try:
         contents = contents_of(problem, clock)
     except StudyError:  # nothing was tried at all, which the command says itself
         return
-    text = report_text([contents], clock, request.report)
+    text = report_text(contents, clock.utc(), request.report)
     say_aside(f"Report: {write_report(request.report, text)}")
 
 
@@ -213,3 +210,137 @@ def _apply(problem: "Problem", finished: "Finished", request: SearchRequest, wat
     watchdog.stand_down()  # somebody may be asked
     if request.apply:
         apply_if_better(problem, finished, must_be_validated=request.validate_s is not None)
+
+
+class SearchAnswer:
+    """Answer of a search as it stands at any moment, and the way it is printed."""
+
+    def __init__(self, call: Invocation, request: SearchRequest) -> None:
+        self._call = call
+        self._request = request
+        self._known: tuple[Problem, OpenSearch] | None = None
+        self._clear: Callable[[], None] = lambda: None
+
+    def begin(self, problem: "Problem", search: "OpenSearch", clear: Callable[[], None]) -> None:
+        """Take note of the search whose trials the answer is made of, and of what takes its display off the screen."""
+        self._known, self._clear = (problem, search), clear
+
+    def give(
+        self,
+        result: "SearchResult",
+        failures: "Sequence[Failed]" = (),
+        *,
+        ended_by: AutotuneError | None = None,
+        without_next: bool = False,
+        interrupted: str | None = None,
+    ) -> None:
+        """Gives an answer, unless one was given already: an object, or the final screen.
+
+        Args:
+            failures: Trials that gave no numbers, one for each kind of ending; for people.
+            ended_by: What ended the search before its time; None if nothing did.
+            without_next: Whether to leave out the next command to type, because a question follows.
+            interrupted: What interrupted the search, in words; None if nothing did.
+        """
+        assert self._known is not None, "what has a result has begun"
+        from autotune.commands.apply_answer import changes_to_offer, diff_of
+        from autotune.report.json_answer import answer_document
+        from autotune.search.open import events_path
+
+        problem, search = self._known
+        if said := search.study.calls.undelivered:
+            result = replace(result, cautions=(*result.cautions, said))
+        elapsed_s = self._call.clock.now_s() - self._call.started_s
+        paths = {**problem.place.paths(problem.study), "events": str(events_path(problem, search.name))}
+
+        changes = changes_to_offer(problem, search.study.name, search.study.records(), result)
+
+        def say() -> None:
+            if self._call.as_json:
+                document = answer_document(
+                    result,
+                    elapsed_s=elapsed_s,
+                    study=search.study.name,
+                    paths=paths,
+                    answer=changes,
+                    diff=diff_of(problem, changes),
+                    interrupted=interrupted,
+                    ended_by=ended_by,
+                )
+                say_object(document, indent=2)
+            else:
+                from autotune.report.answer import print_answer
+                from autotune.report.console import text_console
+
+                print_answer(
+                    text_console(),
+                    result,
+                    typed=problem.typed,
+                    elapsed_s=elapsed_s,
+                    failures=failures,
+                    without_next=without_next,
+                    answer=changes.id if changes and result.is_apart else None,
+                )
+
+        self._call.answer(say)
+
+    def interrupted(self, interrupt: BaseException) -> int:
+        """Ends the search in order, because of ^C or SIGTERM; scripts get the answer so far.
+
+        Returns:
+            The exit code.
+        """
+        word, code = how_it_ended(interrupt)
+        result = self._so_far(f"The search was {word}; the answer is from the trials that had finished.")
+        if result is None or not self._call.as_json:
+            self._call.ended_early(f"{word}{self._kept()}")
+        else:
+            say_aside(f"autotune: {word}{self._kept()}")
+            self.give(result, interrupted=word)
+        return code
+
+    def by_force(self) -> int:
+        """Answers in the place of a search that does not end.
+
+        Returns:
+            The exit code.
+        """
+        clearing = threading.Thread(target=self._clear, daemon=True)
+        clearing.start()
+        clearing.join(0.3)  # for a display that may hang as well
+        budget = format_duration(self._request.budget_s)
+        result = self._so_far(
+            f"The search did not end with its budget of {budget}, and was ended by force {where_it_is()}; the answer "
+            "is from the trials that had finished."
+        )
+        if result is not None:
+            self.give(result)
+        else:
+            self._call.fail(
+                TrialError(
+                    f"nothing was measured within the budget of {budget}, and the command was still at work "
+                    f"{where_it_is()}: ended by force",
+                    where=str(self._request.config),
+                    remedy="It may be that the budget is too short for this machine, or that something does not answer "
+                    "there, such as a disk.",
+                )
+            )
+        interrupt = interrupted_by()
+        return how_it_ended(interrupt)[1] if interrupt else int(result is None)
+
+    def _so_far(self, caution: str) -> "SearchResult | None":
+        if self._known is None:
+            return None
+        _, search = self._known
+        try:
+            result = search.tuner.answer_so_far()
+        except Exception:  # noqa: BLE001 -- the command has to end, and to say that it did, whatever is in the record
+            return None
+        return result and replace(result, cautions=(*result.cautions, caution))
+
+    def _kept(self) -> str:
+        if self._known is None:
+            return ""
+        _, search = self._known
+        kept = sum(trial.search == search.search for trial in search.study.records())
+        return f"; {kept_trials(kept)}, the same command goes on"

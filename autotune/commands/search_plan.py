@@ -2,49 +2,90 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
-from autotune.clock import Clock
+from autotune.clock import Clock, format_duration
 from autotune.config.command import resolve_executable
 from autotune.config.outputs import holding_something
 from autotune.config.secrets import masked, masked_text
 from autotune.config.sources import Script, trainer_files
 from autotune.frameworks import FRAMEWORKS
 from autotune.options import SearchRequest
-from autotune.records import Ending, Scalar
-from autotune.report.answer import Failure
-from autotune.report.knob_tables import KnobRow, SearchPlan, print_plan
+from autotune.records import Scalar
 from autotune.report.plain_text import plain, value_text
 from autotune.search.gpus import busy_remarks, remarks_on_gpus
 from autotune.search.problem import Problem
 from autotune.search.schedule import race_s
-from autotune.search.trial_maker import Failed
 from autotune.search.warm_start import warm_start
 from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, key_name, same_scalar
 from autotune.study.identity import framework_versions
-from autotune.trial.outcome import EXPLANATIONS
 from autotune.trial.python_command import python_command
 
 
 def show_plan(console: Console, problem: Problem, request: SearchRequest) -> None:
-    """Shows what a search is about to do."""
-    plan = SearchPlan(
-        knobs=knob_rows(problem),
-        skipped={skipped.path: skipped.why for skipped in problem.skipped} | dict(problem.settings.outputs.left),
-        combinations=problem.space.within_reach({}).size,
-        redirected=problem.redirected,
-        notes=[*output_notes(problem), *command_notes(problem)],
-        command=masked(problem.command),
-        budget_s=request.budget_s,
-        validate_s=request.validate_s,
-        race_s=race_s(request.race_s, request.budget_s),
-        races_always=bool(request.race_s),
+    """Show what a search is about to do: knobs, skipped keys with reasons, outputs, the command, and the time."""
+    console.print(knob_table(problem))
+    skipped = {skipped.path: skipped.why for skipped in problem.skipped} | dict(problem.settings.outputs.left)
+    lines = [*(f"not tuned: {path} ({why})" for path, why in skipped.items()), *redirected_line(problem)]
+    lines += [plain(note, 1000) for note in (*output_notes(problem), *command_notes(problem))]
+    lines.append(f"command: {' '.join(masked(problem.command))}")
+    validate_s, for_race_s = request.validate_s, race_s(request.race_s, request.budget_s)
+    validation = f", and to train both for up to {format_duration(validate_s)}" if validate_s else ""
+    race = ""
+    if for_race_s:
+        calls = "" if request.race_s else ", if the batch or the precision changes"
+        race = f"; {format_duration(for_race_s)} to race both on the loss{calls}"
+    lines.append(
+        f"{problem.space.within_reach({}).size:,} combinations; {format_duration(request.budget_s)} for everything, "
+        f"part of it kept back to confirm the best against today's values{validation}{race}"
     )
-    print_plan(console, plan)
+    print_dim(console, lines)
+
+
+def redirected_line(problem: Problem) -> list[str]:
+    """Return the line on the outputs that go into each trial's folder; none without any."""
+    outputs = ", ".join(map(plain, problem.redirected))
+    return [f"into each trial's own folder, starting empty: {outputs}"] if outputs else []
+
+
+def print_dim(console: Console, lines: Iterable[str]) -> None:
+    """Print lines below a table."""
+    for line in lines:
+        console.print(Text(line, style="dim"), soft_wrap=True)
+
+
+_LONGEST_NAME = 50  # that is shown whole at 80 columns
+
+
+def knob_table(problem: Problem) -> Table:
+    """Return the table of the knobs, with a row for each."""
+    knobs = problem.space.within_reach({}).knobs
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), expand=True)
+    names = max((len(path) for knob in knobs for path in knob.paths), default=0)
+    table.add_column("knob", no_wrap=True, min_width=min(names, _LONGEST_NAME))  # long values give way to names
+    for column in ("today", "tried", "for the training"):
+        table.add_column(column, style="dim" if column == "for the training" else None, no_wrap=True)
+    table.add_column("", style="dim", no_wrap=True, ratio=1)  # the sentence gets what is left of the width
+    for knob in knobs:
+        tried = [_choice_text(knob, choice) for choice in knob.choices]
+        if len(tried) > 8:
+            tried = [*tried[:6], "…", tried[-1]]
+        cells = value_text(knob.baseline), ", ".join(tried), knob.label.value, traits_of(knob).meaning
+        table.add_row("\n".join(knob.paths), *cells)
+    return table
+
+
+def _choice_text(knob: Knob, choice: Scalar) -> str:
+    """Return a choice, with the keys that hold something else than the first then."""
+    others = {path: value for path, value in knob.keys(choice).items() if not same_scalar(value, choice)}
+    along = ", ".join(f"{key_name(path)} {value_text(value)}" for path, value in others.items())
+    return f"{value_text(choice)} ({along})" if along else value_text(choice)
 
 
 def output_notes(problem: Problem) -> list[str]:
@@ -118,41 +159,6 @@ def _other_framework(argv: Sequence[str], folder: Path) -> list[str]:
             f"that one, start the trainer with {sys.executable}"
         ]
     return []
-
-
-def knob_rows(problem: Problem) -> list[KnobRow]:
-    """The knobs as the user sees them."""
-    return [
-        KnobRow(
-            paths=knob.paths,
-            baseline=knob.baseline,
-            choices=knob.choices,
-            label=knob.label.value,
-            sentence=traits_of(knob).meaning,
-            along=[_along_text(knob, choice) for choice in knob.choices],
-        )
-        for knob in problem.space.within_reach({}).knobs
-    ]
-
-
-def _along_text(knob: Knob, choice: Scalar) -> str:
-    others = {path: value for path, value in knob.keys(choice).items() if not same_scalar(value, choice)}
-    return ", ".join(f"{key_name(path)} {value_text(value)}" for path, value in others.items())
-
-
-def failures(failed: Mapping[Ending, Failed], outcomes: Mapping[str, int]) -> list[Failure]:
-    """The trials that gave no numbers as the final screen shows them, one for each kind of ending."""
-    return [
-        Failure(
-            trial=first.record,
-            count=outcomes.get(ending.value, 1),
-            sentence=EXPLANATIONS[ending].sentence,
-            remedy=EXPLANATIONS[ending].remedy,
-            stderr_tail=first.stderr_tail,
-            folder=str(first.folder),
-        )
-        for ending, first in failed.items()
-    ]
 
 
 # Dry run of a search: what it would do, and what could be in its way.

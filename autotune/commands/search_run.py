@@ -1,29 +1,36 @@
-"""Steps of ``autotune search``: searching with a live display, and applying the answer."""
+"""Steps of ``autotune search``: searching with a live display, applying the answer, and workers on further GPUs."""
 
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Self
+from pathlib import Path
 
 import click
 from rich.console import Console
 
+from autotune.clock import Clock
 from autotune.commands.apply_answer import OTHER_TRAINING, apply_values, changes_to_offer
 from autotune.commands.invocation import Invocation
-from autotune.commands.output import ask, forget_typed, is_attended
-from autotune.commands.search_answer import SearchAnswer
-from autotune.commands.search_plan import failures, show_plan
-from autotune.errors import AutotuneError, Terminated
+from autotune.commands.output import ask, forget_typed, is_attended, say_aside
+from autotune.commands.search_plan import show_plan
+from autotune.config.load import load_settings
+from autotune.errors import AutotuneError, ConfigError, Terminated
+from autotune.files import make_private_folder
+from autotune.measure.gpu.driver import cores_near, look_for_gpus, visible_devices
 from autotune.options import SearchRequest
+from autotune.process import STORAGE_VARIABLE
 from autotune.records import ChangeSet, SearchResult
-from autotune.report.answer import Failure, is_in_code, print_failures, print_next_step
+from autotune.report.answer import is_in_code, print_failures, print_next_step, why_it_may_learn_more_slowly
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
-from autotune.report.race_notes import why_it_may_learn_more_slowly
 from autotune.search.answer import answer_of_search
+from autotune.search.neighbours import FOLDER_VARIABLE
 from autotune.search.open import OpenSearch, Session, open_search
 from autotune.search.problem import Problem
-from autotune.study.record import StudyRecord
-from autotune.trial.search_child import Lifeline
+from autotune.search.trial_maker import Failed
+from autotune.trial.children import OWN_COMMAND, Lifeline, SearchChild
+from autotune.trial.folders import StateFolder
 from autotune.trial.termination import interrupted_by
 
 
@@ -41,41 +48,24 @@ class Finished:
     result: SearchResult
     written: SearchResult
     changes: ChangeSet | None
-    failures: list[Failure]
+    failures: Sequence[Failed]
     ended_by: AutotuneError | None
-
-    @classmethod
-    def of(
-        cls,
-        problem: Problem,
-        study: StudyRecord,
-        result: SearchResult,
-        *,
-        failures: list[Failure],
-        ended_by: AutotuneError | None,
-    ) -> Self:
-        """Work out what is written into the config."""
-        records, written = study.records(), result
-        if result.applies_same_training:
-            alike = answer_of_search(problem, records, result.search, study.ratings, excluded=OTHER_TRAINING)
-            written = alike or result
-        changes = changes_to_offer(problem, study.name, records, written)
-        return cls(result=result, written=written, changes=changes, failures=failures, ended_by=ended_by)
 
 
 def search_with_display(
     problem: Problem,
     request: SearchRequest,
-    answer: SearchAnswer,
     call: Invocation,
+    begin: Callable[[Problem, OpenSearch, Callable[[], None]], None],
     *,
     along: AbstractContextManager[None],
 ) -> Finished:
     """Show what a search is about to do, and search, with a live display on stderr.
 
     Args:
-        answer: Told of the search as soon as it has a record, so that whatever ends it early can answer from that.
         call: Call of the command; the budget counts from its start.
+        begin: Called with the search as soon as it has a record, so that whatever ends it early can answer from that,
+            and with what takes the display off the screen.
         along: Entered as soon as the search has a record that others can join, and left with its end.
 
     Raises:
@@ -86,8 +76,7 @@ def search_with_display(
     part = Session(started_s=call.started_s, lifeline=Lifeline.of_environment())
     display = SearchDisplay(progress, call.clock, started_s=call.started_s, budget_s=request.budget_s)
     with open_search(problem, request, part, call.clock, display, simulator=call.simulator) as search:
-        answer.begin(problem, search)
-        answer.clear = display.close
+        begin(problem, search, display.close)
         with along:
             result = _result(search, display, progress)
     if problem.config_changed():
@@ -96,8 +85,17 @@ def search_with_display(
             soft_wrap=True,
         )
     tuner = search.tuner
-    failed = failures(tuner.failures, result.outcomes)
-    return Finished.of(problem, search.study, result, failures=failed, ended_by=tuner.ended_by)
+    records, written = search.study.records(), result
+    if result.applies_same_training:
+        same = answer_of_search(problem, records, result.search, search.study.ratings, excluded=OTHER_TRAINING)
+        written = same or result
+    return Finished(
+        result=result,
+        written=written,
+        changes=changes_to_offer(problem, search.study.name, records, written),
+        failures=tuple(tuner.failures.values()),
+        ended_by=tuner.ended_by,
+    )
 
 
 def apply_if_better(
@@ -135,7 +133,7 @@ def _result(search: OpenSearch, display: SearchDisplay, console: Console) -> Sea
         with display:
             return search.run()
     except AutotuneError as error:
-        print_failures(console, failures(search.tuner.failures, search.tuner.outcomes), said=error.remedy or "")
+        print_failures(console, search.tuner.failures.values(), search.tuner.outcomes, said=error.remedy or "")
         raise
 
 
@@ -176,3 +174,132 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
     print_next_step(text_console(), finished.result, typed=problem.typed, applied=is_applied, answer=named)
     if isinstance(interrupt := interrupted_by(), Terminated):
         raise interrupt
+
+
+# Several GPUs: this process has the first, and a worker each of the others, with cores near its GPU.
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuShare:
+    """GPU with its cores.
+
+    Attributes:
+        number: CUDA's, among those that the environment leaves.
+    """
+
+    number: int
+    uuid: str
+    cores: frozenset[int]
+
+
+def share_for_search(request: SearchRequest, gpus: Sequence[int], clock: Clock) -> AbstractContextManager[None]:
+    """Give this process the first of several GPUs; return the workers on the others.
+
+    Args:
+        gpus: Their numbers; empty for all.
+
+    Returns:
+        Runs the workers for the duration of a ``with`` block.
+
+    Raises:
+        ConfigError: There are not that many GPUs, or cores.
+    """
+    own, *others = gpu_shares(gpus)
+    state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
+    is_known = os.environ.get(STORAGE_VARIABLE) or load_settings(request.config).section.storage
+    place = request.storage or (None if is_known else f"journal:{state.studies}")
+    words = [*OWN_COMMAND, "worker", "--config", str(request.config), "--budget", f"{request.budget_s:.3f}s"]
+    words += ["--storage", place] if place else []
+    words += request.words("warm_start", "same_training", "batch", "allow_busy_gpu")
+    commands = {
+        share: (
+            *(*words, "--seed", str(request.seed + number), "--state-dir", str(state.workers / share.uuid)),
+            *(("--", *request.trainer) if request.trainer else ()),
+        )
+        for number, share in enumerate(others, start=1)
+    }
+    os.environ |= {"CUDA_VISIBLE_DEVICES": own.uuid, FOLDER_VARIABLE: str(state.workers / "turns")}
+    os.sched_setaffinity(0, own.cores)
+    return _running(commands, state.workers, clock)
+
+
+@contextmanager
+def _running(commands: Mapping[GpuShare, Sequence[str]], folder: Path, clock: Clock) -> Iterator[None]:
+    """Run workers for the duration of a ``with`` block; report those that failed.
+
+    Raises:
+        CommandError: One of them cannot be started.
+    """
+    workers: dict[GpuShare, SearchChild] = {}
+    own = os.sched_getaffinity(0)
+    make_private_folder(folder)
+    try:
+        for share, words in commands.items():
+            os.sched_setaffinity(0, share.cores)  # the worker inherits them
+            env = {**os.environ, "CUDA_VISIBLE_DEVICES": share.uuid}
+            log, niceness = folder / f"{share.uuid}.log", os.getpriority(os.PRIO_PROCESS, 0)
+            workers[share] = SearchChild.start(words, cwd=Path.cwd(), env=env, log=log, clock=clock, niceness=niceness)
+        os.sched_setaffinity(0, own)
+        yield
+    finally:
+        os.sched_setaffinity(0, own)
+        failed = [share for share, worker in workers.items() if (ended := worker.poll()) and ended.code]
+        for worker in workers.values():
+            worker.leave()
+        for worker in workers.values():
+            worker.end()
+        for share in failed:
+            say_aside(f"autotune: the worker on GPU {share.number} failed: see {folder / share.uuid}.log")
+
+
+def gpu_shares(chosen: Sequence[int] = ()) -> list[GpuShare]:
+    """Share this machine out among its GPUs.
+
+    All get as many cores, because studies are of equal machines: those near the GPU (its NUMA node) if there are
+    enough.
+
+    Args:
+        chosen: Numbers of the GPUs; empty for all that the environment leaves.
+
+    Raises:
+        ConfigError: There are fewer than two GPUs, or cores.
+    """
+    inventory = look_for_gpus()
+    visible = visible_devices(inventory.gpus, os.environ) if inventory.gpus else None
+    uuids = visible.uuids if visible else ()
+    if beyond := [number for number in chosen if number >= len(uuids)]:
+        raise ConfigError(
+            f"there is no GPU {beyond[0]}: {inventory.why_none or f'there are {len(uuids)}, numbered from 0'}",
+            where="--gpus",
+            remedy="Run it without this option." if inventory.why_none else "Name those that are there, or all.",
+        )
+    numbers = list(dict.fromkeys(chosen)) or range(len(uuids))
+    cores = sorted(os.sched_getaffinity(0))
+    if len(numbers) < 2 or len(cores) < len(numbers):
+        why = inventory.why_none or (visible and visible.why_none) or f"{len(numbers)} GPU for {len(cores)} cores"
+        raise ConfigError(
+            f"it needs two GPUs, and a core for each: {why}", where="--gpus", remedy="Run it without this option."
+        )
+    near = {gpu.uuid: cores_near(gpu) for gpu in inventory.gpus}
+    shared = share_cores(cores, [near.get(uuids[number], frozenset()) for number in numbers])
+    return [
+        GpuShare(number=number, uuid=uuids[number], cores=share) for number, share in zip(numbers, shared, strict=True)
+    ]
+
+
+def share_cores(cores: Sequence[int], near: Sequence[frozenset[int]]) -> list[frozenset[int]]:
+    """Share cores out, equally many to each, to those that have them near; by number if that does not work out.
+
+    Args:
+        cores: Ascending; at least as many as there are shares.
+        near: For each share the cores that are near; empty where that is not known.
+    """
+    each = len(cores) // len(near)
+    own = [sorted(one & set(cores)) for one in near]
+    place, shares = {tuple(some): 0 for some in own}, []
+    for some in map(tuple, own):  # GPUs of one node have the same cores near, and take them in turn
+        shares.append(frozenset(some[place[some] : place[some] + each]))
+        place[some] += each
+    if len(frozenset().union(*shares)) == each * len(near):
+        return shares
+    return [frozenset(cores[number * each : (number + 1) * each]) for number in range(len(near))]

@@ -10,8 +10,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from autotune.commands.invocation import Invocation
-from autotune.commands.lazy_group import OrderedGroup
-from autotune.commands.parameters import config_if_any_option, json_option, state_dir_option, storage_option
+from autotune.commands.parameters import (
+    OrderedGroup,
+    config_if_any_option,
+    json_option,
+    state_dir_option,
+    storage_option,
+)
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:

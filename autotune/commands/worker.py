@@ -60,7 +60,7 @@ def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) 
         from autotune.search.problem import open_requested
         from autotune.study.members import Role
         from autotune.study.summary import has_answer
-        from autotune.trial.search_child import Lifeline
+        from autotune.trial.children import Lifeline
 
     problem = open_requested(request)
     part = Session(

@@ -16,9 +16,9 @@ from msgspec import Meta
 
 from autotune.clock import parse_duration_s
 from autotune.config.keys import converted, shown
-from autotune.environment import settings_folder
 from autotune.errors import ConfigError
 from autotune.files import open_regular
+from autotune.process import settings_folder
 
 _MOST_BYTES = 1 << 16
 

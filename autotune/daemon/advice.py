@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 
 from autotune.clock import Clock
-from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold, Queue, config_sha256
+from autotune.daemon.queue import ApplyScope, EntryState, Hold, Queue, QueueEntry, config_sha256
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular, replace_durably
 from autotune.records import Scalar
-from autotune.trial.search_child import OWN_COMMAND, SearchChild
+from autotune.trial.children import OWN_COMMAND, SearchChild
 
 FORMAT = 1
 """Format version of an advice on disk."""
@@ -271,7 +271,7 @@ class Adviser:
         self._tell = tell
         self._uses_config = uses_config
 
-    def keep(self, entry: Entry, answer: Mapping[str, Any]) -> Advice | None:
+    def keep(self, entry: QueueEntry, answer: Mapping[str, Any]) -> Advice | None:
         """Make the answer of an entry's search into advice, and keep it.
 
         Args:
@@ -292,7 +292,7 @@ class Adviser:
             return None
         return self._advices.keep(advice)
 
-    def advise(self, entry: Entry, advice: Advice) -> None:
+    def advise(self, entry: QueueEntry, advice: Advice) -> None:
         """Tell of an advice, and apply it where that was asked for."""
         ratio, low, high = advice.ratio
         self._tell(
@@ -317,7 +317,7 @@ class Adviser:
             else:
                 self._apply(entry, advice)
 
-    def _apply(self, entry: Entry, advice: Advice) -> None:
+    def _apply(self, entry: QueueEntry, advice: Advice) -> None:
         """Apply an advice, if that is permitted, unless a person or a training is in the way."""
         if why := why_not_permitted(advice, entry.apply):
             self._note(entry, f"not applied: {why}", EntryState.DONE)
@@ -346,7 +346,7 @@ class Adviser:
         else:
             self._note(entry, f"applied to {advice.config}; `autotune revert` undoes it", EntryState.DONE)
 
-    def _write(self, entry: Entry, advice: Advice) -> str | None:
+    def _write(self, entry: QueueEntry, advice: Advice) -> str | None:
         """Have ``autotune apply`` write the values; return why that failed, None if it did not."""
         # By its name: what `apply` finds in the record by now may be another answer, which nobody has permitted.
         named = {name: entry.option(name) for name in ("--state-dir", "--storage")}
@@ -364,7 +364,7 @@ class Adviser:
             self._clock.wait(0.05)
         return None if ended.code == 0 else f"`autotune apply` failed, see `autotune queue log {entry.number}`"
 
-    def _note(self, entry: Entry, note: str, state: EntryState, hold: Hold | None = None) -> None:
+    def _note(self, entry: QueueEntry, note: str, state: EntryState, hold: Hold | None = None) -> None:
         self._queue.change(entry.id, lambda one: replace(one, note=note, state=state, hold=hold))
         kind = "applied" if note.startswith("applied") else "not_applied"
         self._tell(kind, f"{entry.name}: {note}", entry=entry.number)

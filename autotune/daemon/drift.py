@@ -5,21 +5,40 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import takewhile
 from math import exp, sqrt
 from statistics import fmean, median
 
-from autotune.daemon.training_folder import ConfirmedSpeed
+from autotune.records import NOT_COMPARED, TrialRecord
+
+
+class Turn(StrEnum):
+    """Kind of finding about a training's pace."""
+
+    SLOW_START = "slow start"  # it is slower than what was confirmed
+    SLOWER = "slower"  # than itself
+    RECOVERED = "recovered"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """Finding about a training's pace, with its likely cause; None means unknown, or that none is needed."""
+class PaceChange:
+    """Finding about a training's pace.
 
-    found: SlowStart | Change
-    cause: Cause | None
+    Attributes:
+        t_s: End of the window in which it was found.
+        speed_ratio: Speed since then over what was confirmed, or over the training's own before it.
+        samples_per_s: Of a slow start, the speed that was found.
+        cause: Likely cause; None means unknown, or that none is needed.
+    """
+
+    turn: Turn
+    t_s: float
+    since_s: float
+    speed_ratio: float
+    samples_per_s: float | None = None
+    cause: Cause | None = None
 
 
 class TrainingWatch:
@@ -49,25 +68,23 @@ class TrainingWatch:
         """Add a reading of the machine."""
         self._history.add(t_s, machine_state)
 
-    def add(self, window: PaceWindow) -> list[Finding]:
+    def add(self, window: PaceWindow) -> list[PaceChange]:
         """Add a window; return what it shows, nearly always nothing."""
         ln_pace = window.ln_pace
         if ln_pace is None or not self._is_chosen(window):
             return []
         if window.wait_fraction is not None:
             self._history.add_wait(window.t1_s, window.wait_fraction)
-        findings = []
-        if (slow := self._start.add(window)) is not None:
-            # Nothing is known of the time when the trials were made: what is unusual now has to speak for itself.
-            findings.append(Finding(found=slow, cause=likely_cause(MachineState(), self._history.after(slow.since_s))))
-        if (change := self._slowdown.add(window.t1_s, window.train_s, ln_pace)) is not None:
-            findings.append(Finding(found=change, cause=self._cause(change)))
-        return findings
+        slow, change = self._start.add(window), self._slowdown.add(window.t1_s, window.train_s, ln_pace)
+        return [replace(one, cause=self._cause(one)) for one in (slow, change) if one is not None]
 
-    def _cause(self, change: Change) -> Cause | None:
+    def _cause(self, change: PaceChange) -> Cause | None:
         if change.turn is Turn.RECOVERED:
             return None
-        return likely_cause(self._history.before(change.since_s), self._history.after(change.since_s))
+        # Nothing is known of the time when trials were made: what is unusual now has to speak for itself.
+        is_start = change.turn is Turn.SLOW_START
+        before = MachineState() if is_start else self._history.before(change.since_s)
+        return likely_cause(before, self._history.after(change.since_s))
 
     def _is_chosen(self, window: PaceWindow) -> bool:
         if window.process != self._process:
@@ -93,22 +110,6 @@ LOOK_S = 150.0
 """Training time of one look. There are two, and only a training that is slower in both is said to be."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SlowStart:
-    """Finding that a training is slower than what was confirmed.
-
-    Attributes:
-        t_s: End of the window in which it was found.
-        confirmed: What was confirmed, with the interval that this is outside of.
-    """
-
-    t_s: float
-    since_s: float
-    speed_ratio: float
-    samples_per_s: float
-    confirmed: ConfirmedSpeed
-
-
 class StartCheck:
     """Check of one training, fed with its windows in the order of time.
 
@@ -132,7 +133,7 @@ class StartCheck:
         self._since_s: float | None = None
         self._speeds: list[float] = []
 
-    def add(self, window: PaceWindow) -> SlowStart | None:
+    def add(self, window: PaceWindow) -> PaceChange | None:
         """Add the next window; return the finding that it completes, nearly always None."""
         confirmed = self._confirmed
         if confirmed is None:
@@ -150,7 +151,7 @@ class StartCheck:
             return None
         return self._look(window.t1_s, confirmed)
 
-    def _look(self, t_s: float, confirmed: ConfirmedSpeed) -> SlowStart | None:
+    def _look(self, t_s: float, confirmed: ConfirmedSpeed) -> PaceChange | None:
         since_s = t_s if self._since_s is None else self._since_s
         speed = median(self._speeds)
         ratio = speed / confirmed.samples_per_s
@@ -163,7 +164,7 @@ class StartCheck:
         if self._looks < 2:
             return None
         self._confirmed = None
-        return SlowStart(t_s=t_s, since_s=since_s, speed_ratio=ratio, samples_per_s=speed, confirmed=confirmed)
+        return PaceChange(turn=Turn.SLOW_START, t_s=t_s, since_s=since_s, speed_ratio=ratio, samples_per_s=speed)
 
 
 class CauseKind(StrEnum):
@@ -251,33 +252,11 @@ LEAST_WINDOWS = 30
 """Windows (five minutes) that the level is learned from before anything is tested."""
 
 _PER_MINUTE = 6
-_LINEAR = 0.10  # ln pace up to which a window counts as much as it is slower
+_LINEAR = 0.10  # ln pace up to which a window counts as much as it is slower, at least
 _FLAT = 0.25  # and from which it counts more again
 _MOST = 1.0  # what it counts at most
 _BACK_WINDOWS = 18  # three minutes
 _KEPT_WINDOWS = 4096
-
-
-class Turn(StrEnum):
-    """Kind of change."""
-
-    SLOWER = "slower"
-    RECOVERED = "recovered"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Change:
-    """Change of a training's own pace.
-
-    Attributes:
-        t_s: End of the window in which it was found.
-        speed_ratio: Speed since then over the training's own before it.
-    """
-
-    turn: Turn
-    t_s: float
-    since_s: float
-    speed_ratio: float
 
 
 class _Variance:
@@ -299,145 +278,41 @@ class _Variance:
         return self.squares / (self.count - 1) if self.count > 1 else 0.0
 
 
-class Slowdown:
-    """Test of one training, fed with its windows in the order of time.
+class UsualPace:
+    """Usual pace of one training, learned from its windows, and how far from it a window may be.
 
     Attributes:
-        is_slow: True from an alarm until the recovery.
-        level: Usual ln pace of this training; None while it is being learned.
+        level: Usual ln pace; None while too few windows are known.
         slack: Slowdown (ln pace) that is too small to be seen.
         threshold: Sum at which there is an alarm, in minutes times ln pace.
+        linear: Ln pace up to which a window counts as much as it is slower.
     """
 
     def __init__(self) -> None:
-        self.is_slow = False
         self.level: float | None = None
         self.slack = self.threshold = 0.0
-        self._learned = 0
+        self.linear = _LINEAR
         self._first: list[float] = []
+        self._learned = 0
+        self.forget_partial()
         self._minutes, self._batches = _Variance(), _Variance()
-        self._backoff = 1.0
-        self._size = 0.0
-        self._linear = _LINEAR
-        self._last_s = 0.0
-        self.resume()
 
-    def resume(self) -> None:
-        """Note that the process was started anew: its warm-up is not looked at, and what was learned stays."""
-        self._warm_up_s = WARM_UP_S
+    def forget_partial(self) -> None:
+        """Forget the minute and the ten minutes that are not whole yet, because the process was started anew."""
         self._minute: list[float] = []
         self._batch: list[float] = []
-        self._held: list[float] = []
-        self._since_slower: list[float] = []
-        self._since_faster: list[float] = []
-        self._recent: deque[float] = deque(maxlen=_BACK_WINDOWS)
-        self._slower = self._faster = 0.0
-        self._slower_since_s = self._last_s  # what has changed since then may be the cause of what is seen later
 
-    def add(self, t_s: float, train_s: float, ln_pace: float) -> Change | None:
-        """Add the next window.
-
-        Args:
-            ln_pace: Logarithm of its seconds per unit of work.
-
-        Returns:
-            The change that it shows; nearly always None.
-        """
-        self._last_s = t_s
-        if self._warm_up_s > 0.0:
-            self._warm_up_s -= train_s
-            return None
-        if self.level is None:
-            self._slower_since_s = t_s
-            self._begin(ln_pace)
-            return None
-        if self.is_slow:
-            return self._look_for_recovery(t_s, ln_pace, self.level)
-        excess, weight = ln_pace - self.level, min(train_s, 20.0) / 60.0  # minutes
-        self._sum_up_faster(t_s, excess, weight, self.level)
-        change = self._sum_up_slower(t_s, excess, weight, self.level)
-        if len(self._held) < _KEPT_WINDOWS:
-            self._held.append(ln_pace)
-        if not self.is_slow and self._slower <= 0.05 * self.threshold and self._faster <= 0.05 * self.threshold:
-            for value in self._held:  # they have turned out to be no change
-                self._learn(value)
-            self._held.clear()
-        return change
-
-    def _sum_up_faster(self, t_s: float, excess: float, weight: float, level: float) -> None:
-        """Settle at a faster level once the training is: its first epoch may have filled a cache."""
-        self._faster += (min(-excess, self._linear) - self.slack) * weight
-        if self._faster <= 0.0:
-            self._faster = 0.0
-            self._since_faster.clear()
-            return
-        if len(self._since_faster) < _KEPT_WINDOWS:
-            self._since_faster.append(level + excess)
-        if self._faster >= self.threshold:
-            self._learned = len(self._since_faster)
-            self._minutes, self._batches = _Variance(), _Variance()  # they hold the change
-            self._minute.clear()
-            self._batch.clear()
-            self._settle_at(median(self._since_faster), t_s)
-
-    def _sum_up_slower(self, t_s: float, excess: float, weight: float, level: float) -> Change | None:
-        self._slower += (self._bounded(excess) - self.slack) * weight
-        if self._slower <= 0.0:
-            self._slower, self._slower_since_s = 0.0, t_s
-            self._since_slower.clear()
-            return None
-        if len(self._since_slower) < _KEPT_WINDOWS:
-            self._since_slower.append(level + excess)
-        if self._slower < self.threshold:
-            return None
-        self._size = median(self._since_slower) - level
-        if self._size < 0.5 * self.slack:  # a few very slow windows made the sum, not a slowdown
-            self._slower, self._slower_since_s = 0.0, t_s
-            self._since_slower.clear()
-            return None
-        self.is_slow = True
-        self._recent.clear()
-        self._held.clear()
-        self._backoff = min(self._backoff * 1.5, 4.0)  # each further alarm of one training needs so much more
-        return Change(turn=Turn.SLOWER, t_s=t_s, since_s=self._slower_since_s, speed_ratio=exp(-self._size))
-
-    def _bounded(self, excess: float) -> float:
-        """Return what a window counts that is slower by that much."""
-        if excess <= self._linear:
-            return max(excess, -_MOST)
-        return min(self._linear + max(0.0, excess - max(_FLAT, self._linear)), _MOST)
-
-    def _look_for_recovery(self, t_s: float, ln_pace: float, level: float) -> Change | None:
-        self._recent.append(ln_pace)
-        if len(self._recent) < _BACK_WINDOWS:
-            return None
-        left = median(self._recent) - level
-        # of the slowdown, that may be left after a recovery
-        if left > max(min(self.slack, 0.5 * self._size), 0.35 * self._size):
-            return None
-        self.is_slow = False
-        self._settle_at(level, t_s)
-        return Change(turn=Turn.RECOVERED, t_s=t_s, since_s=t_s, speed_ratio=exp(-left))
-
-    def _settle_at(self, level: float, t_s: float) -> None:
-        self.level = level
-        self._slower = self._faster = 0.0
-        self._slower_since_s = t_s
-        self._since_slower.clear()
-        self._since_faster.clear()
-        self._held.clear()
-        self._set_limits()
-
-    def _begin(self, ln_pace: float) -> None:
+    def begin(self, ln_pace: float) -> None:
+        """Add one of the first windows."""
         self._first.append(ln_pace)
         if len(self._first) == LEAST_WINDOWS:
             self.level = median(self._first)
             self._learned = 1
             for value in self._first:
-                self._learn(value)
+                self.learn(value)
             self._first.clear()
 
-    def _learn(self, ln_pace: float) -> None:
+    def learn(self, ln_pace: float) -> None:
         """Add a window to what the level and the variance are learned from."""
         assert self.level is not None
         # Symmetric, so that the level is the middle; an epoch's slow start and a pause count no more than that.
@@ -454,9 +329,16 @@ class Slowdown:
         if len(self._batch) == 10:
             self._batches.add(fmean(self._batch))
             self._batch.clear()
-        self._set_limits()
+        self.set_limits()
 
-    def _set_limits(self) -> None:
+    def settle_at(self, paces: Sequence[float]) -> None:
+        """Take the level of these windows for the usual one, and forget what the variance was learned from."""
+        self.level, self._learned = median(paces), len(paces)
+        self._minutes, self._batches = _Variance(), _Variance()  # they hold the change
+        self.forget_partial()
+        self.set_limits()
+
+    def set_limits(self) -> None:
         degrees = max(self._batches.count - 1, 0)
         between = 10 * self._batches.variance
         # Long-run variance of a minute: that between batches, with a usual one that counts as much as three of them; no
@@ -465,9 +347,137 @@ class Slowdown:
         variance = max(variance, 2.5 * self._minutes.variance)
         error = sqrt(variance * _PER_MINUTE / max(self._learned, 1))
         self.slack = 0.018 + 5.0 * error  # standard errors of the level
-        # in minutes times ln pace
-        self.threshold = max(1.35, 24.0 * variance / (2.0 * self.slack)) * self._backoff
-        self._linear = max(_LINEAR + 2.0 * sqrt(self._minutes.variance), 1.5 * self.slack)
+        self.threshold = max(1.35, 24.0 * variance / (2.0 * self.slack))
+        self.linear = max(_LINEAR + 2.0 * sqrt(self._minutes.variance), 1.5 * self.slack)
+
+
+class _Sum:
+    """Sum of excesses that is never below 0, with the paces since it began."""
+
+    def __init__(self) -> None:
+        self.value = 0.0
+        self.paces: list[float] = []
+
+    def add(self, excess: float, pace: float) -> None:
+        self.value += excess
+        if self.value <= 0.0:
+            self.clear()
+        elif len(self.paces) < _KEPT_WINDOWS:
+            self.paces.append(pace)
+
+    def clear(self) -> None:
+        self.value = 0.0
+        self.paces.clear()
+
+
+class Slowdown:
+    """Test of one training, fed with its windows in the order of time.
+
+    Attributes:
+        is_slow: True from an alarm until the recovery.
+        usual: Its usual pace.
+    """
+
+    def __init__(self) -> None:
+        self.is_slow = False
+        self.usual = UsualPace()
+        self._backoff = 1.0
+        self._size = 0.0
+        self._last_s = 0.0
+        self.resume()
+
+    def resume(self) -> None:
+        """Note that the process was started anew: its warm-up is not looked at, and what was learned stays."""
+        self._warm_up_s = WARM_UP_S
+        self.usual.forget_partial()
+        self._held: list[float] = []
+        self._recent: deque[float] = deque(maxlen=_BACK_WINDOWS)
+        self._slower, self._faster = _Sum(), _Sum()
+        self._slower_since_s = self._last_s  # what has changed since then may be the cause of what is seen later
+
+    def add(self, t_s: float, train_s: float, ln_pace: float) -> PaceChange | None:
+        """Add the next window.
+
+        Args:
+            ln_pace: Logarithm of its seconds per unit of work.
+
+        Returns:
+            The change that it shows; nearly always None.
+        """
+        self._last_s = t_s
+        if self._warm_up_s > 0.0:
+            self._warm_up_s -= train_s
+            return None
+        usual, level = self.usual, self.usual.level
+        if level is None:
+            self._slower_since_s = t_s
+            usual.begin(ln_pace)
+            return None
+        if self.is_slow:
+            return self._look_for_recovery(t_s, ln_pace, level)
+        excess, weight = ln_pace - level, min(train_s, 20.0) / 60.0  # minutes
+        self._faster.add((min(-excess, usual.linear) - usual.slack) * weight, ln_pace)
+        if self._faster.value >= self._threshold:  # it is faster for good: its first epoch may have filled a cache
+            usual.settle_at(self._faster.paces)
+            self._forget_sums(t_s)
+        change = self._sum_up_slower(t_s, ln_pace, excess, weight, level)
+        if len(self._held) < _KEPT_WINDOWS:
+            self._held.append(ln_pace)
+        few = 0.05 * self._threshold
+        if not self.is_slow and self._slower.value <= few and self._faster.value <= few:
+            for value in self._held:  # they have turned out to be no change
+                usual.learn(value)
+            self._held.clear()
+        return change
+
+    @property
+    def _threshold(self) -> float:
+        return self.usual.threshold * self._backoff  # in minutes times ln pace
+
+    def _sum_up_slower(
+        self, t_s: float, ln_pace: float, excess: float, weight: float, level: float
+    ) -> PaceChange | None:
+        self._slower.add((self._bounded(excess) - self.usual.slack) * weight, ln_pace)
+        if self._slower.value <= 0.0:
+            self._slower_since_s = t_s
+        if self._slower.value < self._threshold:
+            return None
+        self._size = median(self._slower.paces) - level
+        if self._size < 0.5 * self.usual.slack:  # a few very slow windows made the sum, not a slowdown
+            self._slower.clear()
+            self._slower_since_s = t_s
+            return None
+        self.is_slow = True
+        self._recent.clear()
+        self._held.clear()
+        self._backoff = min(self._backoff * 1.5, 4.0)  # each further alarm of one training needs so much more
+        return PaceChange(turn=Turn.SLOWER, t_s=t_s, since_s=self._slower_since_s, speed_ratio=exp(-self._size))
+
+    def _bounded(self, excess: float) -> float:
+        """Return what a window counts that is slower by that much."""
+        linear = self.usual.linear
+        if excess <= linear:
+            return max(excess, -_MOST)
+        return min(linear + max(0.0, excess - max(_FLAT, linear)), _MOST)
+
+    def _look_for_recovery(self, t_s: float, ln_pace: float, level: float) -> PaceChange | None:
+        self._recent.append(ln_pace)
+        if len(self._recent) < _BACK_WINDOWS:
+            return None
+        left = median(self._recent) - level
+        # of the slowdown, that may be left after a recovery
+        if left > max(min(self.usual.slack, 0.5 * self._size), 0.35 * self._size):
+            return None
+        self.is_slow = False
+        self.usual.set_limits()
+        self._forget_sums(t_s)
+        return PaceChange(turn=Turn.RECOVERED, t_s=t_s, since_s=t_s, speed_ratio=exp(-left))
+
+    def _forget_sums(self, t_s: float) -> None:
+        self._slower.clear()
+        self._faster.clear()
+        self._slower_since_s = t_s
+        self._held.clear()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -597,3 +607,90 @@ def _mean(readings: Sequence[MachineState], waits: Sequence[float]) -> MachineSt
         config_changed=any(reading.config_changed for reading in readings),
         code_changed=any(reading.code_changed for reading in readings),
     )
+
+
+# What a study has confirmed for the values of a training.
+
+
+CONFIDENCE = 0.95
+"""Coverage probability of the interval."""
+
+_PRIOR_DF = 6.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfirmedSpeed:
+    """Speed of a point by the trials of its study.
+
+    Attributes:
+        samples_per_s: Geometric mean over the trials; steps instead of samples where those are not known.
+        low: Lower end of the prediction interval for one more training, over that mean.
+        samples_per_step: Samples in a step where the steps do not say; None if that is not known either.
+        after_first_pass: Whether it is the speed after the first pass over the data, when caches are filled.
+    """
+
+    samples_per_s: float
+    low: float
+    high: float
+    trials: int
+    samples_per_step: float | None = None
+    after_first_pass: bool = False
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.samples_per_s < math.inf and 0.0 < self.low <= 1.0 <= self.high < math.inf):
+            raise ValueError(f"no speed with its interval: {self.samples_per_s}, {self.low} to {self.high}")
+
+
+def confirmed_speed(
+    records: Sequence[TrialRecord], point: str, *, samples_per_step: float | None = None
+) -> ConfirmedSpeed | None:
+    """Return the speed of a point; None if fewer than two of its trials can be compared.
+
+    The interval is that of one further observation: ``mean ± t · s · √(1 + 1/n)``. Its variance is that between
+    trials, pooled over the points of the study, and moderated by the usual spread of 8 % with 6 degrees of freedom
+    (Smyth 2004, see `statistics.moderated_interval`).
+    """
+    groups: dict[str, list[float]] = {}
+    is_filled = False
+    for trial in records:
+        measurement = trial.comparable
+        if measurement is None or trial.purpose in NOT_COMPARED:
+            continue
+        groups.setdefault(trial.point, []).append(math.log(measurement.speed))
+        is_filled |= trial.point == point and measurement.filled_samples_per_s is not None
+    own = groups.get(point, [])
+    interval = prediction_interval(own, list(groups.values()))
+    if interval is None:
+        return None
+    mean, half, trials = interval
+    return ConfirmedSpeed(
+        samples_per_s=math.exp(mean),
+        low=math.exp(-half),
+        high=math.exp(half),
+        trials=trials,
+        samples_per_step=samples_per_step,
+        after_first_pass=is_filled,
+    )
+
+
+def prediction_interval(own: Sequence[float], groups: Sequence[Sequence[float]]) -> tuple[float, float, int] | None:
+    """Return the interval of ln speed for one more training of a point.
+
+    Args:
+        own: ln speed of each of its trials.
+        groups: ln speeds of the trials of each point of the study, this one included.
+
+    Returns:
+        Its middle, its half-width, and the number of trials that it is made of; None if these are fewer than two.
+    """
+    from autotune.measure.statistics import SLOW_OUTLIER_FLOOR, robust_pooled_variance, student_t_quantile
+
+    usual = [value for value in own if value >= median(own) - SLOW_OUTLIER_FLOOR]
+    if len(usual) < 2:  # trials; what was seen once is not confirmed
+        return None
+    pooled, pooled_df = robust_pooled_variance(groups)
+    df = _PRIOR_DF + pooled_df
+    # of ln speed between trials of one config: 7.5 to 9 % on quiet machines
+    variance = (_PRIOR_DF * 0.08**2 + pooled_df * pooled) / df
+    half = student_t_quantile((1.0 + CONFIDENCE) / 2.0, df) * math.sqrt(variance * (1.0 + 1.0 / len(usual)))
+    return math.fsum(usual) / len(usual), half, len(usual)

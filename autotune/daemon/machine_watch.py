@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from autotune.clock import Clock
-from autotune.daemon.idleness import GpuReading, MachineReading
+from autotune.daemon.idleness import Arrivals, GpuReading, Idleness, IdlePolicy, IdleState, MachineReading
+from autotune.daemon.queue import QueueEntry
 from autotune.measure.gpu.driver import THROTTLING, reasons_of
 from autotune.measure.gpu.occupancy import GpuOccupancy, GpusSeen, OccupancyWatch
 from autotune.measure.host import (
@@ -233,3 +236,94 @@ def _reading(gpu: GpuOccupancy, t_s: float, own: Collection[int], passing: Colle
         if gpu.clock_reasons is None
         else tuple(reason for reason in reasons_of(gpu.clock_reasons) if reason in THROTTLING),
     )
+
+
+# The machine as the queue looks at it.
+
+
+_NOT_LOOKED = IdleState(is_idle=False, idle_since_s=None, reason="not looked at yet", look_again_s=0.0)
+
+
+class MachineLook:
+    """Look at the machine for the queue: at the CPUs, and at each GPU by itself, as entries use different ones."""
+
+    def __init__(self, policy: IdlePolicy, clock: Clock) -> None:
+        self._policy = policy
+        self._clock = clock
+        self._watch = MachineWatch(clock)
+        self.close = self._watch.close
+        self._idleness: dict[str | None, Idleness] = {None: Idleness(policy, uuids=())}  # by GPU; None without any
+        self._states: dict[str | None, IdleState] = {}
+        self._arrivals: Arrivals | None = None
+        self._searched: tuple[str | None, ...] = ()  # what the running search uses
+        self._has_somebody_come = False  # since it was started
+        self._due_s = -math.inf
+
+    @property
+    def reason(self) -> str:
+        """State of the whole machine, in words."""
+        states = list(self._states.values()) or [_NOT_LOOKED]
+        return next((state for state in states if state.idle_since_s is None), states[0]).reason
+
+    def why_not_idle(self, entry: QueueEntry) -> str | None:
+        """Return why the machine is not idle for an entry; None if it is: the CPUs, and the GPUs that it uses."""
+        return next((state.reason for state in self._states_of(entry) if not state.is_idle), None)
+
+    def due_in_s(self) -> float:
+        """Return the time until the next reading; never below 0."""
+        return max(0.0, self._due_s - self._clock.now_s())
+
+    def search_starts(self, entry: QueueEntry) -> None:
+        """Watch for arrivals from now on: on its GPUs; on the CPUs too where it needs an idle machine."""
+        policy = self._policy if entry.start.needs_idle else replace(self._policy, cpu_fraction=math.inf)
+        self._arrivals, self._searched = Arrivals(policy, uuids=entry.gpus), (None, *entry.gpus)
+        self._due_s = -math.inf
+
+    def search_ended(self) -> None:
+        """Watch for an idle machine again; what the search used has been idle all the time, unless somebody came."""
+        searched = () if self._has_somebody_come else self._searched
+        known = {key: self._states[key] for key in searched if key in self._states}
+        for key in self._idleness:
+            since_s = known[key].idle_since_s if key in known else None
+            self._idleness[key] = Idleness(self._policy, uuids=_uuids(key), idle_since_s=since_s)
+        self._arrivals, self._searched, self._has_somebody_come = None, (), False
+        self._due_s = -math.inf
+
+    def look(self, waiting: Collection[QueueEntry], *, orphan_pid: int | None) -> str | None:
+        """Take a reading if one is due.
+
+        Args:
+            waiting: Entries, some of which wait for nothing but an idle machine; empty if none does.
+            orphan_pid: A search of ours that is not below this process; None if there is none.
+
+        Returns:
+            The reason for which the search that runs has to leave; None if it has not.
+        """
+        if 0.0 < self.due_in_s() <= self._look_again_s(waiting):
+            return None
+        reading = self._watch.read(orphan_pid)
+        if self._arrivals is not None:
+            self._due_s = self._clock.now_s() + self._policy.close_look_s
+            why = self._arrivals.update(reading)
+            self._has_somebody_come |= why is not None
+            return why
+        for gpu in reading.gpus:
+            self._idleness.setdefault(gpu.uuid, Idleness(self._policy, uuids=_uuids(gpu.uuid)))
+        self._states = {key: idleness.update(reading) for key, idleness in self._idleness.items()}
+        self._due_s = self._clock.now_s() + min(self._look_again_s(waiting), self._policy.look_s)
+        return None
+
+    def _look_again_s(self, waiting: Collection[QueueEntry]) -> float:
+        return min((state.look_again_s for one in waiting for state in self._states_of(one)), default=math.inf)
+
+    def _states_of(self, entry: QueueEntry) -> list[IdleState]:
+        absent = replace(_NOT_LOOKED, look_again_s=math.inf)
+        return [
+            self._states.get(key)
+            or (replace(absent, reason=f"{key} is not among the GPUs of this machine") if self._states else _NOT_LOOKED)
+            for key in entry.gpus or (None,)
+        ]
+
+
+def _uuids(key: str | None) -> tuple[str, ...]:
+    return () if key is None else (key,)

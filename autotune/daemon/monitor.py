@@ -5,14 +5,13 @@ Shares are 0..1, absent is None.
 
 from __future__ import annotations
 
-import contextlib
+import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Self
-
-import psutil
 
 from autotune.clock import Clock, Poller
 from autotune.errors import AutotuneError, GpuError
@@ -20,6 +19,7 @@ from autotune.measure.gpu.collector import GpuPoller
 from autotune.measure.gpu.driver import GpuFacts, present_gpus, visible_devices
 from autotune.measure.gpu.records import STATE_S, Capability, CapabilityOff, GpuState, Record
 from autotune.measure.gpu.timeline import DeviceUsage, GpuTimeline
+from autotune.measure.host import descendants, process_stat
 from autotune.measure.utilization import LEAST_SAMPLES, MEANINGS, Pattern, Segment, describe, pooled_utilization
 
 FORMAT = 1
@@ -297,35 +297,31 @@ class WatchedProcess:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        try:
-            self._process = psutil.Process(pid)
-        except psutil.NoSuchProcess:
+        self._first = process_stat(pid)
+        if self._first is None:
             raise AutotuneError(
                 f"there is no process {pid}",
                 remedy="`ps -ef` lists those there are; in a container they have other numbers than outside.",
-            ) from None
+            )
         if self.has_ended:
             raise AutotuneError(f"process {pid} has ended", remedy="Name a process that is still running.")
 
     @property
     def has_ended(self) -> bool:
         """True if it is gone, or a zombie that its parent has not reaped."""
-        try:
-            # is_running compares the start time: another process may have been given the number since.
-            return not self._process.is_running() or self._process.status() == psutil.STATUS_ZOMBIE
-        except psutil.NoSuchProcess:
-            return True
+        now, first = process_stat(self.pid), self._first
+        # Another process may have been given the number since.
+        return now is None or first is None or now.is_dead or now.started_s != first.started_s
 
     def pids(self) -> frozenset[int]:
         """Return its id and those of all its descendants."""
-        below: list[psutil.Process] = []
-        with contextlib.suppress(psutil.Error):
-            below = self._process.children(recursive=True)
-        return frozenset((self.pid, *(child.pid for child in below)))
+        return frozenset((self.pid, *descendants(self.pid)))
 
-    def environ(self) -> Mapping[str, str] | None:
+    def environ(self) -> dict[str, str] | None:
         """Return the environment that it was started with; None if that may not be read."""
         try:
-            return self._process.environ()
-        except (psutil.Error, OSError):
+            text = Path(f"/proc/{self.pid}/environ").read_bytes()
+        except OSError:
             return None
+        pairs = (os.fsdecode(line).partition("=") for line in text.split(b"\0") if b"=" in line)
+        return {name: value for name, _, value in pairs}

@@ -57,19 +57,19 @@ class Queue:
                 remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
             ) from error
 
-    def entries(self) -> Sequence[Entry]:
+    def entries(self) -> Sequence[QueueEntry]:
         """Return all entries, in the order in which they were added."""
         return self._read().entries
 
-    def log(self, entry: Entry) -> Path:
+    def log(self, entry: QueueEntry) -> Path:
         """Return the file that holds what the searches of an entry print about their progress."""
         return self.folder / f"{entry.id}.log"
 
-    def answer(self, entry: Entry) -> Path:
+    def answer(self, entry: QueueEntry) -> Path:
         """Return the file that holds the answer of an entry's latest search, as JSON."""
         return self.folder / f"{entry.id}.json"
 
-    def add(self, make: Callable[[int, Sequence[Entry]], Entry]) -> Entry:
+    def add(self, make: Callable[[int, Sequence[QueueEntry]], QueueEntry]) -> QueueEntry:
         """Add an entry.
 
         Args:
@@ -87,7 +87,7 @@ class Queue:
             self._write((*before.entries, new), before.next + 1)
             return new
 
-    def change(self, id: str, change: Callable[[Entry], Entry]) -> Entry | None:
+    def change(self, id: str, change: Callable[[QueueEntry], QueueEntry]) -> QueueEntry | None:
         """Change an entry as it is at this moment.
 
         Args:
@@ -108,7 +108,7 @@ class Queue:
             self._write(tuple(entry for entry in before.entries if entry.id != id), before.next)
             self._forget(entry for entry in before.entries if entry.id == id)
 
-    def _forget(self, entries: Iterable[Entry]) -> None:
+    def _forget(self, entries: Iterable[QueueEntry]) -> None:
         for entry in entries:
             self.log(entry).unlink(missing_ok=True)
             self.answer(entry).unlink(missing_ok=True)
@@ -151,7 +151,7 @@ class Queue:
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._trouble(f"it cannot be understood: {error}") from error
 
-    def _write(self, entries: tuple[Entry, ...], number: int) -> None:
+    def _write(self, entries: tuple[QueueEntry, ...], number: int) -> None:
         closed = [entry for entry in entries if not entry.state.is_open]
         dropped = closed[: max(0, len(closed) - KEPT_ENTRIES)]
         kept = [entry.document() for entry in entries if entry not in dropped]
@@ -172,7 +172,7 @@ class Queue:
         )
 
 
-def find_entries(entries: Sequence[Entry], numbers: Sequence[int]) -> list[Entry]:
+def find_entries(entries: Sequence[QueueEntry], numbers: Sequence[int]) -> list[QueueEntry]:
     """Return the entries of these numbers.
 
     Raises:
@@ -266,7 +266,7 @@ class SearchAnswerSummary:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class QueueEntry:
     """One search that was asked for.
 
     Attributes:
@@ -367,12 +367,12 @@ class _Document:
     """
 
     next: int = 1
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[QueueEntry, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decision:
-    """Decision over the queue at one moment.
+class QueueDecision:
+    """QueueDecision over the queue at one moment.
 
     Attributes:
         next: The entry to start now; None if none may.
@@ -380,14 +380,18 @@ class Decision:
         wants_idle: Whether an entry waits for nothing but an idle machine.
     """
 
-    next: Entry | None
+    next: QueueEntry | None
     reasons: Mapping[str, str]
     wants_idle: bool
 
 
 def decide(
-    entries: Sequence[Entry], *, now: datetime, running: Entry | None, why_not_idle: Callable[[Entry], str | None]
-) -> Decision:
+    entries: Sequence[QueueEntry],
+    *,
+    now: datetime,
+    running: QueueEntry | None,
+    why_not_idle: Callable[[QueueEntry], str | None],
+) -> QueueDecision:
     """Decide which entry is next: in the order in which they were added, those left out that cannot start yet.
 
     Args:
@@ -395,7 +399,7 @@ def decide(
         why_not_idle: Returns why the machine is not idle for an entry; None if it is.
     """
     reasons: dict[str, str] = {}
-    chosen: Entry | None = None
+    chosen: QueueEntry | None = None
     wants_idle = False
     for entry in entries:
         if entry.state is not EntryState.WAITING:
@@ -411,10 +415,10 @@ def decide(
         else:
             chosen = entry
             reasons[entry.id] = "starts now"
-    return Decision(next=chosen, reasons=reasons, wants_idle=wants_idle)
+    return QueueDecision(next=chosen, reasons=reasons, wants_idle=wants_idle)
 
 
-def _standing(entry: Entry) -> str:
+def _standing(entry: QueueEntry) -> str:
     """Return what an entry waits for that is not waiting for its turn; empty if it waits for nothing."""
     resume = f"`autotune queue resume {entry.number}`"
     match entry.state, entry.hold:
@@ -429,7 +433,7 @@ def _standing(entry: Entry) -> str:
     return "its search runs" if entry.state is EntryState.RUNNING else ""
 
 
-def _waits_for_time(entry: Entry, now: datetime) -> str:
+def _waits_for_time(entry: QueueEntry, now: datetime) -> str:
     if at := entry.start.waits_for_time(now):
         return f"waits for {at}"
     if entry.retry_utc is not None and now < (retry := datetime.fromisoformat(entry.retry_utc)):
@@ -499,7 +503,7 @@ def _require_offset(at: str | None) -> None:
 ALL_SCOPES = frozenset(ApplyScope)
 
 
-def _paused(entry: Entry) -> Entry:
+def _paused(entry: QueueEntry) -> QueueEntry:
     if entry.state is EntryState.PAUSED:
         return entry
     if entry.state not in (EntryState.WAITING, EntryState.RUNNING):
@@ -510,7 +514,7 @@ def _paused(entry: Entry) -> Entry:
     return replace(entry, state=EntryState.PAUSED)
 
 
-def _resumed(entry: Entry) -> Entry:
+def _resumed(entry: QueueEntry) -> QueueEntry:
     match entry.state:
         case EntryState.PAUSED:
             return replace(entry, state=EntryState.WAITING, retry_utc=None)
@@ -528,7 +532,7 @@ def _resumed(entry: Entry) -> Entry:
             )
 
 
-def accepted(entry: Entry) -> Entry:
+def accepted(entry: QueueEntry) -> QueueEntry:
     """Return an entry whose advice its user wants to be applied, having seen it; the daemon does that now."""
     if entry.state not in (EntryState.DONE, EntryState.HELD):
         raise AutotuneError(
@@ -537,7 +541,7 @@ def accepted(entry: Entry) -> Entry:
     return replace(entry, state=EntryState.HELD, hold=None, apply=ALL_SCOPES, note="applying was asked for")
 
 
-CHANGES: Mapping[str, Callable[[Entry], Entry]] = {"pause": _paused, "resume": _resumed}
+CHANGES: Mapping[str, Callable[[QueueEntry], QueueEntry]] = {"pause": _paused, "resume": _resumed}
 """Changes of an entry that a person asks for, for `Queue.change`; each refuses by raising."""
 
 

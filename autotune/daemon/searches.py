@@ -13,11 +13,11 @@ from autotune.daemon.advice import Advice, Adviser, Tell
 from autotune.daemon.home import json_object
 from autotune.daemon.queue import (
     ApplyScope,
-    Entry,
     EntryState,
     Fingerprint,
     Hold,
     Queue,
+    QueueEntry,
     SearchAnswerSummary,
     config_sha256,
     fingerprint,
@@ -25,8 +25,8 @@ from autotune.daemon.queue import (
 from autotune.errors import AutotuneError
 from autotune.files import create_private, read_beginning
 from autotune.records import CONFIRMED
+from autotune.trial.children import OWN_COMMAND, SearchChild
 from autotune.trial.process_identity import is_gone, is_here
-from autotune.trial.search_child import OWN_COMMAND, SearchChild
 
 _HEARTBEAT_S = 10.0
 
@@ -39,7 +39,7 @@ class RunningSearch:
         started_s: When it was started, on the clock's monotonic time.
     """
 
-    entry: Entry
+    entry: QueueEntry
     child: SearchChild
     started_s: float
 
@@ -63,10 +63,10 @@ class Searches:
         self._why_left: str | None = None
         self._heartbeat_s = 0.0
         self.running: RunningSearch | None = None
-        self.orphan: Entry | None = None
+        self.orphan: QueueEntry | None = None
 
     @property
-    def busy_with(self) -> Entry | None:
+    def busy_with(self) -> QueueEntry | None:
         """Entry that no other search may run beside; None if there is none."""
         return self.running.entry if self.running else self.orphan
 
@@ -75,7 +75,7 @@ class Searches:
         """True while the search that runs is being ended."""
         return self.running is not None and self._why_left is not None
 
-    def start(self, entry: Entry) -> None:
+    def start(self, entry: QueueEntry) -> None:
         now = fingerprint(entry.configs)
         if now.config_sha256 is None:
             again = f"`autotune queue resume {entry.number}` tries again"
@@ -157,7 +157,9 @@ class Searches:
         if entry is not None:
             self._conclude(entry, exit_code=ended.code, used_s=used_s, why_left=why_left)
 
-    def _conclude(self, entry: Entry, *, exit_code: int | None, used_s: float, why_left: str | None = None) -> None:
+    def _conclude(
+        self, entry: QueueEntry, *, exit_code: int | None, used_s: float, why_left: str | None = None
+    ) -> None:
         answer = read_answer(self._queue.answer(entry))
         elapsed_s = answer.get("elapsed_s")
         ending = SearchEnding(
@@ -181,12 +183,12 @@ class Searches:
         if advice is not None and after.answer is not None:
             self._advising.advise(after, advice)
 
-    def _fail(self, entry: Entry, why: str) -> None:
+    def _fail(self, entry: QueueEntry, why: str) -> None:
         self._queue.change(entry.id, lambda one: replace(one, state=EntryState.FAILED, note=why, owner=None))
         self._tell("search_failed", f"{entry.name}: {why}", entry=entry.number)
 
 
-def _with_advice(entry: Entry, advice: Advice | None) -> Entry:
+def _with_advice(entry: QueueEntry, advice: Advice | None) -> QueueEntry:
     if entry.answer is None or not entry.answer.is_confirmed:
         return entry
     if advice is None:
@@ -194,7 +196,7 @@ def _with_advice(entry: Entry, advice: Advice | None) -> Entry:
     return replace(entry, answer=replace(entry.answer, advice=advice.id))
 
 
-def search_arguments(entry: Entry) -> tuple[str, ...]:
+def search_arguments(entry: QueueEntry) -> tuple[str, ...]:
     """Return the arguments of ``autotune`` for the search of an entry, with what is left of its budget."""
     budget = f"{max(1.0, entry.left_s):.0f}s"
     return (
@@ -204,7 +206,7 @@ def search_arguments(entry: Entry) -> tuple[str, ...]:
     )
 
 
-def _begun(entry: Entry, fingerprint: Fingerprint) -> Entry:
+def _begun(entry: QueueEntry, fingerprint: Fingerprint) -> QueueEntry:
     if entry.state is not EntryState.WAITING:
         return entry
     return replace(entry, state=EntryState.RUNNING, fingerprint=fingerprint, retry_utc=None, note="")
@@ -269,7 +271,7 @@ def read_answer(path: Path) -> dict[str, Any]:
     return json_object(read_beginning(path, 16 << 20))
 
 
-def entry_after(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
+def entry_after(entry: QueueEntry, ending: SearchEnding, now: datetime) -> QueueEntry:
     """Return an entry after its search has ended; a better answer that may be applied makes it *due* for that.
 
     Args:
@@ -301,7 +303,7 @@ def entry_after(entry: Entry, ending: SearchEnding, now: datetime) -> Entry:
     return _done(entry, ending)
 
 
-def _after_interruption(entry: Entry, ending: SearchEnding) -> Entry:
+def _after_interruption(entry: QueueEntry, ending: SearchEnding) -> QueueEntry:
     left = f"{format_duration(entry.left_s)} of {format_duration(entry.budget_s)} is left"
     note = f"left because {ending.why_left}; {left}" if ending.why_left else f"it was ended early; {left}"
     # Where nobody knows how it ended the daemon was gone, too: a machine that is restarted every day breaks no trainer.
@@ -316,7 +318,7 @@ def _after_interruption(entry: Entry, ending: SearchEnding) -> Entry:
     return replace(entry, state=EntryState.FAILED, note="its budget was used up, and there is no answer")
 
 
-def _done(entry: Entry, ending: SearchEnding) -> Entry:
+def _done(entry: QueueEntry, ending: SearchEnding) -> QueueEntry:
     answer, speedup = ending.answer, ending.answer.get("speedup")
     ratio = None
     if isinstance(speedup, Mapping):
@@ -331,7 +333,7 @@ def _done(entry: Entry, ending: SearchEnding) -> Entry:
     )
 
 
-def _failed(entry: Entry, ending: SearchEnding) -> Entry:
+def _failed(entry: QueueEntry, ending: SearchEnding) -> QueueEntry:
     error = ending.error
     said = [str(error[name]) for name in ("where", "message", "remedy") if error.get(name)]
     note = ": ".join(said[:2]) + (f" {said[2]}" if said[2:] else "") if said else f"exit code {ending.exit_code}"

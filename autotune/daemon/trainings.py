@@ -1,30 +1,34 @@
-"""Watcher of all trainings of this user on this machine; their folders are the truth, whoever has made them."""
+"""Watched trainings of this user on this machine: their folders, and the watcher of all of them.
+
+The folders are the truth, whoever has made them.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+import secrets
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, replace
-from datetime import timedelta
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 
 from autotune.clock import Clock, format_duration
-from autotune.daemon.drift import Cause, Change, MachineState, PaceWindow, SlowStart, TrainingWatch, Turn
+from autotune.daemon.drift import ConfirmedSpeed, MachineState, PaceChange, PaceWindow, TrainingWatch, Turn
 from autotune.daemon.home import json_object
 from autotune.daemon.machine_watch import MachineWatch
-from autotune.daemon.training_folder import EVENTS, TrainingHeader, code_state, is_training
-from autotune.files import file_sha256, open_regular, read_beginning
+from autotune.errors import AutotuneError
+from autotune.files import create_private, file_sha256, make_private_folder, open_regular, read_beginning
 from autotune.measure.gpu.occupancy import OccupancyWatch
 from autotune.measure.host import ProcessTree, io_pressure
-from autotune.records import Scalar
-from autotune.trial.folders import delete_tree, why_not_ours
-from autotune.trial.process_identity import is_gone, this_process
+from autotune.records import Scalar, Values
+from autotune.trial.folders import copy_observer, delete_tree, why_exposed, why_not_ours
+from autotune.trial.process_identity import git_commit, is_gone, this_process
 from autotune.trial.step_files import LineTail
 
 KEPT = 50
@@ -131,6 +135,28 @@ ReadMachine = Callable[["WatchedTraining"], MachineState]
 """Reader of what goes on beside a training now."""
 
 
+class Seen:
+    """What was seen of a training.
+
+    Attributes:
+        samples: Samples so far; None before the first, and where not all windows say how many they have.
+        samples_per_s: Speed in the last window; None before the first.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self.train_s = 0.0
+        self.samples: float | None = None
+        self.samples_per_s: float | None = None
+
+    def add(self, window: PaceWindow, samples_per_step: float | None) -> None:
+        says_samples = window.samples is not None and (self.samples is not None or self.steps == 0)
+        self.samples = (self.samples or 0.0) + (window.samples or 0.0) if says_samples else None
+        self.steps += window.steps
+        self.train_s += window.train_s
+        self.samples_per_s = window.samples_per_s(samples_per_step) or self.samples_per_s
+
+
 class WatchedTraining:
     """Training that was started to be watched.
 
@@ -138,17 +164,13 @@ class WatchedTraining:
         this: Identity of this process, see `process.owner.this_process`.
 
     Attributes:
-        samples: Samples that were seen so far; None before the first, and where not all say how many they have.
-        samples_per_s: Its speed in the last window; None before the first.
         is_over: True once its process is gone and that was found.
     """
 
     def __init__(self, folder: Path, header: TrainingHeader, this: Mapping[str, Scalar], clock: Clock) -> None:
         self.folder = folder
         self.header = header
-        self.steps = 0
-        self.samples: float | None = None
-        self.samples_per_s: float | None = None
+        self.seen = Seen()
         self.is_over = False
         self._this = this
         self._clock = clock
@@ -156,7 +178,6 @@ class WatchedTraining:
         self._watch = TrainingWatch(header.confirmed)
         self._told = _told(folder)
         self._read_due_s = self._heard_s = clock.now_s()
-        self._train_s = 0.0
         self._processes: set[str] = set()
         self._edited = (False, False)
 
@@ -183,9 +204,9 @@ class WatchedTraining:
             "name": self.name,
             "pid": self.pid,
             "started_utc": self.header.started_utc,
-            "steps": self.steps,
-            "samples": self.samples,
-            "samples_per_s": self.samples_per_s,
+            "steps": self.seen.steps,
+            "samples": self.seen.samples,
+            "samples_per_s": self.seen.samples_per_s,
             "is_slow": self.is_slow,
             "confirmed_samples_per_s": confirmed.samples_per_s if confirmed else None,
             "expected": [confirmed.low, confirmed.high] if confirmed else None,
@@ -232,18 +253,10 @@ class WatchedTraining:
                 self._edited = self._look_for_edits()
             self._processes.add(window.process)
         confirmed = self.header.confirmed
-        events = [] if self.steps else self._say_started(window.t1_s)
-        say_samples = window.samples is not None and (self.samples is not None or self.steps == 0)
-        self.samples = (self.samples or 0.0) + (window.samples or 0.0) if say_samples else None
-        self.steps += window.steps
-        self._train_s += window.train_s
-        speed = window.samples_per_s(confirmed.samples_per_step if confirmed else None)
-        self.samples_per_s = speed or self.samples_per_s
-        for finding in self._watch.add(window):
-            if isinstance(finding.found, Change):
-                events += self._say_change(finding.found, finding.cause)
-            else:
-                events += self._say_slow_start(finding.found, finding.cause)
+        events = [] if self.seen.steps else self._say_started(window.t1_s)
+        self.seen.add(window, confirmed.samples_per_step if confirmed else None)
+        for found in self._watch.add(window):
+            events += self._say_change(found)
         return events
 
     def _say_started(self, t_s: float) -> list[TrainingEvent]:
@@ -254,40 +267,39 @@ class WatchedTraining:
         facts = {"config": self.header.config, "confirmed_samples_per_s": speed}
         return self._say("started", "training_started", t_s, text, facts)
 
-    def _say_slow_start(self, found: SlowStart, cause: Cause | None) -> list[TrainingEvent]:
-        confirmed = found.confirmed
-        text = (
-            f"trains at {found.speed_ratio:.0%} of what was measured; interval {confirmed.low * 100:.0f} to "
-            f"{confirmed.high:.0%} ({found.samples_per_s:.3g} samples/s, {confirmed.samples_per_s:.3g} in "
-            f"{confirmed.trials} trials). {_because(cause)}"
-        )
-        facts = {
-            "speed_ratio": found.speed_ratio,
-            "low": confirmed.low,
-            "high": confirmed.high,
-            "samples_per_s": found.samples_per_s,
-            "confirmed_samples_per_s": confirmed.samples_per_s,
-            "trials": confirmed.trials,
-            "cause": cause and asdict(cause),
-        }
-        return self._say(f"slow start {found.t_s:.0f}", "slower_than_confirmed", found.t_s, text, facts)
-
-    def _say_change(self, found: Change, cause: Cause | None) -> list[TrainingEvent]:
+    def _say_change(self, found: PaceChange) -> list[TrainingEvent]:
         facts: dict[str, Any] = {"speed_ratio": found.speed_ratio}
-        text = f"is back to {found.speed_ratio:.0%} of its own speed."
-        if found.turn is Turn.SLOWER:
+        kind, text = found.turn.value, f"is back to {found.speed_ratio:.0%} of its own speed."
+        confirmed = self.header.confirmed
+        if found.turn is Turn.SLOW_START and confirmed is not None:
+            kind = "slower_than_confirmed"
+            text = (
+                f"trains at {found.speed_ratio:.0%} of what was measured; interval {confirmed.low * 100:.0f} to "
+                f"{confirmed.high:.0%} ({found.samples_per_s:.3g} samples/s, {confirmed.samples_per_s:.3g} in "
+                f"{confirmed.trials} trials)."
+            )
+            facts |= {
+                **{"low": confirmed.low, "high": confirmed.high, "samples_per_s": found.samples_per_s},
+                **{"confirmed_samples_per_s": confirmed.samples_per_s, "trials": confirmed.trials},
+            }
+        elif found.turn is Turn.SLOWER:
             for_s = found.t_s - found.since_s
-            facts |= {"since_utc": self._utc(found.since_s), "for_s": for_s, "cause": cause and asdict(cause)}
-            for_how_long = f"for {format_duration(for_s)} now"
-            text = f"trains at {found.speed_ratio:.0%} of its own speed, {for_how_long}. {_because(cause)}"
-        return self._say(f"{found.turn.value} {found.t_s:.0f}", found.turn.value, found.t_s, text, facts)
+            facts |= {"since_utc": self._utc(found.since_s), "for_s": for_s}
+            text = f"trains at {found.speed_ratio:.0%} of its own speed, for {format_duration(for_s)} now."
+        if found.turn is not Turn.RECOVERED:
+            cause = found.cause
+            facts["cause"] = cause and asdict(cause)
+            likely = f"Likely cause: {cause.kind.value} ({cause.text})." if cause else ""
+            text += f" {likely or 'The cause is not known: nothing that is watched changed with it.'}"
+        return self._say(f"{found.turn.value} {found.t_s:.0f}", kind, found.t_s, text, facts)
 
     def _say_ended(self, t_s: float) -> list[TrainingEvent]:
         slow = ", slower than itself in the end" if self.is_slow else ""
-        text = f"has ended after {self.steps:,} steps in {format_duration(self._train_s)}{slow}."
-        if not self.steps:
+        seen = self.seen
+        text = f"has ended after {seen.steps:,} steps in {format_duration(seen.train_s)}{slow}."
+        if not seen.steps:
             text = "has ended; none of its steps was seen."
-        facts = {"steps": self.steps, "train_s": self._train_s, "was_slow": self.is_slow}
+        facts = {"steps": seen.steps, "train_s": seen.train_s, "was_slow": self.is_slow}
         return self._say("ended", "training_ended", t_s, text, facts)
 
     def _say(self, key: str, kind: str, t_s: float, text: str, facts: Mapping[str, Any]) -> list[TrainingEvent]:
@@ -319,10 +331,127 @@ def _told(folder: Path) -> set[str]:
     return {key for key in keys if isinstance(key, str)}
 
 
-def _because(cause: Cause | None) -> str:
-    if cause is None:
-        return "The cause is not known: nothing that is watched changed with it."
-    return f"Likely cause: {cause.kind.value} ({cause.text})."
+# Folder of a training, made by the process that is about to become it.
+
+
+WATCH_VARIABLE = "AUTOTUNE_WATCH_DIR"
+"""Variable that names a training's folder to the observer inside the training."""
+
+TRIAL_VARIABLE = "AUTOTUNE_TRIAL_DIR"
+_FOLDER_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,10}-[0-9a-f]{8}")
+_INJECT = "inject"
+EVENTS = "told.jsonl"
+"""File in a training's folder of the events that were told, one a line."""
+
+
+def is_training(name: str) -> bool:
+    """Return whether a folder of that name is one of a watched training."""
+    return _FOLDER_NAME.fullmatch(name) is not None
+
+
+def make_training(trainings: Path, header: TrainingHeader, now: datetime) -> Path:
+    """Make the folder of a training that this process is about to become.
+
+    Args:
+        trainings: Folder of all of them; made if it does not exist.
+
+    Returns:
+        The folder, with the header and the observer's copy in it.
+
+    Raises:
+        AutotuneError: It cannot be made, or others could plant something there.
+    """
+    try:
+        make_private_folder(trainings)
+        why = why_not_ours(trainings, frozenset({os.geteuid()})) or why_exposed(trainings.parent.resolve())
+        if why:
+            raise AutotuneError(
+                f"{trainings} is not used: {why}", remedy="Name a folder that is yours alone with AUTOTUNE_DAEMON_DIR."
+            )
+        folder = trainings / f"{now:%Y%m%dT%H%M%SZ}-{os.getpid()}-{secrets.token_hex(4)}"
+        make_private_folder(folder)
+        copy_observer(folder / _INJECT)
+        header.write(folder)
+    except OSError as error:
+        raise AutotuneError(
+            f"no folder can be made for it in {trainings}: {error.strerror}",
+            remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
+        ) from error
+    return folder
+
+
+def watched_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the environment of a training that is watched."""
+    # In front of the user's own path; an empty entry would mean the working directory.
+    path = os.pathsep.join(filter(None, (str(folder / _INJECT), environ.get("PYTHONPATH"))))
+    return {**environ, WATCH_VARIABLE: str(folder), "PYTHONPATH": path}
+
+
+FILE = "training.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingHeader:
+    """Description of a training, written before it starts.
+
+    Attributes:
+        argv: Its command, with secrets masked.
+        config: Real path of its config; None if it has none.
+        code: What of the code is known: the git commit, and size and time of the scripts of the command.
+        study: Name of the study that knows the config.
+        confirmed: What that study has confirmed for these values; None if nothing.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    owner: Mapping[str, Scalar]
+    started_utc: str
+    hardware: str = ""
+    config: str | None = None
+    config_sha256: str | None = None
+    values: Values | None = None
+    code: Mapping[str, str] | None = None
+    study: str | None = None
+    confirmed: ConfirmedSpeed | None = None
+
+    def write(self, folder: Path) -> None:
+        """Write it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        create_private(folder / FILE, (json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n").encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> TrainingHeader | None:
+        """Read it back; None if there is none, or it is of another format or form."""
+        try:
+            document = json.loads(read_beginning(folder / FILE, 256 << 10))
+            return msgspec.convert(document, cls) if document["format"] == FORMAT else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+
+# State of a training's code, read without starting anything, to see later whether it was edited.
+
+
+def code_state(argv: Sequence[str], cwd: Path) -> dict[str, str]:
+    """Return what tells one state of the code from another: the commit, and size and time of the command's scripts."""
+    state: dict[str, str] = {}
+    if (commit := git_commit(cwd)) is not None:
+        state["commit"] = commit
+    scripts = [word for word in argv if word.endswith((".py", ".sh"))][:16]
+    for script in scripts:
+        try:
+            status = os.stat(cwd / script)
+        except (OSError, ValueError):
+            continue
+        state[script] = f"{status.st_size} {status.st_mtime_ns}"
+    return state
+
+
+# What a training reports of its pace.
 
 
 _NAME = re.compile(r"pace\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")

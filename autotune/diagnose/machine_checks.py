@@ -29,8 +29,8 @@ from autotune.measure.host import file_system, is_network, is_rotating, memory_s
 from autotune.search.gpus import remarks_on_gpus
 from autotune.search.problem import Problem
 from autotune.study.identity import framework_versions
+from autotune.trial.children import run_short
 from autotune.trial.python_command import python_command
-from autotune.trial.search_child import run_short
 
 _GIB = 1 << 30
 _of_hardware = partial(issue, "hardware")

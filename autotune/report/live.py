@@ -42,7 +42,6 @@ class SearchDisplay:
         self._phase = "starting"
         self._trials = 0
         self._gpu = ""  # of the last trial
-        self._shown: set[str] = set()  # its values
         self._best: IncumbentChanged | None = None
         self._running: TrialStarted | None = None
         self._progress: TrialProgress | None = None
@@ -87,19 +86,7 @@ class SearchDisplay:
             # A log file gets the whole line; on a terminal the rest of a long one is in the final table anyway.
             is_trial = isinstance(event, TrialEnded | IncumbentChanged) and self._console.is_terminal
             text = Text(safe_text(line))  # Text would drop some control characters rather than show them
-            if isinstance(event, TrialEnded):
-                self._dim_what_stays(text, event)
             self._console.print(text, no_wrap=True, overflow="ellipsis" if is_trial else None, soft_wrap=not is_trial)
-
-    def _dim_what_stays(self, text: Text, event: TrialEnded) -> None:
-        """Dim the values that the trial before had, too: what is new is seen at once."""
-        shown, before = changes_text(event.changes), self._shown
-        place = len(text) - len(shown)
-        for one in shown.split(", "):
-            if one in before:
-                text.stylize("dim", place, place + len(one))
-            place += len(one) + 2
-        self._shown = set(shown.split(", "))
 
     def _elapsed_s(self) -> float:
         return self._clock.now_s() - self._started_s

@@ -31,12 +31,12 @@ from autotune.study.members import RECENT, Member, MemberPhase, Role, hosts_told
 from autotune.study.record import StudyRecord
 from autotune.study.storage.address import StorageKind
 from autotune.study.storage.lock import sole_search
+from autotune.trial.children import Lifeline
 from autotune.trial.folders import delete_left
 from autotune.trial.instruments import Instruments, Simulator, gpu_collector
 from autotune.trial.launch import Guard, end_orphans
 from autotune.trial.process_identity import is_gone, same_boot, this_process
 from autotune.trial.protection import CheckpointBackups
-from autotune.trial.search_child import Lifeline
 from autotune.trial.warm import ZygoteRunner
 
 

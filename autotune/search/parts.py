@@ -12,9 +12,9 @@ from autotune.search.problem import Problem
 from autotune.search.schedule import Budget
 from autotune.search.warm_start import WarmStart
 from autotune.study.record import StudyRecord
+from autotune.trial.children import Lifeline
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Runner
-from autotune.trial.search_child import Lifeline
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,8 +13,8 @@ from pathlib import Path
 from autotune.clock import format_duration
 from autotune.errors import AutotuneError, CodeChanged, StudyError, TrialError
 from autotune.events import IncumbentChanged, SearchEnded, SearchStarted
-from autotune.limits import expected
 from autotune.measure.score import LEAST_PAIRS
+from autotune.process import expected
 from autotune.records import CONFIRMED, Ending, SearchResult, TrialRecord, Verdict
 from autotune.search.answer import answer_of_search, answer_of_study
 from autotune.search.explore import Baseline, Explorer

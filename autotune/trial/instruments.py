@@ -14,7 +14,6 @@ from typing import BinaryIO, Protocol, Self
 
 import autotune
 from autotune.clock import Clock
-from autotune.environment import inherited_environment
 from autotune.events import OnRemark, no_remark
 from autotune.files import open_new
 from autotune.measure.gpu import collector as gpu_process
@@ -24,6 +23,7 @@ from autotune.measure.gpu.timeline import GpuTimeline, usage_of_trial
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, Probe, TrialGpus
 from autotune.measure.window import Window
+from autotune.process import inherited_environment
 from autotune.records import GpuRole, TraineeEvent, TrialExit
 from autotune.trial.error_text import TRACEBACK, last_error, one_line
 from autotune.trial.launch import Guard, GuardLost, Runner

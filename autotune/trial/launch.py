@@ -20,9 +20,9 @@ import msgspec
 import psutil
 
 from autotune.clock import Clock
-from autotune.environment import inherited_environment
 from autotune.errors import AutotuneError, CommandError, TrialError
 from autotune.measure.host import cgroup_folders, text_of
+from autotune.process import inherited_environment
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.trial import guard_process
 from autotune.trial.folders import TEMPORARY_VARIABLE, TrialFolder, make_temporary_folder, temporary_folder

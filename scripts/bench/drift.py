@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from autotune.daemon.drift import (
     Cause,
     CauseKind,
-    Change,
+    ConfirmedSpeed,
     MachineState,
     PaceWindow,
     Slowdown,
     StartCheck,
     TrainingWatch,
     Turn,
+    prediction_interval,
 )
-from autotune.daemon.training_folder import ConfirmedSpeed, prediction_interval
 from scripts.bench.results import Commands, markdown_table
 
 Values = NDArray[np.float64]
@@ -177,7 +177,7 @@ def found_cause(case: StagedCase) -> tuple[bool, Cause | None]:
     for window, reading in _windows(case, restarted=restarted):
         watch.note(window.t1_s, replace(reading, data_wait_fraction=None))
         for finding in watch.add(window):
-            if isinstance(finding.found, Change) and finding.found.turn is Turn.SLOWER and window.t1_s > case.at * 10:
+            if finding.turn is Turn.SLOWER and window.t1_s > case.at * 10:
                 return True, finding.cause
     return False, None
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 
 from autotune.cli import command_line
-from autotune.commands.lazy_group import LazyGroup
+from autotune.commands.parameters import LazyGroup
 from scripts.documentation.tables import code, prose, table
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.commands import search_run
-from autotune.commands.watchdog import Watchdog
+from autotune.commands.invocation import Watchdog
 from scripts.bench.simulated_runner import Training
 from tests.command_line import CONFIG, CommandLine, toy
 from tests.commands.conftest import on_terminal

@@ -105,19 +105,15 @@ def test_uninstall_takes_away_what_install_wrote(daemon: Install, unit: Path, bi
 
 
 def test_an_edited_unit_is_kept(daemon: Install, unit: Path) -> None:
-    """Both ask for --force, which keeps a copy."""
+    """Both say where changes belong."""
     daemon("install")
     edited = unit.read_text() + "# mine\n"
     unit.write_text(edited)
     for verb in ("install", "uninstall"):
-        done = daemon(verb)
-        assert done.returncode == 1
-        assert "was edited since" in done.stderr
+        said = daemon(verb).refusal()
+        assert "was edited since" in said
+        assert "systemctl --user edit" in said
         assert unit.read_text() == edited
-    done = daemon("install", "--force").well()
-    (backup,) = unit.parent.glob("*.bak")
-    assert str(backup) in done.stdout
-    assert backup.read_text() == edited
 
 
 def test_a_daemon_that_could_not_start_is_not_installed(daemon: Install, unit: Path, tmp_path: Path) -> None:

@@ -3,18 +3,16 @@
 import json
 import sys
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.commands.diagnose_run import Profiles, keep, make_profiles, require_folder
+from autotune.commands.diagnose_run import Diagnosed, Profiles, keep, make_profiles, require_folder
 from autotune.commands.report_page import read_diagnosis
 from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, Verdict
 from autotune.diagnose.profiles import Phase, StepProfile
 from autotune.errors import ConfigError
 from autotune.records import Ratio
-from autotune.report.diagnosis import diagnosis_document
 from autotune.search.problem import open_problem
 
 KERAS = Path(__file__).parents[1] / "diagnose" / "profile" / "keras_trainer.py"
@@ -31,23 +29,22 @@ FOUND = Diagnosis(
 def kept(folder: Path, profiles: Profiles | None = None) -> None:
     """Keep the diagnosis above."""
     require_folder(folder)
-    document = diagnosis_document(FOUND, elapsed_s=None, failed_on=None, paths={})
-    keep(folder, FOUND, document, None, profiles, SystemClock())
+    done = Diagnosed(diagnosis=FOUND, problem=None, has_failed=False, failed_on=None, profiles=profiles)
+    keep(folder, done, SystemClock())
 
 
-def test_it_holds_the_verdict_the_machine_and_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_holds_the_verdict_and_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The summary begins with the verdict, names what else is there, and has no colours, whatever the terminal has."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     kept(tmp_path / "a" / "b")
     found = {path.name: path.read_text() for path in (tmp_path / "a" / "b").iterdir()}
-    assert sorted(found) == ["diagnosis.json", "machine.json", "pictures.svg", "summary.txt"]
+    assert sorted(found) == ["diagnosis.json", "machine.json", "summary.txt"]
     assert found["summary.txt"].startswith("Input-bound: the step waits.")
     assert "\x1b" not in found["summary.txt"]
     assert "In this folder: summary.txt" not in found["summary.txt"]
     assert "data:\n  num_workers: 2  # 1.90x (1.80 to 2.00)\n" in found["summary.txt"]
-    assert "diagnosis.json, machine.json, pictures.svg" in found["summary.txt"]
+    assert "diagnosis.json, machine.json" in found["summary.txt"]
     assert json.loads(found["machine.json"])["cores"] >= 1
-    assert ElementTree.fromstring(found["pictures.svg"]).tag.endswith("svg")
 
 
 def test_a_later_diagnosis_replaces_an_earlier_one(tmp_path: Path) -> None:

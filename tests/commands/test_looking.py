@@ -64,7 +64,6 @@ COMMANDS: dict[str, Sequence[str]] = {
     "status, tags beside": ("status", "--config", "separate.yaml"),
     "status, project's python": ("status", "--config", "local.yaml"),
     "report": ("report", "--config", "config.yaml", "--out", "../report.html"),
-    "report --against": ("report", "--config", "config.yaml", "--against", "planted", "--out", "../against.html"),
     "init, nobody to ask": ("init", "--config", "plain.yaml", "--", "python", "train.py", "{config}"),
     "init --from-flags": ("init", "--config", "n.yaml", "--from-flags", "--", ".venv/bin/python", "train.py", "--lr=3"),
     "queue add": ("queue", "add", "--config", "path.yaml", "--no-check"),

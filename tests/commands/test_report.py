@@ -15,7 +15,7 @@ REPORT = ("report", "--config", "config.yaml")
 
 
 def test_a_search_leaves_its_report(simulated: CommandLine) -> None:
-    """`search --report FILE` writes it; `report` writes the same again; `--against` sets another study beside it."""
+    """`search --report FILE` writes it; `report` writes the same again, or Markdown."""
     done = simulated.search("--report", "kept/r.html").well()
     assert "Report: kept/r.html" in done.stderr
     page = checked(simulated.folder / "kept/r.html")
@@ -36,12 +36,6 @@ def test_a_search_leaves_its_report(simulated: CommandLine) -> None:
     assert "| data.num_workers | 1 | 2 |" in text
     assert "```diff" in text
     assert re.search(r"(?m)^\+ +num_workers: 2 +# loaders", text)
-    config = (simulated.folder / "config.yaml").read_text()
-    (simulated.folder / "other.yaml").write_text(config.replace("batch_size: 4 ", "batch_size: 16"))
-    assert "nothing is known about this config yet" in simulated(*REPORT, "--against", "other.yaml").refusal()
-    study = simulated("status", "--config", "config.yaml", "--json").document["study"]
-    simulated(*REPORT, "--against", study, "-o", "both.html").well()
-    assert part(checked(simulated.folder / "both.html"), "studies").count("better") == 2
 
 
 def test_a_search_that_goes_on_and_one_that_was_interrupted(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import pytest
 
-from autotune.daemon.training_folder import TrainingHeader
+from autotune.daemon.trainings import TrainingHeader
 from autotune.errors import AutotuneError
 from autotune.trial import python_command
 from tests.command_line import CommandLine, typed

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.commands.watchdog import LATE_S, Watchdog
+from autotune.commands.invocation import LATE_S, Watchdog
 from autotune.search import problem
 from autotune.search.tuner import Tuner
 from tests.command_line import CommandLine

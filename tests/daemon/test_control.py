@@ -10,8 +10,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from autotune.daemon.control import Control, ask
-from autotune.daemon.home import DaemonHome, sole_daemon
+from autotune.daemon.home import Control, DaemonHome, ask, sole_daemon
 from autotune.errors import AutotuneError, DaemonAway
 from tests.until import until
 

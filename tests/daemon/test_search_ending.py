@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold, SearchAnswerSummary
+from autotune.daemon.queue import ApplyScope, EntryState, Hold, QueueEntry, SearchAnswerSummary
 from autotune.daemon.searches import LEAST_REST_S, MOST_KILLS, MOST_REPLANS, SearchEnding, entry_after, read_answer
 from tests.daemon.queue.entries import entry
 
@@ -23,14 +23,14 @@ CAME = "GPU 0 is in use by python (process 4711)"
 INTERRUPTED = {**BETTER, "interrupted": "ended by SIGTERM"}
 
 
-def after(one: Entry = RUNNING, **changes: Any) -> Entry:
+def after(one: QueueEntry = RUNNING, **changes: Any) -> QueueEntry:
     """End a search of 100 s like this."""
     fields = {"exit_code": 0, "answer": BETTER, "used_s": 100.0, "config_sha256": one.fingerprint.config_sha256}
     return entry_after(one, SearchEnding(**{**fields, **changes}), NOW)
 
 
 DONE, WAITING, FAILED = EntryState.DONE, EntryState.WAITING, EntryState.FAILED
-CASES: dict[str, tuple[Entry, dict[str, Any], dict[str, Any]]] = {
+CASES: dict[str, tuple[QueueEntry, dict[str, Any], dict[str, Any]]] = {
     "an answer": (
         RUNNING,
         {},

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.daemon.advice import Advices, Adviser
-from autotune.daemon.queue import ApplyScope, Entry, EntryState, Hold, Queue, SearchAnswerSummary, config_sha256
+from autotune.daemon.queue import ApplyScope, EntryState, Hold, Queue, QueueEntry, SearchAnswerSummary, config_sha256
 from autotune.daemon.searches import MOST_REPLANS, Searches, search_arguments
 from autotune.trial.process_identity import this_process
 from tests.daemon.advised import ANSWER, advice
@@ -40,7 +40,7 @@ def adviser(queue: Queue, told: Told) -> Adviser:
     return Adviser(queue, Advices(queue.folder / "advice"), SystemClock(), told, lambda _config: False)
 
 
-def left_behind(queue: Queue, **owner: Any) -> Entry:
+def left_behind(queue: Queue, **owner: Any) -> QueueEntry:
     """Add an entry whose search an earlier daemon has started."""
     whose = {**this_process(), **owner} if owner else None
     return queue.add(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.commands.gpu_shares import share_cores
+from autotune.commands.search_run import share_cores
 from tests.gpu.conftest import GpuProject
 from tests.until import until
 

@@ -23,7 +23,8 @@ from autotune.records import (
     Validity,
     Verdict,
 )
-from autotune.report.answer import Failure, print_answer
+from autotune.report.answer import print_answer
+from autotune.search.trial_maker import Failed
 from autotune.stage_times import PipelineTimes, StageTimes
 from tests.report.conftest import BASELINE, MakeEnded, MakeResult, on_gpus, pooled_gpu
 
@@ -188,13 +189,13 @@ def test_every_screen_is_one_of_an_answer() -> None:
 def test_failures_are_named_counted_and_quoted(search_result: MakeResult, trial_ended: MakeEnded) -> None:
     """Each with its ending, last output, remedy, and folder of logs; brackets in them are no formatting."""
 
-    def failure(count: int, detail: str, stderr: str) -> Failure:
-        fields = {"ending": Ending.CRASHED, "validity": Validity.UNMEASURED, "measurement": None, "detail": detail}
-        told = {"sentence": "The trainer failed, or was killed.", "remedy": "Read stderr.log.", "folder": "/trials/7"}
-        return Failure(trial=trial_ended(**fields).trial, count=count, stderr_tail=stderr, **told)
+    def failure(ending: Ending, detail: str, stderr: str) -> Failed:
+        fields = {"ending": ending, "validity": Validity.UNMEASURED, "measurement": None, "detail": detail}
+        return Failed(record=trial_ended(**fields).trial, stderr_tail=stderr, folder=Path("/trials/7"))
 
     said = "\n".join(f"line {number}" for number in range(20))
-    screen = _screen(search_result(), failures=[failure(3, "KeyError: '[bold]'", said), failure(1, "", "")])
+    failures = [failure(Ending.CRASHED, "KeyError: '[bold]'", said), failure(Ending.DIVERGED, "", "")]
+    screen = _screen(replace(search_result(), outcomes={"crashed": 3}), failures=failures)
     if os.environ.get("WRITE_SCREENS"):
         (SCREENS / "failures.txt").write_text(screen, encoding="utf-8")
     assert screen == (SCREENS / "failures.txt").read_text(encoding="utf-8")

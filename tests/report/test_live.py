@@ -82,12 +82,3 @@ def test_a_terminal_sees_how_busy_the_gpus_were(trial_ended: MakeEnded) -> None:
     both = {GpuRole.MODEL: 0.91, GpuRole.DATA: 0.624}
     shown = last_drawn(started, TrialProgress(number=3, elapsed_s=5.0, steps=17, utilization=both))
     assert "trial 3 explore: model_gpu=1  17 steps  data GPU 62 %, model GPU 91 %" in shown
-
-
-def test_what_stays_from_one_trial_to_the_next_is_dim(trial_ended: MakeEnded) -> None:
-    """What is new is seen at once."""
-    both = [trial_ended(changes={"data.cache": "memory", "data.workers": workers}) for workers in (2, 4)]
-    screen = drawn(*both, width=200, force_terminal=True, color_system="standard")
-    first, second = (line for line in screen.splitlines() if "workers=" in line)
-    assert "\x1b[2m" not in first
-    assert "\x1b[2mcache=memory\x1b[0m, workers=4" in second

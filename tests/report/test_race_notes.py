@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.records import Change, Learning, LossDifference, Race, Raced, SearchResult, Verdict
-from autotune.report.race_notes import race_notes, why_it_may_learn_more_slowly
+from autotune.report.answer import race_notes, why_it_may_learn_more_slowly
 
 LOSSES = LossDifference(today=3.12, other=2.95, low=-0.21, high=-0.12)
 UNKNOWN = dict.fromkeys(("baseline", "best", "candidate", "speedup", "score_ratio", "smallest_gain", "same_training"))

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.daemon.training_folder import confirmed_speed
+from autotune.daemon.drift import confirmed_speed
 from autotune.records import Purpose, TrialRecord
 from tests.study.storages import record
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.daemon.service import ServiceManager
+from autotune.daemon.systemd import ServiceManager
 
 
 class FakeManager:
@@ -47,14 +47,13 @@ def manager(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[FakeMana
     manager.close()
 
 
-def test_it_is_told_of_each_stage(manager: FakeManager) -> None:
-    """Each message as sd_notify(3) has it; a status is one line, whatever is in it."""
+def test_it_is_told_what_it_waits_for(manager: FakeManager) -> None:
+    """As sd_notify(3) has it; without a manager nothing is sent."""
     service = ServiceManager({"NOTIFY_SOCKET": manager.name}, VirtualClock())
     assert service.is_there
-    service.ready("idle, 2 wait")
-    service.status("searches c.yaml\nREADY=0\x1b[31m")
-    service.stopping()
-    assert manager.messages() == ["READY=1\nSTATUS=idle, 2 wait", "STATUS=searches c.yaml READY=0 [31m", "STOPPING=1"]
+    assert service.send("READY=1\nSTATUS=idle, 2 wait")
+    assert manager.messages() == ["READY=1\nSTATUS=idle, 2 wait"]
+    assert not ServiceManager({}, VirtualClock()).send("READY=1")
 
 
 def test_the_watchdog_hears_at_half_of_its_time(manager: FakeManager) -> None:
@@ -82,9 +81,9 @@ def test_a_manager_that_does_not_read_holds_nothing_up(tmp_path: Path) -> None:
     manager = FakeManager(str(tmp_path / "notify"))
     clock = VirtualClock()
     service = ServiceManager({"NOTIFY_SOCKET": manager.name, "WATCHDOG_USEC": "60000000"}, clock)
-    while service._send("STATUS=x"):
+    while service.send("STATUS=x"):
         pass
-    service.status("lost")
+    service.send("lost")
     service.alive()
     assert set(manager.messages()) == {"STATUS=x"}
     service.alive()

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.daemon.home import json_object
-from autotune.daemon.queue import Entry, Queue
+from autotune.daemon.queue import Queue, QueueEntry
 from autotune.daemon.searches import read_answer
-from autotune.daemon.web.step_series import step_series
 from autotune.errors import AutotuneError
 from autotune.files import read_beginning
 from autotune.records import CONFIRMED, NOT_COMPARED, Ending, Purpose
@@ -54,11 +53,11 @@ class SearchFollower:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._entry: Entry | None = None
+        self._entry: QueueEntry | None = None
         self._study: StudyFollower | None = None
         self._shown: dict[str, Any] | None = None
 
-    def section(self, entries: Sequence[Entry]) -> dict[str, Any] | None:
+    def section(self, entries: Sequence[QueueEntry]) -> dict[str, Any] | None:
         """Return the section; None if no search of the queue has begun yet."""
         running = [entry for entry in entries if entry.owner is not None]
         searched = [entry for entry in entries if entry.used_s > 0.0]
@@ -80,7 +79,7 @@ class SearchFollower:
             )
         return self._shown
 
-    def _turn_to(self, entry: Entry) -> None:
+    def _turn_to(self, entry: QueueEntry) -> None:
         """Follow an entry's latest search, and before it those of its study whose events lie beside its own."""
         if entry != self._entry:
             self._shown = None
@@ -90,13 +89,13 @@ class SearchFollower:
         if is_another or (path is not None and (self._study is None or path != self._study.path)):
             self._study, self._shown = StudyFollower(path) if path is not None else None, None
 
-    def _ended(self, entry: Entry) -> Path | None:
+    def _ended(self, entry: QueueEntry) -> Path | None:
         paths = (read_answer(self._queue.answer(entry)) or {}).get("paths")
         events = paths.get("events") if isinstance(paths, dict) else None
         return Path(events) if isinstance(events, str) and events.endswith(SUFFIX) else None
 
 
-def event_file_of(entry: Entry) -> Path | None:
+def event_file_of(entry: QueueEntry) -> Path | None:
     """Return the event file of the search of an entry that runs; None if none runs, or has written anything yet."""
     if entry.owner is None:
         return None
@@ -125,7 +124,6 @@ class StudyFollower:
         self.path = path
         self.progress = StudyProgress()
         self._files: list[tuple[str, LineTail]] = []
-        self._series: dict[str, dict[str, Any] | None] = {}
 
     def has_news(self) -> bool:
         """Read what is new; return whether anything is."""
@@ -138,20 +136,6 @@ class StudyFollower:
                 self.progress.add(search, event)
                 has_news = True
         return has_news
-
-    def minutes(self) -> list[dict[str, Any]]:
-        """Return the last minute of today's config and of the best point, as far as their trials are kept."""
-        progress, state = self.progress, StateFolder(self.path.parent.parent)
-        changes = progress.shown["best_changes"]
-        best = next((point for point, (text, _) in progress.points.items() if text == changes), "")
-        sides = [("today's config", progress.today), (changes, best)]
-        named = [(name, progress.trial_of[point]) for name, point in sides if point in progress.trial_of]
-        with suppress(ValueError):  # no name for a folder
-            for _, trial in named:
-                if trial not in self._series:
-                    self._series[trial] = step_series(state.trial(progress.shown["study"], trial).path)
-        known = [(name, series) for name, trial in named if (series := self._series.get(trial))]
-        return [{"name": name, **series} for name, series in known] if len(known) == 2 else []
 
 
 def events_of(tail: LineTail) -> Iterator[Event]:
@@ -189,7 +173,6 @@ class StudyProgress:
             incumbent over today's, with the search times from which it was the best.
         t_s: Search time up to the last event.
         points: By name of a point, its changes as text, and ln speed over today's of its trials.
-        trial_of: By name of a point, the folder of its latest trial that can be compared.
         today: Name of the point that is today's config.
         has_ended: Whether its latest search has; its answer has the verdict, which is empty where there is none.
     """
@@ -201,7 +184,6 @@ class StudyProgress:
         self.dots: list[Dot] = []
         self.endings: Counter[str] = Counter()
         self.points: dict[str, tuple[str, list[float]]] = {}
-        self.trial_of: dict[str, str] = {}
         self.today = ""
         self.verdict, self.has_ended = "", False
         self.recent: deque[dict[str, Any]] = deque(maxlen=12)
@@ -289,7 +271,6 @@ class StudyProgress:
         logarithms = self.points.setdefault(point, (changes, []))[1]
         if ratio:
             logarithms.append(math.log(ratio))
-            self.trial_of[point] = f"{self._search}-{row['number']:03d}"
         if purpose == Purpose.BASELINE:
             self.today = self.today or point
             if ratio and not self._has_unit:
@@ -361,7 +342,6 @@ def section_of(
         "dots": _thinned(progress.dots),
         "spread": round(spread, 4) if progress.dots else None,
         "points": _points(progress, spread),
-        "minutes": study.minutes() if study else [],
         "recent": list(reversed(progress.recent)),
         "remarks": list(progress.remarks),
     }

@@ -22,13 +22,19 @@ from autotune.records import (
     TrialRecord,
     Verdict,
 )
-from autotune.report.answer import NOT_MEASURED, answer_notes, headline, metrics_rows, validation_notes
+from autotune.report.answer import (
+    NOT_MEASURED,
+    answer_notes,
+    headline,
+    metrics_rows,
+    validation_notes,
+    why_it_may_learn_more_slowly,
+)
 from autotune.report.plain_text import changes_text, plain, value_text
-from autotune.report.race_notes import why_it_may_learn_more_slowly
 
 
 @dataclass(frozen=True, kw_only=True)
-class Advice:
+class AdviceRow:
     """Recommendation of a diagnosis.
 
     Attributes:
@@ -53,6 +59,23 @@ class StepPart:
     @property
     def shown_ms(self) -> float:
         return max(0.0, self.mean_ms or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiagnosisSummary:
+    """What a diagnosis found, as far as a report shows it.
+
+    Attributes:
+        verdict: Its sentence; empty without a diagnosis.
+        issues: What it found: weight and sentence of each.
+        advice: Its recommendations; None without a diagnosis.
+        step_parts: Parts of a step, from the profile in its folder; empty without one.
+    """
+
+    verdict: str = ""
+    issues: Sequence[tuple[str, str]] = ()
+    advice: Sequence[AdviceRow] | None = None
+    step_parts: Sequence[StepPart] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,10 +104,6 @@ class StudyContents:
         diff: Change to the config; None where there is none to make.
         commands: Commands that go on from here, by what they do.
         conditions: What the numbers hold for: name and text of each.
-        advice: Recommendations of a diagnosis; None where none is at hand.
-        verdict_of_diagnosis: Its sentence; empty without one.
-        issues: What it found: weight and sentence of each.
-        step_parts: Parts of a step, from the profile in a diagnosis' folder; empty without one.
         machines: Name of each machine for people, by that in the record; no two have the same.
         remedies: What to do about each kind of failure, by the ending's name.
     """
@@ -102,10 +121,7 @@ class StudyContents:
     diff: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
     conditions: Sequence[tuple[str, str]] = ()
-    advice: Sequence[Advice] | None = None
-    verdict_of_diagnosis: str = ""
-    issues: Sequence[tuple[str, str]] = ()
-    step_parts: Sequence[StepPart] = ()
+    diagnosed: DiagnosisSummary = DiagnosisSummary()
     machines: Mapping[str, str] = field(default_factory=dict)
     remedies: Mapping[str, str] = field(default_factory=dict)
 
@@ -131,7 +147,7 @@ class StudyContents:
         """The verdict, whatever came of the search."""
         if self.result is not None:
             return headline(self.result).plain
-        return self.verdict_of_diagnosis or f"No answer: {self.why_no_result}."
+        return self.diagnosed.verdict or f"No answer: {self.why_no_result}."
 
     @property
     def warning(self) -> str:

@@ -1,8 +1,9 @@
-"""Page of a report: one file with all that it needs in it, made of the templates beside this module."""
+"""Report of a study: one file with all that it needs in it, made of the templates beside this module."""
 
 import html
+import os
 import re
-from collections.abc import Sequence
+from datetime import datetime
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from markupsafe import Markup
 
 from autotune import __version__
 from autotune.clock import format_duration
+from autotune.errors import ConfigError
+from autotune.files import read_beginning, replace_durably
 from autotune.metrics import METRICS
-from autotune.report import answer, race_notes
+from autotune.report import answer
 from autotune.report.html.contents import StudyContents, quantile
 from autotune.report.plain_text import plain, safe_text, value_text
 
@@ -30,31 +33,21 @@ _FILTERS = {
 }
 
 
-def study_page(contents: StudyContents, written: str) -> str:
-    """Return the report of a study as HTML.
+def report_text(study: StudyContents, written: datetime, path: Path | None = None) -> str:
+    """Return the report of a study.
 
     Args:
-        written: Time at which it is written, in words: all else is the same for the same study.
+        written: Time at which it is written: all else is the same for the same study.
+        path: The file that it is for; one that ends in ``.md`` gets Markdown: the verdict, its changes, a few figures,
+            and the diff.
     """
-    return _page("study.html.jinja", written, study=contents)
-
-
-def study_markdown(contents: StudyContents, written: str) -> str:
-    """Return the report of a study as Markdown: the verdict, its changes, a few figures, and the diff.
-
-    Args:
-        written: Time at which it is written, in words.
-    """
-    diff = safe_text(contents.diff or "").rstrip("\n")
+    now = f"{written:%Y-%m-%d %H:%M} UTC"
+    if path is None or path.suffix != ".md":
+        return _page("study.html.jinja", now, study=study)
+    diff = safe_text(study.diff or "").rstrip("\n")
     longest = max(map(len, re.findall(r"`+", diff)), default=0)
     fence = "`" * max(3, longest + 1)
-    return _page("report.md.jinja", written, study=contents, diff=_Verbatim(f"{fence}diff\n{diff}\n{fence}"))
-
-
-def comparison_page(studies: Sequence[StudyContents], written: str) -> str:
-    """Return a page that sets studies side by side: of several configs, or of one on several machines."""
-    gains = [(one.config, one.result.speedup) for one in studies if one.result and one.result.speedup]
-    return _page("comparison.html.jinja", written, studies=studies, gains=gains)
+    return _page("report.md.jinja", now, study=study, diff=_Verbatim(f"{fence}diff\n{diff}\n{fence}"))
 
 
 def _page(template: str, written: str, **shown: Any) -> str:
@@ -68,7 +61,7 @@ def _page(template: str, written: str, **shown: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(_FILTERS)
-    environment.globals.update(answer=answer, notes=race_notes, pictures=_pictures())
+    environment.globals.update(answer=answer, pictures=_pictures())
     return environment.get_template(template).render(version=__version__, written=written, **shown) + "\n"
 
 
@@ -106,3 +99,44 @@ def _in_a_cell(shown: object) -> object:
     if isinstance(shown, _Verbatim):
         return shown
     return html.escape(plain(str(shown), 1000), quote=False).replace("|", "\\|")
+
+
+# File of a report: where it goes, and that nobody's own file is replaced.
+
+
+STDOUT = Path("-")
+_REMEDY = "Name another file."
+
+
+def require_report(path: Path) -> None:
+    """Raise an error unless a report can be written there.
+
+    Raises:
+        ConfigError: Something else is there, or nothing can be written there.
+    """
+    if path == STDOUT:
+        raise ConfigError("a report is a file here", where="-", remedy="`autotune report -o -` prints it afterwards.")
+    folder = next(one for one in path.absolute().parents if one.exists())
+    if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+        raise ConfigError(f"the report cannot be written: {folder} takes no files", where=str(path), remedy=_REMEDY)
+    if path.is_symlink() or (path.exists() and not _is_report(path)):
+        raise ConfigError("this is no report of ours, and is not replaced", where=str(path), remedy=_REMEDY)
+
+
+def write_report(path: Path, text: str) -> Path:
+    """Write a report, in one step; return where it is.
+
+    Raises:
+        ConfigError: Something else is there, or it cannot be written.
+    """
+    require_report(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_durably(path, text.encode())
+    except OSError as error:
+        raise ConfigError(f"the report cannot be written: {error.strerror}", where=str(path), remedy=_REMEDY) from error
+    return path
+
+
+def _is_report(path: Path) -> bool:
+    return path.is_file() and b"Written by autotune " in read_beginning(path, 64 << 20)

@@ -9,18 +9,16 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup, escape
 
 from autotune.clock import format_duration
-from autotune.diagnose.findings import Evidence, Recommendation
-from autotune.diagnose.profiles import PipelineProfile, StepProfile
 from autotune.records import NOT_COMPARED, PooledGpu, Purpose, RaceArm, RaceLeg, Ratio
 from autotune.report.html.contents import ConfirmingPair, StepPart, TrialPoint, best_over_time, quantile
-from autotune.report.plain_text import plain, value_text
+from autotune.report.plain_text import plain
 
 _INK = "#123456"  # stands for the colour of the page's text
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072b2", "#d55e00", "#009e73", "#808080"
@@ -46,17 +44,16 @@ def draw_ratios(name: str, title: str, rows: Sequence[tuple[str, Ratio]], label:
         name: Name of the picture, of which there is one on a page.
         title: What it shows, for those who do not see it.
     """
-    return _in_page(name, title, _FRAME + _ROW * len(rows), lambda axes: ratio_rows(axes, rows, label))
 
+    def draw(axes: Axes) -> None:
+        for place, (_, ratio) in enumerate(rows):
+            axes.plot((ratio.low, ratio.high), (place, place), color=_BLUE, linewidth=2)
+            axes.plot(ratio.ratio, place, "o", color=_BLUE)
+        axes.axvline(1.0, color=_GREY, linestyle="--")
+        name_rows(axes, [name for name, _ in rows])
+        axes.set_xlabel(label)
 
-def ratio_rows(axes: Axes, rows: Sequence[tuple[str, Ratio]], label: str, *, longest: int = 34) -> None:
-    """Draw those rows on axes, with names of that length at most."""
-    for place, (_, ratio) in enumerate(rows):
-        axes.plot((ratio.low, ratio.high), (place, place), color=_BLUE, linewidth=2)
-        axes.plot(ratio.ratio, place, "o", color=_BLUE)
-    axes.axvline(1.0, color=_GREY, linestyle="--")
-    name_rows(axes, [name for name, _ in rows], longest=longest)
-    axes.set_xlabel(label)
+    return _in_page(name, title, _FRAME + _ROW * len(rows), draw)
 
 
 def draw_trials(made: Sequence[TrialPoint]) -> Markup | None:
@@ -160,19 +157,15 @@ def draw_time_parts(sides: Sequence[tuple[str, float, float]]) -> Markup:
 
 def draw_step_parts(parts: Sequence[StepPart]) -> Markup:
     """Draw the parts of a step; those that are lost in the noise as nothing."""
-    height, label = _FRAME + _ROW * len(parts), "ms of a step of today's config"
-    return _in_page(
-        "step-parts", "Parts of a step of today's config", height, lambda axes: step_parts(axes, parts, label)
-    )
 
+    def draw(axes: Axes) -> None:
+        bars = axes.barh(range(len(parts)), [part.shown_ms for part in parts], color=_BLUE)
+        axes.bar_label(bars, [f"{part.shown_ms:.3g}" if part.shown_ms else "about 0" for part in parts], padding=3)
+        axes.margins(x=0.15)
+        name_rows(axes, [part.name for part in parts])
+        axes.set_xlabel("ms of a step of today's config")
 
-def step_parts(axes: Axes, parts: Sequence[StepPart], label: str, *, longest: int = 34) -> None:
-    """Draw those parts on axes, in ms, with names of that length at most."""
-    bars = axes.barh(range(len(parts)), [part.shown_ms for part in parts], color=_BLUE)
-    axes.bar_label(bars, [f"{part.shown_ms:.3g}" if part.shown_ms else "about 0" for part in parts], padding=3)
-    axes.margins(x=0.15)
-    name_rows(axes, [part.name for part in parts], longest=longest)
-    axes.set_xlabel(label)
+    return _in_page("step-parts", "Parts of a step of today's config", _FRAME + _ROW * len(parts), draw)
 
 
 def draw_pairs(pairs: Sequence[ConfirmingPair], name: str) -> Markup:
@@ -240,9 +233,9 @@ def _apart(points: Sequence[TrialPoint], end_s: float) -> list[TrialPoint]:
     return shown
 
 
-def name_rows(axes: Axes, names: Sequence[str], *, longest: int = 34) -> None:
+def name_rows(axes: Axes, names: Sequence[str]) -> None:
     """Write the names of rows, the first on top, beside them."""
-    axes.set_yticks(range(len(names)), [plain(name, longest=longest) for name in names])
+    axes.set_yticks(range(len(names)), [plain(name, longest=34) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
 
 
@@ -263,7 +256,13 @@ def _legend(axes: Axes, columns: int) -> None:
 
 
 def _in_page(name: str, title: str, height: float, *parts: Callable[[Axes], None]) -> Markup:
-    settings = {
+    """Return parts below each other as an SVG; the same numbers make the same bytes.
+
+    The settings of a ``matplotlibrc`` do not count: it is looked for in the working directory first, and can have text
+    set by LaTeX, which is started from the PATH.
+    """
+    settings: dict[Any, object] = {
+        "font.size": 9.0,
         **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
         **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
         "svg.hashsalt": f"autotune {name}",
@@ -271,8 +270,17 @@ def _in_page(name: str, title: str, height: float, *parts: Callable[[Axes], None
         "font.family": "sans-serif",
         "hatch.linewidth": 0.6,
     }
-    # inches: at 400 px of a telephone its text is still 10 px high
-    svg = svg_text(parts, (4.6, height), settings, sharex=len(parts) > 1)
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(settings)
+        # inches: at 400 px of a telephone its text is still 10 px high
+        figure, file = Figure(figsize=(4.6, height), layout="constrained"), io.StringIO()
+        rows = figure.subplots(len(parts), squeeze=False, sharex=len(parts) > 1)[:, 0]
+        for axes, draw in zip(rows, parts, strict=True):
+            draw(axes)
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    svg = file.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
@@ -282,98 +290,6 @@ def _in_page(name: str, title: str, height: float, *parts: Callable[[Axes], None
     head = f'<svg class="picture" role="img" aria-label="{escape(title)}" {viewed.group()} xmlns:xlink="http://www.w3.org/1999/xlink">'
     # The text in it was escaped when it was drawn.
     return Markup(head + svg[svg.index(">") + 1 :].replace(_INK, "currentColor").rstrip())  # noqa: S704
-
-
-def svg_text(
-    parts: Sequence[Callable[[Axes], None]], size: tuple[float, float], settings: Mapping[Any, object], **subplots: Any
-) -> str:
-    """Draw parts below each other and return them as an SVG; the same numbers make the same bytes.
-
-    The settings of a ``matplotlibrc`` do not count: it is looked for in the working directory first, and can have text
-    set by LaTeX, which is started from the PATH.
-
-    Args:
-        size: Width and height, in inches.
-        settings: Matplotlib's, by name; the others are its own.
-        subplots: Passed on to ``Figure.subplots``.
-    """
-    with matplotlib.rc_context():
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update({"font.size": 9.0, **settings})
-        figure, file = Figure(figsize=size, layout="constrained"), io.StringIO()
-        for axes, draw in zip(figure.subplots(len(parts), squeeze=False, **subplots)[:, 0], parts, strict=True):
-            draw(axes)
-            axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return file.getvalue()
-
-
-# Pictures of a diagnosis, as one SVG of its own.
-
-
-def diagnosis_pictures(
-    recommendations: Sequence[Recommendation], step: StepProfile | None, pipeline: PipelineProfile | None
-) -> str | None:
-    """Draw what was measured.
-
-    Args:
-        recommendations: What a diagnosis recommends; those that were measured are drawn.
-        step: Profile of the step; None for none.
-        pipeline: Profile of the input pipeline; None for none.
-
-    Returns:
-        The text of the SVG; None if there is nothing to draw.
-    """
-    gains = [one for one in recommendations if one.evidence is Evidence.MEASURED and one.gain][:12]
-    parts: list[tuple[int, Callable[[Axes], None]]] = []
-    if gains:
-        parts.append((len(gains), lambda axes: _draw_gains(axes, gains)))
-    if step is not None and any(phase.mean_ms is not None for phase in step.phases):
-        parts.append((len(step.phases), lambda axes: _draw_phases(axes, step)))
-    if pipeline is not None:
-        parts.append((4, lambda axes: _draw_batches(axes, pipeline)))
-    if not parts:
-        return None
-    heights = [0.9 + 0.28 * rows for rows, _ in parts]  # inches
-    # The text is drawn as it is, whatever fonts the reader has.
-    settings = {"svg.hashsalt": "autotune", "svg.fonttype": "path"}
-    return svg_text([draw for _, draw in parts], (8.0, sum(heights)), settings, height_ratios=heights)
-
-
-def _draw_gains(axes: Axes, gains: Sequence[Recommendation]) -> None:
-    rows = [
-        (", ".join(f"{path}: {value_text(value)}" for path, value in one.values.items()), one.gain)
-        for one in gains
-        if one.gain
-    ]
-    ratio_rows(axes, rows, "times as fast as today's config", longest=60)
-    axes.set_title("What each change gains, with its 95 % interval", loc="left")
-
-
-def _draw_phases(axes: Axes, step: StepProfile) -> None:
-    parts = [StepPart(name=one.name, mean_ms=one.mean_ms) for one in step.phases if one.mean_ms is not None]
-    step_parts(axes, parts, "ms", longest=60)
-    whole = f", of {step.step.mean_ms:.3g} ms" if step.step.mean_ms is not None else ""
-    axes.set_title(f"Where the time of a step goes{whole}", loc="left")
-
-
-def _draw_batches(axes: Axes, pipeline: PipelineProfile) -> None:
-    rows = {
-        "loader alone": pipeline.loading,
-        "waits in training": pipeline.waits,
-        "steps of training": pipeline.steps,
-        "steps, data for free": pipeline.replayed,
-    }
-    for place, times in enumerate(rows.values()):
-        if times is None:
-            axes.annotate("not measured", (0.0, place), color=_GREY, va="center")
-            continue
-        axes.plot((times.min_ms, times.p95_ms), (place, place), color=_GREY, linewidth=2)
-        axes.plot(times.median_ms, place, "o", color=_BLUE)
-    axes.set_xlim(left=0.0)
-    name_rows(axes, list(rows))
-    axes.set_title("Batches: median, from the shortest to the 95th percentile", loc="left")
-    axes.set_xlabel("ms a batch")
 
 
 # Matplotlib, imported without starting a program that the PATH names: it looks for fonts with ``fc-list``, once.

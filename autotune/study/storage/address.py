@@ -14,9 +14,9 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from autotune.config.secrets import is_secret_name
-from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import ConfigError
 from autotune.files import open_regular
+from autotune.process import STORAGE_VARIABLE
 
 FORMS = "journal:FOLDER, sqlite:FILE, or postgresql://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+([A-Za-z0-9_.-]+))?:(.*)", re.DOTALL)

@@ -17,9 +17,9 @@ from sqlalchemy.engine import make_url
 
 from autotune.clock import Clock
 from autotune.config.secrets import Secret, without
-from autotune.environment import STORAGE_VARIABLE
 from autotune.errors import StorageAway, StudyError
 from autotune.files import open_regular
+from autotune.process import STORAGE_VARIABLE
 from autotune.study.storage.address import StorageAddress, StorageKind
 from autotune.study.storage.lock import FileLock
 from autotune.study.storage.server import ServerStorage

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from autotune.environment import STORAGE_VARIABLE
+from autotune.process import STORAGE_VARIABLE
 from autotune.study.record import StudyRecord
 from autotune.study.storage.address import address_of, said_by_environment
 from autotune.study.storage.journal import open_storage

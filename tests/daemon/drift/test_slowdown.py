@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from autotune.daemon.drift import Change, Slowdown, Turn
+from autotune.daemon.drift import PaceChange, Slowdown, Turn
 
 
-def _feed(test: Slowdown, paces: Iterable[float], *, start_s: float = 0.0) -> list[Change]:
+def _feed(test: Slowdown, paces: Iterable[float], *, start_s: float = 0.0) -> list[PaceChange]:
     """Feed windows of 10 s."""
     found = (test.add(start_s + 10.0 * number, 10.0, pace) for number, pace in enumerate(paces))
     return [change for change in found if change is not None]
@@ -58,7 +58,7 @@ def test_a_first_epoch_that_fills_a_cache_is_forgotten() -> None:
     """A training that gets faster is held against its new speed."""
     test = Slowdown()
     assert _feed(test, _paces(360, slower=0.4) + _paces(720, seed=1)) == []
-    assert test.level == pytest.approx(0.0, abs=0.03)
+    assert test.usual.level == pytest.approx(0.0, abs=0.03)
     (change,) = _feed(test, _paces(720, slower=0.3, seed=2), start_s=10800.0)
     assert change.turn is Turn.SLOWER
 
@@ -67,10 +67,10 @@ def test_a_warm_up_after_a_restart_is_left_out() -> None:
     """The level stays, and the first minute of the new process says nothing."""
     test = Slowdown()
     _feed(test, _paces(720))
-    level = test.level
+    level = test.usual.level
     test.resume()
     assert _feed(test, [2.0] * 6 + _paces(360, seed=1), start_s=7200.0) == []
-    assert test.level == pytest.approx(level, abs=0.01)
+    assert test.usual.level == pytest.approx(level, abs=0.01)
 
 
 def test_a_creep_is_seen() -> None:

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.daemon.drift import PaceWindow, SlowStart, StartCheck
-from autotune.daemon.training_folder import ConfirmedSpeed
+from autotune.daemon.drift import ConfirmedSpeed, PaceChange, PaceWindow, StartCheck
 
 _CONFIRMED = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
 
@@ -16,7 +15,7 @@ def _window(number: int, speed: float | None, *, epochs: int = 0, steps: int = 2
     return PaceWindow(process="1.0", steps=steps, samples=samples, epochs=epochs, **times)
 
 
-def _found(check: StartCheck, speeds: list[float | None], *, epoch_at: int = -1) -> list[SlowStart]:
+def _found(check: StartCheck, speeds: list[float | None], *, epoch_at: int = -1) -> list[PaceChange]:
     found = [check.add(_window(n, speed, epochs=n == epoch_at)) for n, speed in enumerate(speeds)]
     return [one for one in found if one is not None]
 
@@ -26,7 +25,6 @@ def test_a_slow_start_is_said_once_within_minutes() -> None:
     (slow,) = _found(StartCheck(_CONFIRMED), [81.0] * 100)
     assert slow.speed_ratio == pytest.approx(0.81)
     assert slow.t_s <= 360
-    assert slow.confirmed.low == 0.93
 
 
 @pytest.mark.parametrize("speed", [94.0, 100.0, 140.0])

@@ -2,13 +2,13 @@
 
 from typing import Any
 
-from autotune.daemon.queue import Entry, Fingerprint, StartRule
+from autotune.daemon.queue import Fingerprint, QueueEntry, StartRule
 
 IDLE = StartRule(kind="idle")
 NOW = StartRule(kind="now")
 
 
-def entry(number: int = 1, **changes: Any) -> Entry:
+def entry(number: int = 1, **changes: Any) -> QueueEntry:
     """Return an entry that waits for an idle machine, with these changes."""
     fields: dict[str, Any] = {
         "id": f"{number:016x}",
@@ -20,4 +20,4 @@ def entry(number: int = 1, **changes: Any) -> Entry:
         "fingerprint": Fingerprint(config_sha256="a" * 64, git_commit="b" * 40),
         "added_utc": "2030-01-01T00:00:00+00:00",
     }
-    return Entry(**{**fields, **changes})
+    return QueueEntry(**{**fields, **changes})

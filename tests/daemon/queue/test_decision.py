@@ -1,14 +1,14 @@
-"""Decision of the queue."""
+"""QueueDecision of the queue."""
 
 from datetime import UTC, datetime, timedelta
 
-from autotune.daemon.queue import Decision, EntryState, Hold, StartRule, decide
+from autotune.daemon.queue import EntryState, Hold, QueueDecision, StartRule, decide
 from tests.daemon.queue.entries import NOW, entry
 
 UTC_NOW = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 
 
-def turns(*entries: object, is_idle: bool = False, running: object = None) -> Decision:
+def turns(*entries: object, is_idle: bool = False, running: object = None) -> QueueDecision:
     """Decide at noon."""
     return decide(
         list(entries),  # type: ignore[arg-type]

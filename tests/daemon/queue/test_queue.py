@@ -20,11 +20,11 @@ from autotune.daemon.queue import (
     ALL_SCOPES,
     CHANGES,
     ApplyScope,
-    Entry,
     EntryState,
     Fingerprint,
     Hold,
     Queue,
+    QueueEntry,
     SearchAnswerSummary,
     StartRule,
     accepted,
@@ -34,7 +34,7 @@ from autotune.errors import AutotuneError
 from tests.daemon.queue.entries import entry
 
 
-def add(queue: Queue, **changes: object) -> Entry:
+def add(queue: Queue, **changes: object) -> QueueEntry:
     """Add an entry with the next number."""
     return queue.add(lambda number, _entries: entry(number, **changes))
 
@@ -273,6 +273,6 @@ _STARTS = [StartRule(kind="at", at="2030-01-01T22:30:00+01:00"), StartRule(kind=
         owner=st.sampled_from([None, {"pid": 1, "started_s": 1.5}]),
     )
 )
-def test_an_entry_comes_back_from_disk_as_it_was(one: Entry) -> None:
+def test_an_entry_comes_back_from_disk_as_it_was(one: QueueEntry) -> None:
     """Entries go through JSON unchanged."""
-    assert msgspec.convert(json.loads(json.dumps(one.document())), Entry) == one
+    assert msgspec.convert(json.loads(json.dumps(one.document())), QueueEntry) == one

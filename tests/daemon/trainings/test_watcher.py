@@ -87,7 +87,7 @@ def test_each_event_is_told_once_whatever_becomes_of_the_daemon(folder: Path) ->
     assert len(_poll(Trainings(folder, clock), clock)) == 2
     again = Trainings(folder, clock)
     assert _poll(again, clock) == []
-    assert again.alive[0].steps == 3000
+    assert again.alive[0].seen.steps == 3000
     training.trains(1)
     assert _poll(again, clock) == []
 
@@ -143,11 +143,11 @@ def test_garbage_and_torn_lines_are_passed_over(folder: Path) -> None:
     (folder / (_NAME % 6) / "training.json").write_text('{"format": 1, "argv": 3}')
     trainings = Trainings(folder, clock)
     assert _told(_poll(trainings, clock)) == ["training_started"]
-    assert [one.steps for one in trainings.alive] == [150]
+    assert [one.seen.steps for one in trainings.alive] == [150]
     with training.file.open("a") as file:
         file.write('_s": 1040.0, "steps": 50, "train_s": 10.0}\n')
     _poll(trainings, clock)
-    assert [one.steps for one in trainings.alive] == [200]
+    assert [one.seen.steps for one in trainings.alive] == [200]
 
 
 def test_the_last_ended_trainings_are_kept(

@@ -10,13 +10,11 @@ from typing import Any
 
 from autotune.clock import VirtualClock
 from autotune.daemon.advice import Advices
-from autotune.daemon.drift import MachineState
+from autotune.daemon.drift import ConfirmedSpeed, MachineState
 from autotune.daemon.home import DaemonHome
-from autotune.daemon.queue import Entry, EntryState, Queue, SearchAnswerSummary
-from autotune.daemon.training_folder import ConfirmedSpeed, TrainingHeader
-from autotune.daemon.trainings import Trainings, WatchedTraining
-from autotune.daemon.web.gpus import Sample
-from autotune.daemon.web.state import PageState, View
+from autotune.daemon.queue import EntryState, Queue, QueueEntry, SearchAnswerSummary
+from autotune.daemon.trainings import TrainingHeader, Trainings, WatchedTraining
+from autotune.daemon.web.state import PageState, Sample, View
 from autotune.events import (
     Event,
     IncumbentChanged,
@@ -152,11 +150,11 @@ class BusyDaemon:
         self.searching = Searching(self.events, self.clock)
         self._owner = owner
 
-    def add(self, **changes: Any) -> Entry:
+    def add(self, **changes: Any) -> QueueEntry:
         """Add an entry to the queue."""
         return self.queue.add(lambda number, _entries: entry(number, **changes))
 
-    def add_running(self, **changes: Any) -> Entry:
+    def add_running(self, **changes: Any) -> QueueEntry:
         """Add the entry whose search runs."""
         config = str(self.project / "config.yaml")
         fields = {"config": config, "state": EntryState.RUNNING, "owner": self._owner, "running_s": 390.0}

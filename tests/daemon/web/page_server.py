@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import SystemClock
-from autotune.daemon.web.app import Content
 from autotune.daemon.web.keys import Keys
-from autotune.daemon.web.server import HttpServer
+from autotune.daemon.web.server import Content, HttpServer
 from autotune.errors import AutotuneError
 
 
@@ -52,7 +51,7 @@ class PageServer:
         """Start, at the same port as before."""
         self._keys = Keys(self.token, SystemClock(), "run")
         content = Content(document=self._document, metrics=lambda: (b"# EOF\n", "text/plain"), act=self._act)
-        self._server = HttpServer("127.0.0.1", self.port, self._keys, content)
+        self._server = HttpServer(self.port, self._keys, content)
         self.port = self._server.port
         self._server.start()
 

@@ -13,7 +13,7 @@ from tests.gpu.stage import STAGE
 LOOKS = (
     STAGE
     + """
-from autotune.daemon.web.gpus import GpuPoller as WebPoller
+from autotune.daemon.web.state import GpuReader as WebPoller
 clock = FrozenClock(20.0)
 poller = WebPoller(clock, lambda: [{own}])
 looks = []

@@ -8,8 +8,7 @@ from pathlib import Path
 from prometheus_client.core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from autotune.daemon.web.gpus import Sample
-from autotune.daemon.web.metrics import Metrics, TrialEndings
+from autotune.daemon.web.state import Metrics, Sample, TrialEndings
 from tests.daemon.web.busy_daemon import GIB, HEADER, BusyDaemon, Training, quiet
 
 NAMES = {

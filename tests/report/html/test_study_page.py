@@ -4,6 +4,7 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from importlib.resources import files
 from itertools import pairwise
 from typing import Any
@@ -26,13 +27,21 @@ from autotune.records import (
     Validity,
     Verdict,
 )
-from autotune.report.html.contents import Advice, ConfirmingPair, StepPart, StudyContents, best_over_time, trial_points
-from autotune.report.html.page import comparison_page, study_page
+from autotune.report.html.contents import (
+    AdviceRow,
+    ConfirmingPair,
+    DiagnosisSummary,
+    StepPart,
+    StudyContents,
+    best_over_time,
+    trial_points,
+)
+from autotune.report.html.page import report_text
 from tests.report.conftest import BASELINE, BEST, MakeResult, on_gpus, pooled_gpu
 from tests.report.html.validity import HTML, checked, part, pictures, words
 from tests.runs import MakeTrial, gpu, on_gpu
 
-NOW = "2030-01-01 00:00 UTC"
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOSTILE = "<script>alert(1)</script>\x1b[31m\u202egnp.exe\x00&quot;"
 SECTIONS = [
     *("changes", "comparison", "trials", "utilization", "steps", "parts", "confirmation", "learning", "advice"),
@@ -113,8 +122,10 @@ def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyConte
         commands={verb: f"autotune {verb} --config config.yaml" for verb in ("search", "apply", "diagnose", "report")}
         | {"same training": "autotune search --config config.yaml --same-training"},
         conditions=[("machine", "box"), ("CPU", "AMD EPYC, 2 cores")],
-        advice=[Advice(sentence="Cache it.", gain="2.1x (1.7 to 2.5), measured")],
-        verdict_of_diagnosis="Input-bound: the step waits.",
+        diagnosed=DiagnosisSummary(
+            advice=[AdviceRow(sentence="Cache it.", gain="2.1x (1.7 to 2.5), measured")],
+            verdict="Input-bound: the step waits.",
+        ),
     )
 
 
@@ -129,8 +140,8 @@ def test_it_holds_everything_in_its_order(contents: StudyContents) -> None:
 
     The same study makes the same bytes: a report under version control changes with what was found, and its time.
     """
-    written = study_page(contents, NOW)
-    assert study_page(contents, NOW) == written
+    written = report_text(contents, NOW)
+    assert report_text(contents, NOW) == written
     page = checked(written)
     text = words(page)
     assert text.index("as fast as today's config") < text.index("Mind: It changes the")
@@ -153,21 +164,21 @@ def test_it_holds_everything_in_its_order(contents: StudyContents) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None:
     """Where the race was lost, no section promises time that is won, and what to do instead is said."""
-    page = checked(study_page(contents, NOW))
+    page = checked(report_text(contents, NOW))
     assert "learns more slowly than today's, 0.50x as fast" in part(page, "break-even")
     assert "gets that back" not in part(page, "break-even")
     winner = replace(contents.result.race.winner, learning=Learning.MEMORISES, why="its held-out loss is higher")
     race = replace(contents.result.race, winner=winner)
-    memorised = checked(study_page(replace(contents, result=replace(contents.result, race=race)), NOW))
+    memorised = checked(report_text(replace(contents, result=replace(contents.result, race=race)), NOW))
     assert "that is not comparable, for its held-out loss is higher" in part(memorised, "learning")
     assert "No time is won: in the race, these values memorised" in part(memorised, "break-even")
     likely = replace(contents, result=replace(contents.result, race=None, why_not_raced="the loss was not seen"))
-    assert "gets that back" in part(checked(study_page(likely, NOW)), "break-even")
+    assert "gets that back" in part(checked(report_text(likely, NOW)), "break-even")
     assert "asks first" in part(page, "changes")
     assert "--same-training looks for values that leave the training itself as it is" in part(page, "changes")
     assert "--same-training" in part(page, "repeat")
     both = replace(likely.result, same_training_confirmed=Ratio(ratio=1.4, low=1.3, high=1.5))
-    changed = part(checked(study_page(replace(contents, result=both), NOW)), "changes")
+    changed = part(checked(report_text(replace(contents, result=both), NOW)), "changes")
     assert "asks first" not in changed  # `apply --all` does not
     assert "Without --all it writes the confirmed values that leave the training itself as it is" in changed
 
@@ -179,23 +190,25 @@ def test_text_from_outside_is_text(contents: StudyContents) -> None:
         for place, trial in enumerate(contents.trials)
     ]
     changes = [replace(one, path=HOSTILE, old=HOSTILE, new=HOSTILE, label=HOSTILE) for one in contents.result.changes]
-    texts = dict.fromkeys(("config", "measures", "verdict_of_diagnosis", "study", "state"), HOSTILE)
+    texts = dict.fromkeys(("config", "measures", "study", "state"), HOSTILE)
     hostile = replace(
         contents,
         **texts,
         result=replace(contents.result, why=HOSTILE, cautions=(HOSTILE,), changes=tuple(changes)),
-        step_parts=[StepPart(name=HOSTILE, mean_ms=1.0)],
+        diagnosed=DiagnosisSummary(
+            verdict=HOSTILE,
+            advice=[AdviceRow(sentence=HOSTILE, gain=HOSTILE)],
+            step_parts=[StepPart(name=HOSTILE, mean_ms=1.0)],
+        ),
         remedies={ending.value: f"`{HOSTILE}`" for ending in Ending},
         trials=odd,
         diff=f"+{HOSTILE}\n",
         conditions=[(HOSTILE, HOSTILE)],
-        advice=[Advice(sentence=HOSTILE, gain=HOSTILE)],
         commands={"apply": HOSTILE},
     )
-    for page in (study_page(hostile, NOW), comparison_page([hostile, contents], NOW)):
-        document = checked(page)
-        assert "<script>alert(1)</script>" in words(document)
-        assert not {"\x1b", "\u202e", "\x00"} & set(page)
+    page = report_text(hostile, NOW)
+    assert "<script>alert(1)</script>" in words(checked(page))
+    assert not {"\x1b", "\u202e", "\x00"} & set(page)
 
 
 @pytest.mark.usefixtures("undrawn")
@@ -207,12 +220,12 @@ def test_of_a_search_in_which_everything_failed(trials: list[TrialRecord]) -> No
     ]
     why = "no trial of this config has given numbers yet"
     nothing = StudyContents(config="c", study="s", trials=failed, result=None, why_no_result=why)
-    page = checked(study_page(nothing, NOW))
+    page = checked(report_text(nothing, NOW))
     assert words(next(page.iter(f"{HTML}h1"))) == f"No answer: {why}."
     assert "3 failed: 3 crashed" in part(page, "trials")
     assert "no such layer" in part(page, "trials")
     assert [one.get("id") for one in page.iter(f"{HTML}section")] == ["trials", "advice", "conditions", "repeat"]
-    page = checked(study_page(replace(nothing, trials=()), NOW))
+    page = checked(report_text(replace(nothing, trials=()), NOW))
     assert "There is no trial of a search yet" in part(page, "trials")
 
 
@@ -222,7 +235,8 @@ def test_a_step_is_taken_apart(contents: StudyContents) -> None:
     As each picture has its numbers below, in a table that opens, for those who see none or want the digits.
     """
     parts = (StepPart(name="forward", mean_ms=3.0), StepPart(name="copy", mean_ms=None), StepPart(name="a", mean_ms=-1))
-    page = checked(study_page(replace(contents, step_parts=parts), NOW))
+    diagnosed = replace(contents.diagnosed, step_parts=parts)
+    page = checked(report_text(replace(contents, diagnosed=diagnosed), NOW))
     assert "Parts of a step of today's config" in pictures(page)
     text = part(page, "parts")
     assert "forward 3 ms 100 % copy not measured - a 0 ms 0 %" in text
@@ -234,11 +248,10 @@ def test_a_step_is_taken_apart(contents: StudyContents) -> None:
 @pytest.mark.usefixtures("undrawn")
 def test_without_matplotlib_the_numbers_stand_there(contents: StudyContents) -> None:
     """Open, in place of the pictures, and the page says what draws them."""
-    for text in (study_page(contents, NOW), comparison_page([contents, contents], NOW)):
-        page = checked(text)
-        assert not pictures(page)
-        assert "need matplotlib" in words(page)
-    assert "1, left out" in part(checked(study_page(contents, NOW)), "confirmation")
+    page = checked(report_text(contents, NOW))
+    assert not pictures(page)
+    assert "need matplotlib" in words(page)
+    assert "1, left out" in part(page, "confirmation")
 
 
 def test_text_is_readable_by_light_and_by_dark() -> None:
@@ -257,7 +270,7 @@ def test_of_two_machines(trials: list[TrialRecord], contents: StudyContents) -> 
     boxes = [Conditions(host="box", machine=f"m{place}") for place in range(2)]
     made = [replace(one, conditions=boxes[place % 2]) for place, one in enumerate(trials)]
     names = {"m0": "box (m0)", "m1": "box (m1)"}
-    text = part(checked(study_page(replace(contents, trials=made, machines=names), NOW)), "trials")
+    text = part(checked(report_text(replace(contents, trials=made, machines=names), NOW)), "trials")
     assert "Made on 2 machines: box (m0), box (m1)." in text
     assert "0 box (m0) baseline" in text
 
@@ -268,30 +281,20 @@ def test_of_no_change(contents: StudyContents, search_result: MakeResult) -> Non
     unclear = replace(search_result().changes[0], worth=Ratio(ratio=1.1, low=0.9, high=1.3))
     result = search_result(verdict=Verdict.NO_CHANGE, why="the intervals hold 1", changes=(unclear,))
     result = replace(result, candidate=result.best, best=result.baseline)
-    page = checked(study_page(replace(contents, result=result, diff=None), NOW))
+    page = checked(report_text(replace(contents, result=result, diff=None), NOW))
     assert "Today's config against the tried" in part(page, "comparison")
     assert "stays as it is" in part(page, "changes")
     assert "a gain of that one change alone is not shown." in part(page, "changes")
     confirmed = replace(result, verdict=Verdict.BETTER)
-    page = checked(study_page(replace(contents, result=confirmed), NOW))
+    page = checked(report_text(replace(contents, result=confirmed), NOW))
     assert "is not shown; that of all together is." in part(page, "changes")
 
 
 def test_ten_thousand_trials_fit(contents: StudyContents, make_trial: MakeTrial) -> None:
     """The picture is thinned, the table holds the last ones, and says so."""
     more = [at(make_trial(BEST, 90.0 + place % 20, point=f"p{place % 50}"), place % 1400) for place in range(9_900)]
-    page = checked(study_page(replace(contents, trials=[*contents.trials, *more]), NOW))
+    page = checked(report_text(replace(contents, trials=[*contents.trials, *more]), NOW))
     assert "The table holds the last 300." in part(page, "trials")
-
-
-def test_studies_side_by_side(contents: StudyContents) -> None:
-    """A row each, and the gains in one picture; one without an answer is there too."""
-    other = StudyContents(config="other.yaml", study="o", trials=(), result=None, why_no_result="nothing yet")
-    page = checked(comparison_page([contents, other, replace(contents, config="third.yaml")], NOW))
-    text = part(page, "studies")
-    assert "config.yaml box better" in text
-    assert "other.yaml - no answer" in text
-    assert len(pictures(page)) == 1
 
 
 def test_time_between_searches_is_left_out(make_trial: MakeTrial) -> None:
@@ -323,9 +326,9 @@ def test_the_beginning_of_a_race_leaves_room(contents: StudyContents, trials: li
     ends_s = tuple(float(place) for place in range(1, 31))
     curve = LossCurve(ends_s=ends_s, losses=(50.0, 9.0, *(1.2 - 0.005 * end_s for end_s in ends_s[2:])))
     made = [*trials[:-1], replace(trials[-1], race=replace(leg, curve=curve))]
-    assert "the beginning lies above" not in part(checked(study_page(contents, NOW)), "learning")
+    assert "the beginning lies above" not in part(checked(report_text(contents, NOW)), "learning")
     made = [one for one in made if one.race is None or one.race.curve is curve]
-    assert "the beginning lies above" in part(checked(study_page(replace(contents, trials=made), NOW)), "learning")
+    assert "the beginning lies above" in part(checked(report_text(replace(contents, trials=made), NOW)), "learning")
 
 
 def test_machines_are_not_compared(make_trial: MakeTrial) -> None:

@@ -57,14 +57,6 @@ export function knobSlice(values, [from, to]) {
     values.map((one, place) => [svg("path", { class: "whisker", d: `M${x(place)} ${y(one.low)}V${y(one.high)}` }), shape(one.is_kept ? "confirm" : "explore", x(place), y(one.ratio))]));
 }
 
-/** One quantity over the last minute of a trial, ten values a second; `most` is the top, `length` that of the time. */
-export function minuteLine(values, most, length, label) {
-  const x = (place) => (200 * (place + 0.5)) / length, y = (value) => 59 - 57 * Math.min(1, value / most);
-  const parts = values.map((value, place) => (value === null ? "" : `${place && values[place - 1] !== null ? "L" : "M"}${x(place).toFixed(1)} ${y(value).toFixed(1)}`));
-  return svg("svg", { class: "hour minute", viewBox: "0 0 200 60", preserveAspectRatio: "none", role: "img", "aria-label": label },
-    svg("path", { class: "grid", d: "M0 2H200M0 30.5H200M0 59H200" }), svg("path", { class: "line", d: parts.join("") }));
-}
-
 const TICKS = [[1], [1, 2, 5], [1, 1.5, 2, 3, 5, 7], [1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4, 5, 6, 7, 8, 9], [1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7, 1.8, 1.9, 2, 9, 9.5]];
 
 /** Round numbers between two logarithms, as many as have room. */

@@ -1,6 +1,6 @@
 // Section of the search: what it has found so far, what runs now, and its trials.
 
-import { bar, intervalMark, knobSlice, minuteLine, searchChart, shape } from "./chart.js";
+import { bar, intervalMark, knobSlice, searchChart, shape } from "./chart.js";
 import { command, el, folded, svg, table } from "./dom.js";
 import { count, duration, interval, percent, ratio, shortPath, speed, since } from "./words.js";
 
@@ -34,24 +34,6 @@ function knobs(search) {
     search.knobs.map((knob) => [knob.knob, ratio(knob.spread), said(knob), knobSlice(knob.values, scale)]))];
 }
 
-const QUANTITIES = [["step_ms", "step", (value) => `${Number(value.toPrecision(3))} ms`], ["wait_ms", "wait for data", (value) => `${Number(value.toPrecision(3))} ms`], ["gpu", "GPU", percent]];
-
-/** Today's config and the best point, side by side: the last minute of a trial of each, on the same axes. */
-function minutes(search) {
-  if (search.minutes?.length !== 2) return null;
-  const length = Math.max(...search.minutes.map((one) => one.step_ms.length));
-  const sorted = (values) => values.filter((value) => value !== null).sort((one, other) => one - other);
-  const slow = (values) => values[Math.floor(0.98 * (values.length - 1))] ?? 0;
-  const most = (name) => (name === "gpu" ? 1 : Math.max(1e-9, ...search.minutes.map((one) => 1.1 * slow(sorted(one.step_ms)))));
-  const shown = QUANTITIES.filter(([name]) => search.minutes.some((one) => sorted(one[name]).length));
-  return [el("h3", {}, `Today against best: the last ${duration(length / 10)} of a trial of each`),
-    el("div", { class: "sides" }, search.minutes.map((one) => el("div", {}, el("strong", {}, one.name), shown.map(([name, title, text]) => {
-      const known = sorted(one[name]), middle = known.length ? text(known[known.length >> 1]) : "not known";
-      const said = known.length ? `${title} ${middle} (to ${text(known.at(-1))})` : `${title} not known`;
-      return [el("small", { class: "below" }, said), minuteLine(one[name], most(name), length, `${one.name}: ${said}`)];
-    }))))];
-}
-
 function trialRow(trial) {
   const words = [trial.ending, trial.validity === "good" || trial.validity === "unmeasured" ? "" : trial.validity].filter(Boolean).join(", ");
   const ending = trial.stderr || trial.detail
@@ -81,7 +63,6 @@ export function searchSection(search, width) {
       : el("p", { class: "empty" }, "No trial has ended yet."),
     points(search),
     knobs(search),
-    minutes(search),
     search.best.length ? folded("best steps", "Best speed over time, as a table", table("Best speed over today's by search time",
       [["search time", "number"], ["best so far", "number"]], search.best.map(([t, value]) => [duration(t), ratio(value)]))) : null,
     search.recent.length ? [el("h3", {}, "Last trials"), table("The last trials, newest first",

@@ -11,8 +11,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.errors import CommandError
 from autotune.measure.host import process_stat
-from autotune.trial import search_child
-from autotune.trial.search_child import NICENESS, VARIABLE, Lifeline, SearchChild, SearchExit
+from autotune.trial.children import NICENESS, VARIABLE, Lifeline, SearchChild, SearchExit
 from tests.until import until
 
 STUBBORN = Path(__file__).with_name("stubborn_search.py")
@@ -30,7 +29,7 @@ Start = Callable[..., SearchChild]
 @pytest.fixture
 def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Start a child, which is gone at the end of the test."""
-    monkeypatch.setattr(search_child, "GIVE_UP_S", 60.0)  # a machine may be slow to end what was killed
+    monkeypatch.setattr("autotune.trial.children.GIVE_UP_S", 60.0)  # a machine may be slow to end what was killed
     children = []
 
     def start(*argv: str, **options: object) -> SearchChild:
@@ -88,8 +87,8 @@ def test_the_lifeline_closes_with_who_holds_it(begin: Start, tmp_path: Path) -> 
 import os, signal, sys
 from pathlib import Path
 from autotune.clock import SystemClock
-from autotune.trial.search_child import SearchChild
-code = "import os; os.read(int(os.environ['{search_child.VARIABLE}']), 1); open('read', 'w').close()"
+from autotune.trial.children import SearchChild
+code = "import os; os.read(int(os.environ['{VARIABLE}']), 1); open('read', 'w').close()"
 child = SearchChild.start([sys.executable, "-c", code], cwd=Path.cwd(), env=dict(os.environ), log=Path("other"),
                           clock=SystemClock())
 os.kill(os.getpid(), signal.SIGKILL)
@@ -103,7 +102,7 @@ def test_one_that_does_not_listen_is_killed_and_its_guard_ends_the_rest(begin: S
     child, pids = stubborn(begin, tmp_path)
     child.leave()
     ended = exit_of(child)
-    assert (ended.code, ended.was_told, ended.was_killed, ended.left) == (-signal.SIGKILL, True, True, ())
+    assert (ended.code, ended.left) == (-signal.SIGKILL, ())
     assert still_running(pids) == []
 
 
@@ -112,7 +111,7 @@ def test_a_search_that_was_killed_is_over_once_its_guard_is(begin: Start, tmp_pa
     child, pids = stubborn(begin, tmp_path)
     os.kill(child.pid, signal.SIGKILL)
     ended = exit_of(child)
-    assert (ended.code, ended.was_told, ended.left) == (-signal.SIGKILL, False, ())
+    assert (ended.code, ended.left) == (-signal.SIGKILL, ())
     assert still_running(pids) == []
 
 
@@ -122,7 +121,7 @@ def test_what_has_lost_its_guard_is_killed(begin: Start, tmp_path: Path) -> None
     guard = int((tmp_path / "log").read_text().split()[0])
     os.kill(guard, signal.SIGSTOP)  # it does nothing any more
     ended = child.end()
-    assert (ended.was_killed, ended.left) == (True, ())
+    assert ended.left == ()
     until(lambda: still_running(pids) == [])
 
 

@@ -1,39 +1,29 @@
-"""File of the systemd unit: written and taken away, never one that somebody else wrote or edited."""
+"""systemd: the file of the user unit, never one that somebody else wrote or edited, and messages to the manager."""
 
 import hashlib
+import logging
+import math
 import os
 import re
+import socket
 import stat
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum, auto
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from autotune import __version__
 from autotune.clock import Clock
 from autotune.daemon.home import VARIABLE
-from autotune.environment import settings_folder
 from autotune.errors import AutotuneError
-from autotune.files import create_private, open_regular, replace_durably
+from autotune.files import open_regular, replace_durably
+from autotune.measure.host import is_in_container
+from autotune.process import settings_folder
 from autotune.trial.folders import why_exposed, why_not_ours
 
 _MOST_BYTES = 1 << 20
+_log = logging.getLogger(__name__)
 NAME = "autotune.service"
-_DROP_IN = f"Keep changes in a file beside it (systemctl --user edit {NAME})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnitChange:
-    """Change to the unit's file.
-
-    Attributes:
-        backup: Copy of what somebody had written or edited there; None if there was nothing to keep.
-    """
-
-    path: Path
-    is_new: bool
-    backup: Path | None
 
 
 def unit_path(environ: Mapping[str, str]) -> Path:
@@ -41,56 +31,39 @@ def unit_path(environ: Mapping[str, str]) -> Path:
     return settings_folder(environ) / "systemd" / "user" / NAME
 
 
-def write_unit(path: Path, text: str, clock: Clock, *, force: bool) -> UnitChange:
-    """Write the unit.
-
-    Args:
-        clock: Source of the time in the name of a backup.
-        force: Whether one that somebody wrote or edited is replaced; it is kept beside.
+def write_unit(path: Path, text: str) -> bool:
+    """Write the unit; return whether there was none.
 
     Raises:
-        AutotuneError: There is one that is not ours to replace, or the file cannot be written.
+        AutotuneError: There is one that somebody wrote or edited, or the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _check_folder(path.parent)
-        before = _read(path)
-        backup = _keep(path, before, clock, force=force)
+        before = _read_ours(path)
         replace_durably(path, os.fsencode(text))
         path.chmod(0o644)  # systemd warns of a unit that not all may read
     except OSError as error:
         raise _unusable(path, error) from error
-    return UnitChange(path=path, is_new=before is None, backup=backup)
+    return before is None
 
 
-def remove_unit(path: Path, clock: Clock, *, force: bool) -> UnitChange | None:
-    """Take the unit away, and the link by which systemd starts it at a login.
-
-    Args:
-        clock: Source of the time in the name of a backup.
-        force: Whether one that somebody edited is taken away too; it is kept beside.
-
-    Returns:
-        The change; None if there is no unit.
+def remove_unit(path: Path) -> bool:
+    """Take the unit away, and the link by which systemd starts it at a login; return whether there was one.
 
     Raises:
-        AutotuneError: The unit is not ours to take away, or cannot be.
+        AutotuneError: Somebody wrote or edited it, or it cannot be taken away.
     """
+    link = path.parent / "default.target.wants" / path.name
     try:
-        before = _read(path)
-        if before is None:
-            _unlink_dangling(path)
-            return None
-        if origin_of(before) is UnitOrigin.FOREIGN:
-            raise AutotuneError(
-                "this unit was not written by autotune", where=str(path), remedy="Take it away yourself if you want to."
-            )
-        backup = _keep(path, before, clock, force=force)
-        path.unlink()
-        _unlink_dangling(path)
+        before = _read_ours(path)
+        if before is not None:
+            path.unlink()
+        if link.is_symlink() and not link.exists():
+            link.unlink()
     except OSError as error:
         raise _unusable(path, error) from error
-    return UnitChange(path=path, is_new=False, backup=backup)
+    return before is not None
 
 
 def _check_folder(folder: Path) -> None:
@@ -104,11 +77,11 @@ def _check_folder(folder: Path) -> None:
         )
 
 
-def _read(path: Path) -> str | None:
+def _read_ours(path: Path) -> str | None:
     """Return the text of the present unit; None if there is none.
 
     Raises:
-        AutotuneError: A link is in its place, or something else that is no file.
+        AutotuneError: Somebody wrote or edited it; a link is in its place, or something else that is no file.
         OSError: It cannot be read.
     """
     try:
@@ -122,30 +95,16 @@ def _read(path: Path) -> str | None:
             remedy=f"A masked unit is a link to /dev/null: systemctl --user unmask {NAME}. Else take the link away.",
         )
     with open_regular(path) as file:
-        return os.fsdecode(file.read(_MOST_BYTES))
-
-
-def _keep(path: Path, text: str | None, clock: Clock, *, force: bool) -> Path | None:
-    """Return the path of a copy of a unit that is not as we wrote it; None if there is nothing to keep."""
-    if text is None or origin_of(text) is UnitOrigin.OURS:
-        return None
-    if not force:
-        edited = origin_of(text) is UnitOrigin.EDITED
+        text = os.fsdecode(file.read(_MOST_BYTES))
+    match = _PARTS.fullmatch(text)
+    if match is None or hashlib.sha256(os.fsencode(match[2])).hexdigest() != match[1]:
+        written = "was edited since autotune wrote it" if match else "was not written by autotune"
         raise AutotuneError(
-            "this unit was edited since autotune wrote it" if edited else "this unit was not written by autotune",
+            f"this unit {written}",
             where=str(path),
-            remedy=f"{_DROP_IN}. --force keeps a copy of it, and goes on.",
+            remedy=f"Move it away. Changes belong into a file beside it (systemctl --user edit {NAME}).",
         )
-    backup = path.with_name(f"{path.name}.{clock.utc():%Y%m%dT%H%M%S}.bak")
-    create_private(backup, os.fsencode(text))
-    return backup
-
-
-def _unlink_dangling(path: Path) -> None:
-    """Take away the link that ``systemctl enable`` made, once it leads nowhere."""
-    link = path.parent / "default.target.wants" / path.name
-    if link.is_symlink() and not link.exists():
-        link.unlink()
+    return text
 
 
 def _unusable(path: Path, error: OSError) -> AutotuneError:
@@ -162,17 +121,6 @@ _CARRIED = (VARIABLE, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
 _PLAIN = re.compile(r"[\w/.:=+-]+", re.ASCII)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\\'\"$]")
 _PARTS = re.compile(r"(?:# [^\n]*\n)*# sha256 of what follows: ([0-9a-f]{64})\n(.*)", re.DOTALL)
-
-
-class UnitOrigin(Enum):
-    """Origin of a unit file."""
-
-    OURS = auto()
-    """Written by this program, and as it was then."""
-    EDITED = auto()
-    """Written by this program, and edited since."""
-    FOREIGN = auto()
-    """Written by somebody else."""
 
 
 def daemon_command(python: str) -> tuple[str, ...]:
@@ -199,15 +147,6 @@ def unit_text(command: Sequence[str], environ: Mapping[str, str]) -> str:
     return head.format(version=__version__, digest=digest) + body
 
 
-def origin_of(text: str) -> UnitOrigin:
-    """Return who a unit's text is from."""
-    match = _PARTS.fullmatch(text)
-    if match is None:
-        return UnitOrigin.FOREIGN
-    is_whole = hashlib.sha256(os.fsencode(match[2])).hexdigest() == match[1]
-    return UnitOrigin.OURS if is_whole else UnitOrigin.EDITED
-
-
 def _command_line(command: Sequence[str]) -> str:
     if _UNFIT.search(command[0]):  # systemd refuses such a program, but not such an argument
         command = ("/bin/sh", "-c", 'exec "$0" "$@"', *command)
@@ -225,3 +164,64 @@ def _escaped(character: str) -> str:
     if character.isprintable():
         return character
     return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
+
+
+# The service manager of a running daemon, if it has one.
+
+
+def hosted_by(environ: Mapping[str, str], *, is_service: bool) -> str:
+    """Return how this process is hosted, in words."""
+    if is_service:
+        how = "a systemd user unit: started again when it fails; ends with your last session unless you linger"
+    elif environ.get("TMUX") or environ.get("STY"):
+        how = f"a {'tmux' if environ.get('TMUX') else 'screen'} session: runs until that, or the machine, ends"
+    elif sys.stderr is not None and sys.stderr.isatty():
+        how = "a terminal: ends with it, or with ^C"
+    else:
+        how = "a process in the background: nothing starts it again"
+    return f"{how}; in a container" if is_in_container() else how
+
+
+class ServiceManager:
+    """Service manager of this process, if it has one; none of the methods raises. See sd_notify(3).
+
+    Args:
+        environ: The environment. The manager's variables are taken out of it, so that no child is taken for this
+            process.
+
+    Attributes:
+        watchdog_s: Time within which it wants to hear of this process; None without a watchdog.
+    """
+
+    def __init__(self, environ: MutableMapping[str, str], clock: Clock) -> None:
+        self._clock = clock
+        self._alive_s = -math.inf
+        name = environ.pop("NOTIFY_SOCKET", "")  # a path, or a name in the abstract namespace, which begins with @
+        self._address = f"\0{name[1:]}" if name.startswith("@") else name
+        for_pid, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
+        is_ours = self.is_there and for_pid in ("", str(os.getpid())) and microseconds.isdigit()
+        self.watchdog_s = int(microseconds) / 1e6 or None if is_ours else None
+
+    @property
+    def is_there(self) -> bool:
+        """True if a service manager started this process."""
+        return bool(self._address)
+
+    def alive(self) -> None:
+        """Say that the service is alive if half of the watchdog's time has gone by; to be called in its loop."""
+        now_s = self._clock.now_s()
+        if self.watchdog_s and now_s - self._alive_s >= self.watchdog_s / 2 and self.send("WATCHDOG=1"):
+            self._alive_s = now_s
+
+    def send(self, message: str) -> bool:
+        """Send a message, see sd_notify(3); return whether it was taken."""
+        if not self.is_there:
+            return False
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+                sending.settimeout(0.2)  # a manager that reads no messages must not hold up the loop for longer
+                sending.sendto(message.encode(), self._address)
+        except OSError as error:
+            _log.debug("the service manager does not listen: %s", error)
+            return False
+        return True

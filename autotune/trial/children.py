@@ -1,20 +1,26 @@
-"""Search or worker as a child of the daemon, or of another search: started, watched, stopped with all that it left.
+"""Children that are not trials: searches and workers, the user's command for events, and short commands.
 
-The child is in a session of its own. All trials are below its guard, which is in another one, see guard_process.py. It
-inherits the reading end of a *lifeline*, a pipe whose other end only the daemon holds: its end of file says that the
-daemon is gone, or that the search is to end after the running trial.
+A search or worker is started, watched, and stopped with all that it left; it is in a session of its own. All trials
+are below its guard, which is in another one, see guard_process.py. It inherits the reading end of a *lifeline*, a pipe
+whose other end only the daemon holds: its end of file says that the daemon is gone, or that the search is to end after
+the running trial.
 """
 
 import contextlib
+import json
+import logging
 import os
+import select
 import signal
 import stat
 import subprocess
 import sys
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from autotune.clock import Clock
 from autotune.errors import CommandError
@@ -46,15 +52,10 @@ class SearchExit:
 
     Attributes:
         code: Exit status, negative for a signal; None if not even SIGKILL ended the search itself.
-        was_told: Whether it was told to leave before it ended.
-        ended_s: Monotonic time at which the last process was seen to be gone.
         left: Processes that SIGKILL did not end.
     """
 
     code: int | None
-    was_told: bool
-    was_killed: bool
-    ended_s: float
     left: tuple[int, ...] = ()
 
 
@@ -71,10 +72,9 @@ class SearchChild:
         self._clock = clock
         self.pid = process.pid
         self.identity: dict[str, Scalar] = identity_of(process.pid)
-        self.started_s = self._look_s = clock.now_s()
+        self._look_s = clock.now_s()
         self._tree = ProcessTree((process.pid,))
         self._told_s: float | None = None
-        self._was_killed = False
         self._ended_s: float | None = None  # when the search itself was gone
         self._exit: SearchExit | None = None
 
@@ -177,18 +177,11 @@ class SearchChild:
         over_s = now_s - self._ended_s - KILL_REST_S
         if alive and over_s < GIVE_UP_S:
             if over_s >= 0:
-                self._was_killed = True
                 for pid in alive:
                     with contextlib.suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
             return None
-        self._exit = SearchExit(
-            code=code,
-            was_told=self._told_s is not None,
-            was_killed=self._was_killed,
-            ended_s=now_s,
-            left=tuple(sorted(alive)),
-        )
+        self._exit = SearchExit(code=code, left=tuple(sorted(alive)))
         return self._exit
 
     def end(self) -> SearchExit:
@@ -207,7 +200,6 @@ class SearchChild:
                 self._look_s = looked_s + max(2.0, (looked_s - now_s) / _COST_SHARE)
         elif now_s >= self._told_s + KILL_SEARCH_S:
             self._tree.look()
-            self._was_killed = True
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, signal.SIGKILL)  # not its guard, which ends the trial and then itself
 
@@ -268,6 +260,138 @@ class Lifeline:
         return self._said.decode("utf-8", "replace") if self.is_cut else ""
 
 
+# The user's command for events.
+
+
+LIMIT_S = 30.0
+"""Time limit of the command; then it gets SIGTERM."""
+
+GRACE_S = 3.0
+"""Time from SIGTERM to SIGKILL."""
+
+MOST_QUEUED = 100
+
+_KEPT = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_RUNTIME_DIR"),
+    *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),  # for notify-send
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Notifier:
+    """Runs the user's own command for each event, which it gets as JSON on its standard input, one at a time.
+
+    A thread does it, so that `notify` never blocks.
+
+    Args:
+        argv: The command; none tells nobody. It is not run through a shell.
+        log: File for the end of each command, and for what it printed.
+        environ: The environment, of which the command gets what is on a list: no secrets.
+    """
+
+    def __init__(self, argv: Sequence[str], log: Path, clock: Clock, environ: Mapping[str, str]) -> None:
+        self._argv = tuple(argv)
+        self._log_file = log
+        self._clock = clock
+        self._env = {name: value for name, value in environ.items() if name in _KEPT or name.startswith("LC_")}
+        self._waiting: deque[bytes] = deque(maxlen=MOST_QUEUED)  # where more wait the oldest is dropped
+        self._news = threading.Event()
+        self._is_closed = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
+        if argv:
+            self._thread.start()
+
+    def notify(self, event: Mapping[str, Any]) -> None:
+        """Queue an event; what happened, as JSON holds it."""
+        if self._argv:
+            self._waiting.append(json.dumps(event, default=str).encode("ascii") + b"\n")
+            self._news.set()
+
+    def close(self) -> None:
+        """End the command that runs, after `GRACE_S` with SIGKILL; events that wait are dropped."""
+        self._is_closed.set()
+        self._news.set()
+        if self._argv:
+            self._thread.join(timeout=2 * GRACE_S)
+
+    def _work(self) -> None:
+        while not self._is_closed.is_set():
+            self._news.wait()
+            self._news.clear()
+            while self._waiting and not self._is_closed.is_set():
+                try:
+                    self._note(*self._run(self._waiting.popleft()))
+                except (OSError, ValueError) as error:  # the latter for a zero byte in an argument
+                    self._note(f"cannot be started: {getattr(error, 'strerror', None) or error}", b"")
+
+    def _run(self, event: bytes) -> tuple[str, bytes]:
+        """Run the command for one event; return how it ended, and the beginning of what it printed."""
+        # A file in memory: a pipe would block, or end before the command has read it.
+        with os.fdopen(os.memfd_create("event"), "w+b") as stdin:
+            stdin.write(event)
+            stdin.seek(0)
+            process = subprocess.Popen(
+                self._argv,
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                env=self._env,
+                cwd="/",
+                start_new_session=True,  # ^C in the daemon's terminal is not for it; and it is ended with its children
+            )
+        assert process.stdout is not None
+        output, why_ended, number, over_s = b"", "", signal.SIGTERM, self._clock.now_s() + LIMIT_S
+        with process.stdout as pipe:
+            has_ended = False
+            while not has_ended:
+                has_ended = _has_ended(process.pid)
+                is_late = self._clock.now_s() >= over_s
+                if not has_ended and (is_late or (self._is_closed.is_set() and not why_ended)):
+                    late = f"took longer than {LIMIT_S:.0f} s, and was ended"
+                    why_ended = why_ended or (late if is_late else "was ended with the daemon")
+                    _signal_group(process.pid, number)
+                    number, over_s = signal.SIGKILL, self._clock.now_s() + GRACE_S
+                if select.select([pipe], [], [], 0.0 if has_ended else 0.05)[0]:  # it never waits for us to read
+                    more = os.read(pipe.fileno(), 1 << 16)
+                    output = (output + more)[:8192]
+                    if not more and not has_ended:
+                        self._clock.wait(0.05)  # it has closed its output
+        if why_ended:  # while it is a zombie its number, and so its group's, is nobody else's
+            _signal_group(process.pid, signal.SIGKILL)
+        code = process.wait()
+        if why_ended or code == 0:
+            return why_ended or "well", output
+        return f"failed with {'signal' if code < 0 else 'status'} {abs(code)}", output
+
+    def _note(self, ended: str, output: bytes) -> None:
+        """Write down how a command ended."""
+        if ended != "well":
+            _log.warning("notify: the command %s; see %s", ended, self._log_file)
+        text = output.decode("utf-8", "replace")
+        line = json.dumps({"utc": self._clock.utc().isoformat(timespec="seconds"), "ended": ended, "output": text})
+        try:
+            with open_regular(self._log_file, append=True, create=True) as file:
+                if os.fstat(file.fileno()).st_size > 1 << 20:
+                    file.truncate(0)
+                file.write(line.encode("ascii") + b"\n")
+        except OSError as error:
+            _log.warning("notify: %s cannot be written: %s", self._log_file, error.strerror)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+def _has_ended(pid: int) -> bool:
+    """Return whether a child has ended; it is not reaped, so that its number stays its own."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+# Short commands, and that of autotune itself.
+
+
 @dataclass(frozen=True, kw_only=True)
 class Answered:
     """End of a command.
@@ -308,9 +432,6 @@ def run_short(
     except OSError as error:
         return Answered(status=None, text=f"{argv[0]} cannot be started: {error.strerror}")
     return Answered(status=done.returncode, text=done.stdout.decode("utf-8", "replace").strip()[-2000:])
-
-
-# Command line of autotune itself, for processes that it starts of itself.
 
 
 OWN_COMMAND = (sys.executable, "-P", "-m", "autotune")

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from autotune.clock import VirtualClock
-from autotune.daemon.unit import NAME, daemon_command, remove_unit, unit_path, unit_text, write_unit
+from autotune.daemon.systemd import NAME, daemon_command, remove_unit, unit_path, unit_text, write_unit
 from autotune.errors import AutotuneError
 
 COMMAND = daemon_command("/usr/bin/python3")
-OURS, CLOCK = unit_text(COMMAND, {}), VirtualClock()
+OURS = unit_text(COMMAND, {})
 has_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 
 
@@ -78,25 +77,21 @@ def test_a_unit_is_written_and_written_anew(path: Path) -> None:
     """Its folders are made; one of an older version is replaced without a question."""
     other = unit_text(daemon_command("/opt/python"), {})
     for text, is_new in ((OURS, True), (other, False)):
-        change = write_unit(path, text, CLOCK, force=False)
-        assert (change.is_new, change.backup) == (is_new, None)
+        assert write_unit(path, text) is is_new
     assert path.read_text() == other
     assert path.stat().st_mode & 0o777 == 0o644
     assert [entry.name for entry in path.parent.iterdir()] == [NAME]
 
 
 def test_what_somebody_wrote_is_kept(path: Path) -> None:
-    """It is not touched without --force, and then a copy is made."""
+    """It is neither replaced nor taken away."""
     path.parent.mkdir(parents=True)
     for text, words in ((OURS + "\n[X]\n", "was edited"), ("[Service]\n", "not written by autotune")):
         path.write_text(text)
-        with pytest.raises(AutotuneError, match=words) as caught:
-            write_unit(path, OURS, CLOCK, force=False)
-        assert "--force" in (caught.value.remedy or "")
+        for act in (lambda: write_unit(path, OURS), lambda: remove_unit(path)):
+            with pytest.raises(AutotuneError, match=words):
+                act()
         assert path.read_text() == text
-        change = write_unit(path, OURS, CLOCK, force=True)
-        assert path.read_text() == OURS
-        assert (change.backup.read_text(), change.backup.suffix) == (text, ".bak")  # which systemd takes for no unit
 
 
 PLANTED: dict[str, Callable[[Path], object]] = {
@@ -110,12 +105,12 @@ PLANTED: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("plant", PLANTED.values(), ids=PLANTED)
 def test_links_are_not_followed(path: Path, plant: Callable[[Path], object]) -> None:
-    """Nor is anything else replaced that is no file, also not with --force."""
+    """Nor is anything else replaced that is no file."""
     path.parent.mkdir(parents=True)
     (path.parent / "notes").write_text("mine")
     plant(path)
     before = sorted((entry.name, entry.lstat().st_ino) for entry in path.parent.iterdir())
-    for act in (lambda: write_unit(path, OURS, CLOCK, force=True), lambda: remove_unit(path, CLOCK, force=True)):
+    for act in (lambda: write_unit(path, OURS), lambda: remove_unit(path)):
         with pytest.raises(AutotuneError) as caught:
             act()
         assert caught.value.where == str(path)
@@ -128,22 +123,16 @@ def test_a_folder_that_others_may_write_to_is_refused(path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.parent.chmod(0o777)
     with pytest.raises(AutotuneError, match="others may write to it"):
-        write_unit(path, OURS, CLOCK, force=True)
+        write_unit(path, OURS)
 
 
-def test_only_our_own_unit_is_taken_away(path: Path) -> None:
-    """With the link that has it started; one that was edited only with --force, a foreign one never."""
-    assert remove_unit(path, CLOCK, force=False) is None
-    write_unit(path, OURS, CLOCK, force=False)
+def test_a_unit_is_taken_away_with_the_link_that_has_it_started(path: Path) -> None:
+    """Also where it is gone already."""
+    assert not remove_unit(path)
+    write_unit(path, OURS)
     wants = path.parent / "default.target.wants"
     wants.mkdir()
     (wants / NAME).symlink_to(path)
-    assert remove_unit(path, CLOCK, force=False) is not None
+    assert remove_unit(path)
     assert not path.exists()
     assert not (wants / NAME).is_symlink()
-    path.write_text(OURS + "# mine\n")
-    change = remove_unit(path, CLOCK, force=True)
-    assert change.backup is not None
-    path.write_text("[Service]\n")
-    with pytest.raises(AutotuneError, match="not written by autotune"):
-        remove_unit(path, CLOCK, force=True)

@@ -1,0 +1,42 @@
+"""What a search is about to do, and what was found in a config, as they are shown."""
+
+from tests.command_line import CommandLine
+
+PLAN = """\
+data: {batch_size: 8, num_workers: 1, cache: [none]}
+accumulation: {steps: 4}
+log_dir: logs
+save_dir: ${log_dir}/saved
+autotune:
+    command: "{python} train.py {config}"
+    knobs: {data.num_workers: {low: 1, high: 12}, data.batch_size: [4, 8]}
+    folder: '.'
+"""
+
+
+def test_a_plan_has_a_line_for_everything(simulated: CommandLine) -> None:
+    """Values that are tried, of many the first and the last; outputs, the command, and the time."""
+    (simulated.folder / "config.yaml").write_text(PLAN)
+    said = simulated("search", "--config", "config.yaml", "--dry-run", "--validate", "1m").well().stdout
+    assert "1, 2, 3, 4, 5, 6, …, 12" in said
+    assert "into each trial's own folder, starting empty: log_dir" in said
+    assert "command: {python} train.py {config}\n" in said
+    assert (
+        "24 combinations; 30m for everything, part of it kept back to confirm the best against today's values" in said
+    )
+    assert (
+        ", and to train both for up to 1m; 6m to race both on the loss, if the batch or the precision changes" in said
+    )
+
+
+def test_an_inventory_has_a_line_for_everything(simulated: CommandLine) -> None:
+    """Keys that are left for one reason share a line: a table of trainings has dozens of them."""
+    others = "".join(f"{name}: {{batch_size: 8, prefetch: []}}\n" for name in "abcde")
+    (simulated.folder / "plain.yaml").write_text(f"log_dir: logs\nsave_dir: ${{log_dir}}/saved\n{others}")
+    said = simulated("init", "--config", "plain.yaml", "--", "python", "train.py", "{config}").stdout
+    assert " and 2 more: " in said
+    assert "into each trial's own folder, starting empty: log_dir" in said
+    assert "looks like an output and stays: save_dir: " in said
+    (simulated.folder / "empty.yaml").write_text("lr: 0.1\n")
+    said = simulated("init", "--config", "empty.yaml", "--", "python", "train.py", "{config}").stdout
+    assert "No knob was found by its name. Name what may vary" in said
