@@ -15,7 +15,8 @@ import sqlalchemy
 from autotune.errors import StorageAway, StudyError
 from autotune.search.problem import open_problem
 from autotune.study.record import StudyRecord
-from autotune.study.storage.database import Database
+from autotune.study.storage.address import SaidAddress, parse_address
+from autotune.study.storage.database import Database, DatabaseErrors
 from tests.postgresql import Server
 from tests.study.storages import CHOICES, VALUES, at, record
 
@@ -99,10 +100,9 @@ def test_masking_a_password_changes_nothing_else(tmp_path: Path, password: str, 
 )
 def test_what_helps_against_a_servers_refusal(tmp_path: Path, said: str, url: str, remedy: str) -> None:
     """It never helps to wait."""
-    database = at(url, tmp_path)
-    assert isinstance(database, Database)
+    address = parse_address(SaidAddress(text=url, where="", folder=tmp_path))
     refused = psycopg.OperationalError(said)
-    error = database._error(sqlalchemy.exc.OperationalError("", {}, refused))
+    error = DatabaseErrors(address).of(sqlalchemy.exc.OperationalError("", {}, refused))
     assert remedy in str(error.remedy)
     assert not isinstance(error, StorageAway)
 

@@ -100,6 +100,7 @@ class Database:
 
     def __init__(self, address: StorageAddress) -> None:
         self._address = address
+        self._errors = DatabaseErrors(address)
         self._is_server = address.kind is StorageKind.POSTGRESQL
         self._lock = self._lock_of(creates=True)
         self._reading_lock = self._lock_of(creates=False)
@@ -208,7 +209,7 @@ class Database:
             options = {**pool, **self._engine_options()}
             storage = RDBStorage(url, engine_kwargs=options, skip_table_creation=self._is_made)
         if self._is_server:
-            sqlalchemy.event.listen(storage.engine, "handle_error", self._raise_if_away)
+            sqlalchemy.event.listen(storage.engine, "handle_error", self._errors.raise_if_away)
         return storage
 
     def _batches(self) -> sqlalchemy.Connection:
@@ -219,18 +220,6 @@ class Database:
         driver: Any = connection.connection.driver_connection
         driver.cursor_factory = ClientCursor
         return connection
-
-    def _raise_if_away(self, context: sqlalchemy.engine.ExceptionContext) -> None:
-        """Raise `StorageAway` in the place of an error that passes.
-
-        Optuna would go on in the transaction that has failed, or make the whole of it again, in which what was
-        committed without an answer is there twice.
-        """
-        error = context.sqlalchemy_exception
-        if error is not None and not getattr(context, "is_pre_ping", False):  # SQLAlchemy 2.0.5: it connects anew then
-            said = self._error(error)
-            if isinstance(said, StorageAway):
-                raise said
 
     @contextmanager
     def _making_tables(self) -> Iterator[None]:
@@ -279,17 +268,33 @@ class Database:
 
     @contextmanager
     def _expected(self, *, reads_only: bool = False) -> Iterator[None]:
-        """Hold the lock of a file; turn what the database says into `StudyError`."""
+        """Hold the lock of a file, and raise what goes wrong as what users can act on."""
         try:
-            with self._reading_lock if reads_only else self._lock:
+            with self._errors.translated(), self._reading_lock if reads_only else self._lock:
                 yield
                 for one in self._connected:
                     one.flush()
-        except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError, StorageAway) as error:
-            told = error if isinstance(error, StorageAway) else self._error(error)
-            if isinstance(told, StorageAway):
-                self.close()  # the next call connects anew, perhaps to another server
-            raise told from None  # the text of the first has statements and parameters
+        except StorageAway:
+            self.close()  # the next call connects anew, perhaps to another server
+            raise
+
+
+class DatabaseErrors:
+    """Errors of a database, as what users can act on: without statements, parameters and passwords."""
+
+    def __init__(self, address: StorageAddress) -> None:
+        self._address = address
+        self._is_server = address.kind is StorageKind.POSTGRESQL
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise a `StudyError` in the place of what a call to the database raises; `StorageAway` if that passes."""
+        try:
+            yield
+        except StorageAway:
+            raise
+        except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError) as error:
+            raise self.of(error) from None  # its text has statements and parameters
         except ImportError as error:
             if isinstance(error, ModuleNotFoundError):
                 what, remedy = (
@@ -313,10 +318,23 @@ class Database:
                 "Copy it, then run `optuna storage upgrade`, or install the version of Optuna that made it.",
             ) from None
 
+    def raise_if_away(self, context: sqlalchemy.engine.ExceptionContext) -> None:
+        """Raise `StorageAway` in the place of an error that passes.
+
+        Optuna would go on in the transaction that has failed, or make the whole of it again, in which what was
+        committed without an answer is there twice.
+        """
+        error = context.sqlalchemy_exception
+        if error is not None and not getattr(context, "is_pre_ping", False):  # SQLAlchemy 2.0.5: it connects anew then
+            said = self.of(error)
+            if isinstance(said, StorageAway):
+                raise said
+
     def _unusable(self, what: str, remedy: str) -> StudyError:
         return StudyError(what, where=self._address.shown, remedy=remedy)
 
-    def _error(self, error: Exception) -> StudyError:
+    def of(self, error: Exception) -> StudyError:
+        """Return an error of the driver, or of the system, as what users can act on."""
         cause = _cause(error)
         said = _first_line(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
         remedy = self._remedy(said)
@@ -334,7 +352,7 @@ class Database:
         path = self._address.path
         if path is not None and "permission denied" in said.lower():
             return f"Check that {path.parent}, and in it {path.name} and {path.name}.flock, are yours to write."
-        if path is None and _NO_DATABASE.search(said) and not self._url.database:
+        if path is None and _NO_DATABASE.search(said) and not make_url(self._address.url).database:
             return "The URL names no database: add /NAME behind the host and its port."
         return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, said, re.IGNORECASE)), None)
 
