@@ -13,7 +13,7 @@ from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in
 from autotune.config.command import typed_tokens
 from autotune.diagnose.config_checks import effective_batch
 from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
-from autotune.diagnose.findings import Diagnosis, Evidence, Recommendation, Severity
+from autotune.diagnose.findings import Diagnosis, GainBasis, Recommendation, Severity
 from autotune.diagnose.profiles import PipelineProfile, StepProfile, profile_pipeline, profile_step
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import read_beginning, replace_durably
@@ -216,7 +216,7 @@ def fixing(diagnosis: Diagnosis) -> Recommendation | None:
     same = [
         one
         for one in diagnosis.recommendations
-        if one.evidence is Evidence.MEASURED and one.values and one.label == Label.SAME_TRAINING.value
+        if one.evidence is GainBasis.MEASURED and one.values and one.label == Label.SAME_TRAINING.value
     ]
     alike = [one for one in same if one.gain and same[0].gain and one.gain.ratio * 1.02 >= same[0].gain.ratio]
     return min(alike, key=lambda one: len(one.values), default=None)

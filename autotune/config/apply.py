@@ -208,7 +208,7 @@ def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) ->
     kept: dict[Path, Path] = {}
     for edit in edits:
         folder, now = _backups(backups_folder, edit.path), clock.utc()
-        entry = Entry(
+        entry = JournalEntry(
             number=max((one.number for one in _entries(folder)), default=0) + 1,
             utc=now.isoformat(),
             changes=edit.changes,
@@ -348,7 +348,7 @@ class ValueChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class JournalEntry:
     """Record of one write to a config.
 
     Attributes:
@@ -375,12 +375,12 @@ def _backups(backups_folder: Path, config: Path) -> Path:
     return backups_folder / f"{real.stem}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:8]}"
 
 
-def _entries(folder: Path) -> list[Entry]:
+def _entries(folder: Path) -> list[JournalEntry]:
     """Return all entries of one config, oldest first."""
     return sorted((_read(path) for path in folder.glob("*.json")), key=lambda entry: entry.number)
 
 
-def _read(path: Path) -> Entry:
+def _read(path: Path) -> JournalEntry:
     try:
         with open_regular(path) as file:
             manifest: dict[str, Any] = json.loads(file.read())
@@ -391,7 +391,7 @@ def _read(path: Path) -> Entry:
                 remedy="Use the autotune that wrote it, or copy the file beside it back by hand.",
             )
         json.dumps(manifest, ensure_ascii=False).encode()  # a ValueError for half a surrogate pair, which no file holds
-        return msgspec.convert(manifest, Entry)
+        return msgspec.convert(manifest, JournalEntry)
     except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
         remedy = "Delete it; the backup beside it is the config as it was."
         raise ConfigError("this record of a change cannot be read", where=str(path), remedy=remedy) from error
@@ -447,20 +447,20 @@ def _on_separate(config: Path) -> str:
     )
 
 
-def _left(path: Path, backups_folder: Path) -> list[Entry]:
+def _left(path: Path, backups_folder: Path) -> list[JournalEntry]:
     """Return the writes to a file that are not undone."""
     entries = _entries(_backups(backups_folder, path))
     undone = {entry.undoes for entry in entries}
     return [entry for entry in entries if entry.undoes is None and entry.number not in undone]
 
 
-def _plan_back(path: Path, entry: Entry, backups_folder: Path) -> ConfigEdit:
+def _plan_back(path: Path, entry: JournalEntry, backups_folder: Path) -> ConfigEdit:
     if _is_of_code(entry):
         return _plan_code_back(path, entry, _backups(backups_folder, path))
     return (_plan_removal if entry.inserted else _plan_undo)(path, Document.read(path), entry)
 
 
-def _plan_code_back(path: Path, entry: Entry, folder: Path) -> ConfigEdit:
+def _plan_code_back(path: Path, entry: JournalEntry, folder: Path) -> ConfigEdit:
     """Plan to put a source back as it was; if it was edited since, only the values.
 
     Raises:
@@ -501,11 +501,11 @@ def written_sources(backups_folder: Path) -> list[Path]:
     return [path for path in dict.fromkeys(Path(one.config) for one in entries if _is_of_code(one)) if path.is_file()]
 
 
-def _is_of_code(entry: Entry) -> bool:
+def _is_of_code(entry: JournalEntry) -> bool:
     return any(str(change.path[0]).startswith(CODE) for change in entry.changes)
 
 
-def _plan_removal(path: Path, document: Document, entry: Entry) -> ConfigEdit:
+def _plan_removal(path: Path, document: Document, entry: JournalEntry) -> ConfigEdit:
     before, found, after = document.text.rpartition(entry.inserted)
     new = before + after
     if SECTION not in document:
@@ -519,7 +519,7 @@ def _plan_removal(path: Path, document: Document, entry: Entry) -> ConfigEdit:
     return ConfigEdit(path=path, old=document.text, new=new, changes=(), undoes=entry.number)
 
 
-def _plan_undo(path: Path, document: Document, entry: Entry) -> ConfigEdit:
+def _plan_undo(path: Path, document: Document, entry: JournalEntry) -> ConfigEdit:
     splices: list[Splice] = []
     conflicts: list[Conflict] = []
     for change in entry.changes:

@@ -19,10 +19,10 @@ from pathlib import Path
 
 from autotune.config.keys import shown
 from autotune.config.sources import (
+    CodeScope,
     Definition,
     LiveCode,
     SourceFile,
-    Unit,
     dataset_calls,
     is_evaluation,
     last_part,
@@ -280,7 +280,7 @@ def _is_of_evaluation(call: ast.Call) -> bool:
     return last_part(call.func) == "DataLoader" and is_evaluation(*map(last_part, data))
 
 
-def _compiles_a_model(unit: Unit, call: ast.Call) -> bool:
+def _compiles_a_model(unit: CodeScope, call: ast.Call) -> bool:
     if not _is_of_model(call):
         return False
     fits = any(isinstance(node, ast.Attribute) and node.attr == "fit" for node in ast.walk(unit.file.tree))

@@ -33,7 +33,7 @@ from autotune.config.schema import (
     Domain,
     Range,
     Section,
-    Source,
+    SectionSource,
     parse_section,
     variable_value,
     why_unfit,
@@ -129,7 +129,7 @@ def _find_section(config: Path, document: Document) -> Section:
             remedy=f"Write it into {beside.name} beside it, as YAML; autotune init does.",
         )
     if not exists(beside):
-        return parse_section(Source(document, (SECTION,))) if SECTION in document else Section()
+        return parse_section(SectionSource(document, (SECTION,))) if SECTION in document else Section()
     if SECTION in document:
         raise ConfigError(
             f"there are two autotune sections: here, and in {beside.name}",
@@ -137,7 +137,7 @@ def _find_section(config: Path, document: Document) -> Section:
             remedy="Delete one of them.",
         )
     separate = Document.read(beside)
-    return parse_section(Source(separate, (SECTION,) if SECTION in separate else ()))
+    return parse_section(SectionSource(separate, (SECTION,) if SECTION in separate else ()))
 
 
 def _check_key(settings: Settings, path: str, part: str) -> None:

@@ -334,7 +334,7 @@ def compose_python(text: str, name: str) -> yaml.Node:
         raise ConfigError(f"not valid Python: {error.msg}", where=f"{name}:{error.lineno}", remedy=remedy) from error
     except ValueError as error:  # a null character
         raise ConfigError(f"not readable as Python: {error}", where=name, remedy=remedy) from error
-    return _Composer(text, name).mapping(_assigned(tree))
+    return _NodeComposer(text, name).mapping(_assigned(tree))
 
 
 @dataclass(frozen=True)
@@ -383,7 +383,7 @@ def _assigned(tree: ast.Module) -> list[_Assigned]:
 
 
 @dataclass
-class _Composer:
+class _NodeComposer:
     text: str
     name: str
     _starts: list[int] = field(init=False)  # of the lines

@@ -117,7 +117,7 @@ Domain = tuple[Scalar, ...] | Range
 
 
 @dataclass(frozen=True)
-class Source:
+class SectionSource:
     """Location of the section.
 
     Attributes:
@@ -148,7 +148,7 @@ class Section(SectionKeys, frozen=True, kw_only=True):
         batch: Limit of the effective batch; None if the section has none.
     """
 
-    source: Source | None = None
+    source: SectionSource | None = None
     knobs: dict[str, Domain] | None = None
     env: dict[str, str] = {}
     fixed: dict[str, Scalar] = {}
@@ -164,7 +164,7 @@ class Section(SectionKeys, frozen=True, kw_only=True):
         return self.source.place(*keys) if self.source else SECTION
 
 
-def parse_section(source: Source) -> Section:
+def parse_section(source: SectionSource) -> Section:
     """Parse and check the section.
 
     Raises:
@@ -196,7 +196,7 @@ def parse_section(source: Source) -> Section:
     return Section(**(msgspec.structs.asdict(model) | parsed))
 
 
-def _batch_limit(value: Any, source: Source) -> BatchLimit:
+def _batch_limit(value: Any, source: SectionSource) -> BatchLimit:
     try:
         return parse_batch_limit(value if isinstance(value, str) else shown(value))
     except ValueError as error:
@@ -207,7 +207,7 @@ def _batch_limit(value: Any, source: Source) -> BatchLimit:
         ) from error
 
 
-def _domain(value: Any, source: Source, knob: str) -> Domain:
+def _domain(value: Any, source: SectionSource, knob: str) -> Domain:
     where = source.place("knobs", knob)
     if isinstance(value, list):
         return _choices(_as_variables(value, source, knob) if knob.startswith(ENV) else value, where, knob)
@@ -229,7 +229,7 @@ def variable_value(text: str) -> Scalar:
     return float(text) if re.fullmatch(r"-?[0-9]*\.?[0-9]+(?:e[-+]?[0-9]{1,2})?", text) else text
 
 
-def _as_variables(values: list[Any], source: Source, knob: str) -> list[Any]:
+def _as_variables(values: list[Any], source: SectionSource, knob: str) -> list[Any]:
     return [
         value
         if isinstance(value, list | dict)
@@ -316,7 +316,7 @@ def _range(found: _Range, where: str, knob: str) -> Range:
     return Range(low=low, high=high, step=step, log=found.log)
 
 
-def _environment(name: str, value: Any, source: Source) -> str:
+def _environment(name: str, value: Any, source: SectionSource) -> str:
     # An environment holds texts: the user's spelling is kept (`on`, `010`), not YAML's value of it.
     if value is None or isinstance(value, list | dict) or not _is_variable(name) or not is_word(str(value)):
         raise ConfigError(
@@ -331,7 +331,7 @@ def _is_variable(name: str) -> bool:
     return bool(name) and "=" not in name and is_word(name)
 
 
-def _fixed(path: str, value: Any, source: Source) -> Scalar:
+def _fixed(path: str, value: Any, source: SectionSource) -> Scalar:
     if isinstance(value, list | dict):
         raise ConfigError(
             f"set: {path} holds {shown(value)}, which is no single value",

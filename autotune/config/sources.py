@@ -478,7 +478,7 @@ def last_part(node: ast.AST) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Unit:
+class CodeScope:
     """Function or class of a source file, or the code of the module itself.
 
     Attributes:
@@ -487,7 +487,7 @@ class Unit:
 
     file: SourceFile
     node: Definition | ast.Module
-    outer: Unit | None = None
+    outer: CodeScope | None = None
 
     @property
     def name(self) -> str:
@@ -559,7 +559,7 @@ class LiveCode:
 
     def __init__(self, files: Sequence[SourceFile], named: Iterable[str] = ()) -> None:
         self.files = tuple(files)
-        reached = [Unit(file=file, node=file.tree) for file in self.files]
+        reached = [CodeScope(file=file, node=file.tree) for file in self.files]
         waiting = [inner for unit in reached for inner in _definitions(unit)]
         names = set(named).union(*(unit.names for unit in reached))
         while new := [unit for unit in waiting if _is_reached(unit, names)]:
@@ -569,26 +569,26 @@ class LiveCode:
             reached += new
         overridden = _overridden(reached)
         self.units = tuple(unit for unit in reached if unit not in overridden)
-        self.functions: dict[str, list[Unit]] = {}
+        self.functions: dict[str, list[CodeScope]] = {}
         for unit in self.units:
             if isinstance(unit.node, Function):
                 self.functions.setdefault(unit.name, []).append(unit)
 
-    def calls(self, *names: str) -> Iterator[tuple[Unit, ast.Call]]:
+    def calls(self, *names: str) -> Iterator[tuple[CodeScope, ast.Call]]:
         """Yield the calls of what has one of these whole names."""
         for unit in self.units:
             yield from ((unit, call) for call in unit.calls if unit.file.full_name(call.func) in names)
 
-    def nodes(self) -> Iterator[tuple[Unit, ast.AST]]:
+    def nodes(self) -> Iterator[tuple[CodeScope, ast.AST]]:
         """Yield all nodes that are reached."""
         return ((unit, node) for unit in self.units for node in unit.nodes)
 
 
-def _definitions(unit: Unit) -> list[Unit]:
-    return [Unit(file=unit.file, node=node, outer=unit) for node in unit.nodes if isinstance(node, Definition)]
+def _definitions(unit: CodeScope) -> list[CodeScope]:
+    return [CodeScope(file=unit.file, node=node, outer=unit) for node in unit.nodes if isinstance(node, Definition)]
 
 
-def _is_reached(unit: Unit, names: set[str]) -> bool:
+def _is_reached(unit: CodeScope, names: set[str]) -> bool:
     """Return whether a definition in code that is reached is so too, given the names that are used."""
     node, outer = unit.node, unit.outer
     assert not isinstance(node, ast.Module), "modules are reached from the beginning"
@@ -603,7 +603,7 @@ def _is_reached(unit: Unit, names: set[str]) -> bool:
     return outer is not None and isinstance(outer.node, ast.ClassDef) and bool(outer.node.bases)
 
 
-def _overridden(reached: Sequence[Unit]) -> set[Unit]:
+def _overridden(reached: Sequence[CodeScope]) -> set[CodeScope]:
     """Return the methods of classes that nothing makes an object of, which all subclasses have of their own."""
     below: dict[str, list[set[str]]] = {}
     for unit in reached:
@@ -703,7 +703,7 @@ _CHAINING = (
 _CHAINED = _TELL_DATASETS.union(_CHAINING, ("apply",))
 
 
-def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[Unit, ast.Call]]:
+def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[CodeScope, ast.Call]]:
     """Yield calls of these methods on datasets of tf.data, in the order of their files and lines."""
     for unit in sorted(code.units, key=lambda unit: (not unit.file.is_script, unit.file.name)):
         if not unit.file.imports("tensorflow", "tensorflow_datasets"):
@@ -719,7 +719,7 @@ def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[Unit, ast.Cal
         yield from ((unit, call) for call in sorted(found, key=lambda call: (call.lineno, call.col_offset)))
 
 
-def _dataset_names(unit: Unit) -> set[str]:
+def _dataset_names(unit: CodeScope) -> set[str]:
     """Return names of datasets: what only datasets have is called on them, or a dataset is assigned to them."""
     known: set[str] = set()
     for node in unit.calls:

@@ -10,10 +10,10 @@ from functools import cached_property
 from pathlib import Path
 
 from autotune.config.sources import (
+    CodeScope,
     Function,
     LiveCode,
     SourceFile,
-    Unit,
     dataset_calls,
     is_evaluation,
     last_part,
@@ -132,7 +132,7 @@ def _places(rule: Rule, training: Training) -> tuple[str, ...]:
     return tuple(f"{name}:{line}" for _, line, name in found)
 
 
-def _found(rule: Rule, training: Training) -> Iterator[tuple[Unit, ast.AST]]:
+def _found(rule: Rule, training: Training) -> Iterator[tuple[CodeScope, ast.AST]]:
     if rule.find:
         found: Places = globals()[rule.find](training)
         return found
@@ -152,7 +152,7 @@ def _line(node: ast.AST) -> int:
 # Finders of slow code that more than a call's name tells; ``tables.toml`` names each by its rule.
 
 
-Places = Iterator[tuple[Unit, ast.AST]]
+Places = Iterator[tuple[CodeScope, ast.AST]]
 """Nodes with the functions or modules that they are in."""
 
 _OTHER_ROUNDS = frozenset(("fold", "model", "config", "cfg", "seed", "trial", "lr", "name", "device", "gpu", "split"))
@@ -244,7 +244,7 @@ def _is_true(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is True
 
 
-def _is_stateful(training: Training, unit: Unit, node: ast.AST, seen: set[ast.AST]) -> bool:
+def _is_stateful(training: Training, unit: CodeScope, node: ast.AST, seen: set[ast.AST]) -> bool:
     parts = {part for one in ast.walk(node) for part in unit.file.full_name(one).split(".")}
     if parts & {"numpy_function", "py_function", "py_func", "random"} or any(p.startswith("random_") for p in parts):
         return True
@@ -253,7 +253,7 @@ def _is_stateful(training: Training, unit: Unit, node: ast.AST, seen: set[ast.AS
     return any(_is_stateful(training, one, statement, seen) for one in called for statement in one.node.body)
 
 
-def _runs_eagerly(unit: Unit, node: ast.AST) -> bool:
+def _runs_eagerly(unit: CodeScope, node: ast.AST) -> bool:
     if isinstance(node, ast.keyword):
         call = unit.file.parents.get(node)
         is_compile = isinstance(call, ast.Call) and last_part(call.func) == "compile"
@@ -266,12 +266,12 @@ def _runs_eagerly(unit: Unit, node: ast.AST) -> bool:
     return False
 
 
-def _is_keras_step(unit: Unit) -> bool:
+def _is_keras_step(unit: CodeScope) -> bool:
     is_method = unit.outer is not None and isinstance(unit.outer.node, ast.ClassDef) and bool(unit.outer.node.bases)
     return is_method and unit.name in ("train_step", "apply_gradients", "call", "minimize", "update_step")
 
 
-def _is_in_compiled(training: Training, unit: Unit | None) -> bool:
+def _is_in_compiled(training: Training, unit: CodeScope | None) -> bool:
     return unit is not None and (unit.node in training.compiled or _is_in_compiled(training, unit.outer))
 
 
@@ -343,7 +343,7 @@ def anomalies_detected(training: Training) -> Places:
             yield unit, call
 
 
-def _loaders(training: Training) -> Iterator[tuple[Unit, ast.Call]]:
+def _loaders(training: Training) -> Iterator[tuple[CodeScope, ast.Call]]:
     names = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
     for unit, call in training.code.calls(*names):
         data = _argument(call, "dataset", 0)
@@ -360,7 +360,7 @@ def _argument(call: ast.Call, name: str, place: int = 99) -> ast.expr | None:
     return named or next(iter(call.args[place:]), None)
 
 
-def _is_zero(unit: Unit, node: ast.expr | None) -> bool:
+def _is_zero(unit: CodeScope, node: ast.expr | None) -> bool:
     """Return whether a number is left out, or 0, also by a name that the module gives one value only."""
     if isinstance(node, ast.Name):
         assigned = [one for one in ast.walk(unit.file.tree) if isinstance(one, ast.Assign)]
@@ -369,7 +369,7 @@ def _is_zero(unit: Unit, node: ast.expr | None) -> bool:
     return node is None or (isinstance(node, ast.Constant) and node.value == 0)
 
 
-def _is_in_memory(unit: Unit, call: ast.Call) -> bool:
+def _is_in_memory(unit: CodeScope, call: ast.Call) -> bool:
     names = {last_part(node) for node in ast.walk(_argument(call, "dataset", 0) or call.func)}
     assigned = [node for node in ast.walk(unit.file.tree) if isinstance(node, ast.Assign)]
     for _ in range(3):  # TensorDataset -> random_split -> loader
@@ -406,11 +406,11 @@ class Training:
         self._functions = [unit for units in code.functions.values() for unit in units]
 
     @cached_property
-    def steps(self) -> dict[ast.AST, Unit]:
+    def steps(self) -> dict[ast.AST, CodeScope]:
         """Functions that make one step, also by calling such a function: what they do is done in each step."""
-        found: dict[ast.AST, Unit] = {}
+        found: dict[ast.AST, CodeScope] = {}
 
-        def makes_one(unit: Unit) -> bool:
+        def makes_one(unit: CodeScope) -> bool:
             if unit.name == "training_step" and unit.outer is not None and isinstance(unit.outer.node, ast.ClassDef):
                 return True  # of a LightningModule
             outside = (call for call in unit.calls if unit.innermost_loop(call) is None)
@@ -421,7 +421,7 @@ class Training:
         return found
 
     @cached_property
-    def each_step(self) -> tuple[tuple[Unit, ast.AST], ...]:
+    def each_step(self) -> tuple[tuple[CodeScope, ast.AST], ...]:
         """Nodes that are evaluated in each step, whatever happens: those under a condition are left out."""
         tops = {node for node, unit in self.steps.items() if self._is_called_in_a_loop(unit)}
         for unit in self.code.units:
@@ -454,12 +454,12 @@ class Training:
             if not (isinstance(made, ast.Call) and any(one.arg in ("input_signature", None) for one in made.keywords))
         )
 
-    def is_each_step(self, unit: Unit, node: ast.AST) -> bool:
+    def is_each_step(self, unit: CodeScope, node: ast.AST) -> bool:
         """Return whether a node is in a loop of training, or in a function that such a loop calls."""
         in_step = unit.node in self.steps and self._is_called_in_a_loop(unit)
         return in_step or unit.innermost_loop(node) is not None
 
-    def handed_on(self, unit: Unit) -> bool:
+    def handed_on(self, unit: CodeScope) -> bool:
         """Return whether a function is given to something that may compile it, such as a wrapper of the trainer's."""
         return any(
             last_part(given) == unit.name and last_part(call.func) not in _RUNNING
@@ -488,7 +488,7 @@ class Training:
                 found += [(name, node) for name in map(last_part, (*node.args[:1], *assigned)) if name]
         return found
 
-    def _calls(self, unit: Unit, call: ast.Call, among: dict[ast.AST, Unit]) -> bool:
+    def _calls(self, unit: CodeScope, call: ast.Call, among: dict[ast.AST, CodeScope]) -> bool:
         name = last_part(call.func)
         if name in _RUNNING and call.args:
             name = last_part(call.args[0])  # strategy.run(step, args=...)
@@ -501,7 +501,7 @@ class Training:
             return any(one.node in among for one in same or known)
         return len(known) == 1 and name not in _ANY_OBJECTS
 
-    def _is_called_in_a_loop(self, step: Unit) -> bool:
+    def _is_called_in_a_loop(self, step: CodeScope) -> bool:
         return step.name in ("training_step", "train_step") or any(
             last_part(node) == step.name and unit.innermost_loop(node) is not None for unit, node in self.code.nodes()
         )

@@ -14,11 +14,11 @@ from autotune.diagnose.config_checks import check_configuration
 from autotune.diagnose.findings import (
     CheckResult,
     Diagnosis,
-    Evidence,
+    DiagnosisVerdict,
+    GainBasis,
     Issue,
     Limit,
     Severity,
-    Verdict,
     counted,
     ratio_text,
 )
@@ -132,7 +132,7 @@ def _verification(code: CheckResult, measured: Measured) -> Diagnosis:
     else:
         sentence = "The step is what the config says, as far as the framework tells."
     limit = (wrong[0].limit or Limit.STEP) if wrong else Limit.NOT_SEEN if unseen else None
-    return Diagnosis(verdict=Verdict(sentence=sentence, limit=limit), results=results)
+    return Diagnosis(verdict=DiagnosisVerdict(sentence=sentence, limit=limit), results=results)
 
 
 def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False) -> tuple[CheckResult, ...]:
@@ -429,7 +429,9 @@ _NAMES = {
 }
 
 
-def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: Sequence[CheckResult] = ()) -> Verdict:
+def verdict_of(
+    results: Sequence[CheckResult], why_not_seen: str = "", static: Sequence[CheckResult] = ()
+) -> DiagnosisVerdict:
     """Return the verdict that follows from the results of the measured checks.
 
     Args:
@@ -438,15 +440,15 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
     """
     issues = [issue for result in results for issue in result.issues]
     if why_not_seen:
-        return Verdict(sentence=f"Not seen: {why_not_seen}", limit=Limit.NOT_SEEN)
+        return DiagnosisVerdict(sentence=f"Not seen: {why_not_seen}", limit=Limit.NOT_SEEN)
     main = _main(issues)
     if main is None or main.limit is None:
         why_no_input = next((one.why_not for one in results if one.check == "input" and one.why_not), "")
         if why_no_input:
             sentence = f"No limit was found, and the input was not seen: {why_no_input}."
-            return Verdict(sentence=sentence, limit=Limit.NOT_SEEN)
+            return DiagnosisVerdict(sentence=sentence, limit=Limit.NOT_SEEN)
         sentence = "Nothing worth doing was found: the step itself is the limit, and no change that was tried helps."
-        return Verdict(sentence=sentence, limit=Limit.STEP)
+        return DiagnosisVerdict(sentence=sentence, limit=Limit.STEP)
     sentence = f"{_NAMES[main.limit]}: {main.sentence}"
     counted = [result for result in results if result.check == "recurring-costs"]
     if (place := _place(main.limit, (*static, *counted))) is not None and place is not main:
@@ -455,12 +457,12 @@ def verdict_of(results: Sequence[CheckResult], why_not_seen: str = "", static: S
         (one.gain, one)
         for issue in issues
         for one in issue.recommendations
-        if one.evidence is Evidence.MEASURED and one.gain
+        if one.evidence is GainBasis.MEASURED and one.gain
     ]
     gain, best = max(measured, key=lambda one: one[0].low, default=(None, None))
     if gain is not None and best is not None and best not in main.recommendations:
         sentence = f"{sentence} Measured: {best.sentence}, {ratio_text(gain)}."
-    return Verdict(sentence=sentence, limit=main.limit, bound=main.bound)
+    return DiagnosisVerdict(sentence=sentence, limit=main.limit, bound=main.bound)
 
 
 def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:
@@ -468,17 +470,19 @@ def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:
     return next((one for result in static for one in result.issues if one.limit in side and one.place), None)
 
 
-def static_verdict(results: Sequence[CheckResult]) -> Verdict:
+def static_verdict(results: Sequence[CheckResult]) -> DiagnosisVerdict:
     """Return the verdict of checks that made no trial."""
     by_weight: dict[Severity, list[Issue]] = {severity: [] for severity in Severity}
     for result in results:
         for issue in result.issues:
             by_weight[issue.severity].append(issue)
     if errors := by_weight[Severity.ERROR]:
-        return Verdict(sentence=f"{counted(len(errors), 'error')}, the first: {errors[0].sentence}")
+        return DiagnosisVerdict(sentence=f"{counted(len(errors), 'error')}, the first: {errors[0].sentence}")
     if warnings := by_weight[Severity.WARNING]:
-        return Verdict(sentence=f"No error; {counted(len(warnings), 'warning')}, the first: {warnings[0].sentence}")
-    return Verdict(sentence="Nothing was found that is wrong; what limits the speed is seen only by trials.")
+        return DiagnosisVerdict(
+            sentence=f"No error; {counted(len(warnings), 'warning')}, the first: {warnings[0].sentence}"
+        )
+    return DiagnosisVerdict(sentence="Nothing was found that is wrong; what limits the speed is seen only by trials.")
 
 
 def _main(issues: Sequence[Issue]) -> Issue | None:
@@ -493,7 +497,7 @@ def _main(issues: Sequence[Issue]) -> Issue | None:
         return min(spoiling, key=lambda issue: _SPOILS_ALL.index(issue.limit or Limit.NEIGHBOUR))
     # 5 % for certain are worth doing something for
     worth = [issue for issue in telling if issue.bound is not None and issue.bound.low > 1.05]
-    limits = [issue for issue in worth if not any(one.evidence is Evidence.MEASURED for one in issue.recommendations)]
+    limits = [issue for issue in worth if not any(one.evidence is GainBasis.MEASURED for one in issue.recommendations)]
     memory = [issue for issue in telling if issue.limit is Limit.MEMORY]
     return max(limits or memory or worth, key=lambda issue: issue.bound.ratio if issue.bound else 0.0, default=None)
 
@@ -526,7 +530,7 @@ class FailOn:
         return known is not None and _OPERATORS[self.comparison](known, self.limit)
 
     def _values(self, diagnosis: Diagnosis) -> dict[str, float | None]:
-        measured = [one.gain for one in diagnosis.recommendations if one.evidence is Evidence.MEASURED and one.gain]
+        measured = [one.gain for one in diagnosis.recommendations if one.evidence is GainBasis.MEASURED and one.gain]
         weights = [issue.severity for issue in diagnosis.issues]
         return {
             "gain": max((gain.ratio for gain in measured), default=None),

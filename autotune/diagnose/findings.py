@@ -15,7 +15,7 @@ class Severity(StrEnum):
     NOTE = "note"  # good to know
 
 
-class Evidence(StrEnum):
+class GainBasis(StrEnum):
     """Ground on which a gain is told."""
 
     MEASURED = "measured"  # trials with the change and without it, in turn
@@ -57,7 +57,7 @@ class Recommendation:
     sentence: str
     values: Values = field(default_factory=dict)
     gain: Ratio | None = None
-    evidence: Evidence = Evidence.NOT_TRIED
+    evidence: GainBasis = GainBasis.NOT_TRIED
     label: str = "same training"
     cost: str = ""
 
@@ -107,7 +107,7 @@ class CheckResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
+class DiagnosisVerdict:
     """Verdict of a diagnosis.
 
     Attributes:
@@ -130,7 +130,7 @@ class Diagnosis:
         results: Results of the checks, in the order of `autotune.diagnose.diagnosis.CHECKS`.
     """
 
-    verdict: Verdict
+    verdict: DiagnosisVerdict
     results: tuple[CheckResult, ...]
 
     @property
@@ -145,7 +145,7 @@ class Diagnosis:
 
         Of several that write the same values it is the first.
         """
-        rank = list(Evidence)
+        rank = list(GainBasis)
         found = [one for issue in self.issues for one in issue.recommendations]
         found.sort(key=lambda one: (rank.index(one.evidence), -(one.gain.low if one.gain else 0.0)))
         written = [(one.values, one.label) for one in found]

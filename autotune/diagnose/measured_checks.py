@@ -13,7 +13,7 @@ from typing import Any
 from autotune.clock import format_duration
 from autotune.diagnose.findings import (
     CheckResult,
-    Evidence,
+    GainBasis,
     Issue,
     Limit,
     Recommendation,
@@ -924,7 +924,7 @@ def _helps(switch: Switch, gain: Ratio) -> Issue:
         place=", ".join(knob.path for knob in switch.knobs),
         bound=gain,
         limit=Limit.STEP if switch.on_step else Limit.LOADING,
-        recommendations=(_recommendation(switch, gain, Evidence.MEASURED),),
+        recommendations=(_recommendation(switch, gain, GainBasis.MEASURED),),
     )
 
 
@@ -932,17 +932,17 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
     advice = []
     for switch in switches:
         bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
-        advice.append(_recommendation(switch, bound, Evidence.BOUNDED if bound else Evidence.NOT_TRIED))
+        advice.append(_recommendation(switch, bound, GainBasis.BOUNDED if bound else GainBasis.NOT_TRIED))
     sentence = f"{len(switches)} more may help, and a few short trials do not show it: a search does."
     return Issue(check="switches", severity=Severity.NOTE, sentence=sentence, recommendations=tuple(advice))
 
 
-def _recommendation(switch: Switch, gain: Ratio | None, evidence: Evidence) -> Recommendation:
+def _recommendation(switch: Switch, gain: Ratio | None, evidence: GainBasis) -> Recommendation:
     meanings = [meaning for knob in switch.knobs if (meaning := traits_of(knob).meaning)]
     sentence: str = _change(switch)
     if meanings:
         sentence = f"{sentence} ({'; '.join(meanings)})"
-    cost = "each sample may teach less" if switch.label is Label.BATCH and evidence is Evidence.MEASURED else ""
+    cost = "each sample may teach less" if switch.label is Label.BATCH and evidence is GainBasis.MEASURED else ""
     label = switch.label.value
     return Recommendation(
         sentence=sentence, values=switch.changes, gain=gain, evidence=evidence, label=label, cost=cost

@@ -649,7 +649,7 @@ STAGES_FILE = "loading_stages.json"
 STAGES_VERSION = 1
 
 
-class _Sums(msgspec.Struct, frozen=True):
+class _StageSums(msgspec.Struct, frozen=True):
     """Sums of the calls of a stage, as a trainer writes them."""
 
     calls: Annotated[int, Meta(ge=1, le=10**12)]
@@ -658,7 +658,7 @@ class _Sums(msgspec.Struct, frozen=True):
 
 class _Stages(msgspec.Struct, frozen=True):
     v: Literal[1]
-    stages: Annotated[dict[Annotated[str, Meta(pattern="^[a-z][a-z ]{0,30}$")], _Sums], Meta(max_length=32)]
+    stages: Annotated[dict[Annotated[str, Meta(pattern="^[a-z][a-z ]{0,30}$")], _StageSums], Meta(max_length=32)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -763,7 +763,7 @@ def make_trial(
         plan = replace(plan, env={**plan.env, **environment})
         folder = problem.trainer.make_folder(name)
         instruments.expect(plan.trial_id, trial_gpus(problem, values), folder.samples)
-        watch = _Watch(clock, partial(is_over, folder.path), longest_s, start_timeout_s, instruments)
+        watch = _ProfileWatch(clock, partial(is_over, folder.path), longest_s, start_timeout_s, instruments)
         limit_s = clock.now_s() + start_timeout_s + longest_s
         trial_exit = problem.trainer.run(ProcessRunner(guard, clock), plan, watch, min(limit_s, ends_s))
         window, measurement = window_of(folder.path, watch.events), None
@@ -792,7 +792,7 @@ def make_trial(
     )
 
 
-class _Watch:
+class _ProfileWatch:
     """Watch of a trial: ends it when it has shown what it was made for, or when no step will be seen."""
 
     def __init__(

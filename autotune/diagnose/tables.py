@@ -69,7 +69,7 @@ class Setting(_Row, frozen=True):
     needs_gpu: bool = False
 
 
-class Precision(_Row, frozen=True):
+class PrecisionNames(_Row, frozen=True):
     """Spellings of 16-bit types in configs, and of full precision in their place."""
 
     float16: tuple[str | int, ...]
@@ -94,7 +94,7 @@ class _Tables(_Row, frozen=True):
     measured: tuple[Check, ...]
     rule: tuple[Rule, ...]
     setting: tuple[Setting, ...]
-    precision: Precision
+    precision: PrecisionNames
     gpu: tuple[GpuModels, ...]
 
 

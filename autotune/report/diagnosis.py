@@ -14,7 +14,7 @@ from autotune.diagnose.findings import (
     NO_LIMIT,
     CheckResult,
     Diagnosis,
-    Evidence,
+    GainBasis,
     Issue,
     Recommendation,
     Severity,
@@ -106,7 +106,7 @@ def yaml_lines(diagnosis: Diagnosis) -> list[str]:
 def _gain(one: Recommendation) -> str:
     if one.gain is None:
         return "not tried"
-    if one.evidence is Evidence.MEASURED:
+    if one.evidence is GainBasis.MEASURED:
         return ratio_text(one.gain)
     if one.gain.high > NO_LIMIT:
         return "no longer the limit"

@@ -105,7 +105,7 @@ class Observations(Mapping[str, Observation]):
         rough = record.measurement if record.validity is Validity.NOT_STEADY else None
         self._machines.add(record.machine)
         is_mute = told is not None and measured is None  # the driver gave no utilization for a while
-        is_excused = len(self._machines) > 1 or ATTRIBUTIONS[record.ending] is Attribution.NOTHING
+        is_excused = len(self._machines) > 1 or FAILURE_SCOPES[record.ending] is FailureScope.NOTHING
         blameless = is_mute or (not measured and not rough and is_excused)
         if blameless and name not in self._forgiven:
             self._forgiven.add(name)
@@ -196,7 +196,7 @@ def _expected_sd(scores: Sequence[Sequence[float]]) -> float:
     return math.sqrt((_TYPICAL_CV_TRIALS * TYPICAL_CV**2 + df * variance) / (_TYPICAL_CV_TRIALS + df))
 
 
-class Attribution(StrEnum):
+class FailureScope(StrEnum):
     """Set of points that a failure is attributed to."""
 
     NOTHING = "nothing"  # our doing, or somebody else's: the point may be tried again
@@ -204,20 +204,20 @@ class Attribution(StrEnum):
     MEMORY = "memory"  # points that need at least as much will fail too
 
 
-ATTRIBUTIONS: Mapping[Ending, Attribution] = {
-    Ending.COMPLETED: Attribution.THIS_POINT,
-    Ending.STOPPED: Attribution.THIS_POINT,
-    Ending.CRASHED: Attribution.THIS_POINT,
-    Ending.OUT_OF_HOST_MEMORY: Attribution.MEMORY,
-    Ending.OUT_OF_GPU_MEMORY: Attribution.MEMORY,
-    Ending.GPU_LOST: Attribution.NOTHING,
-    Ending.DIVERGED: Attribution.THIS_POINT,
-    Ending.HUNG: Attribution.THIS_POINT,
-    Ending.NEVER_STARTED: Attribution.THIS_POINT,
-    Ending.NO_STEPS: Attribution.THIS_POINT,
-    Ending.OBSERVER_MISSING: Attribution.THIS_POINT,
-    Ending.UNCOUNTED: Attribution.THIS_POINT,
-    Ending.KILLED_BY_BUDGET: Attribution.NOTHING,
-    Ending.INTERRUPTED: Attribution.NOTHING,
+FAILURE_SCOPES: Mapping[Ending, FailureScope] = {
+    Ending.COMPLETED: FailureScope.THIS_POINT,
+    Ending.STOPPED: FailureScope.THIS_POINT,
+    Ending.CRASHED: FailureScope.THIS_POINT,
+    Ending.OUT_OF_HOST_MEMORY: FailureScope.MEMORY,
+    Ending.OUT_OF_GPU_MEMORY: FailureScope.MEMORY,
+    Ending.GPU_LOST: FailureScope.NOTHING,
+    Ending.DIVERGED: FailureScope.THIS_POINT,
+    Ending.HUNG: FailureScope.THIS_POINT,
+    Ending.NEVER_STARTED: FailureScope.THIS_POINT,
+    Ending.NO_STEPS: FailureScope.THIS_POINT,
+    Ending.OBSERVER_MISSING: FailureScope.THIS_POINT,
+    Ending.UNCOUNTED: FailureScope.THIS_POINT,
+    Ending.KILLED_BY_BUDGET: FailureScope.NOTHING,
+    Ending.INTERRUPTED: FailureScope.NOTHING,
 }
-"""Attribution of every ending: `sampler.feasibility` predicts by it, `sampler.observations` drops those of none."""
+"""Failure scope of every ending: `sampler.feasibility` predicts by it, `sampler.observations` drops those of none."""

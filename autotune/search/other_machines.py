@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from statistics import fmean, median
 
 from autotune.records import Ending, TrialRecord
-from autotune.sampler.observations import ATTRIBUTIONS, Attribution
+from autotune.sampler.observations import FAILURE_SCOPES, FailureScope
 from autotune.search.confirm import Candidate
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
@@ -89,7 +89,7 @@ class OtherMachines:
             return
         names = hosts_of(trial for trial in self._study.records() if trial.search == self._parts.search)
         named = ", ".join(sorted({names[trial.machine] for trial in elsewhere}))
-        is_its_own = record.ending is Ending.GPU_LOST or ATTRIBUTIONS[record.ending] is not Attribution.NOTHING
+        is_its_own = record.ending is Ending.GPU_LOST or FAILURE_SCOPES[record.ending] is not FailureScope.NOTHING
         if record.measurement is None and is_its_own:
             detail = f": {record.detail}" if record.detail else ""
             raise LeftOut(f"today's config gives no numbers here ({record.ending.value}{detail}), and did on {named}")

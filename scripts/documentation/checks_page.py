@@ -1,6 +1,6 @@
 """Page of the checks of ``autotune diagnose``, and of the rules about sources."""
 
-from autotune.diagnose.findings import Evidence, Limit, Severity
+from autotune.diagnose.findings import GainBasis, Limit, Severity
 from autotune.diagnose.tables import MEASURED_CHECKS, RULES, STATIC_CHECKS, Check
 from scripts.documentation.tables import code, table
 
@@ -19,7 +19,7 @@ def checks_page() -> str:
             "## Rules about the trainer's sources",
             table(("rule", "what it finds", "weight", "limit", "what to do"), rules),
             "## Words",
-            f"Weight of an issue: {_words(Severity)}. Ground of a gain: {_words(Evidence)}. Limit of a training: "
+            f"Weight of an issue: {_words(Severity)}. Ground of a gain: {_words(GainBasis)}. Limit of a training: "
             f"{_words(Limit)}.",
         )
     )
@@ -30,5 +30,5 @@ def _checks(checks: tuple[Check, ...]) -> str:
     return table(("check", "question", "how", "an issue from"), rows)
 
 
-def _words(words: type[Severity] | type[Evidence] | type[Limit]) -> str:
+def _words(words: type[Severity] | type[GainBasis] | type[Limit]) -> str:
     return ", ".join(code(word.value) for word in words)

@@ -72,7 +72,7 @@ _RECORDS = (
     _Record("One of `keys` of an answer", records.KeyChange),
 )
 _DIAGNOSIS = (
-    _Record("`verdict` of a diagnosis", findings.Verdict),
+    _Record("`verdict` of a diagnosis", findings.DiagnosisVerdict),
     _Record("One of `issues` of a check", findings.Issue),
     _Record("A recommendation", findings.Recommendation),
 )
@@ -107,7 +107,7 @@ def _answer() -> list[tuple[str, str]]:
 
 
 def _diagnosis() -> list[tuple[str, str]]:
-    empty = findings.Diagnosis(verdict=findings.Verdict(sentence=""), results=())
+    empty = findings.Diagnosis(verdict=findings.DiagnosisVerdict(sentence=""), results=())
     keys = diagnosis_document(empty, elapsed_s=None, failed_on=None, paths={})
     meanings = {
         **described(diagnosis_document, "Args"),

@@ -9,7 +9,15 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.commands.diagnose_run import Diagnosed, Profiles, keep, make_profiles, require_folder
 from autotune.commands.report_page import read_diagnosis
-from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Recommendation, Severity, Verdict
+from autotune.diagnose.findings import (
+    CheckResult,
+    Diagnosis,
+    DiagnosisVerdict,
+    GainBasis,
+    Issue,
+    Recommendation,
+    Severity,
+)
 from autotune.diagnose.profiles import Phase, StepProfile
 from autotune.errors import ConfigError
 from autotune.records import Ratio
@@ -18,10 +26,10 @@ from autotune.search.problem import open_problem
 KERAS = Path(__file__).parents[1] / "diagnose" / "profile" / "keras_trainer.py"
 
 GAIN = Ratio(ratio=1.9, low=1.8, high=2.0)
-BEST = Recommendation(sentence="two workers", values={"data.num_workers": 2}, gain=GAIN, evidence=Evidence.MEASURED)
+BEST = Recommendation(sentence="two workers", values={"data.num_workers": 2}, gain=GAIN, evidence=GainBasis.MEASURED)
 MORE = Issue(check="switches", severity=Severity.WARNING, sentence="More workers help.", recommendations=(BEST,))
 FOUND = Diagnosis(
-    verdict=Verdict(sentence="Input-bound: the step waits.", limit=None),
+    verdict=DiagnosisVerdict(sentence="Input-bound: the step waits.", limit=None),
     results=(CheckResult(check="switches", issues=(MORE,)),),
 )
 

@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from autotune.config.command import split_command
 from autotune.config.document import Document
-from autotune.config.schema import ListedKnob, Source, TrialLimits, parse_section, section_lines
+from autotune.config.schema import ListedKnob, SectionSource, TrialLimits, parse_section, section_lines
 from autotune.errors import ConfigError
 
 
 def read(lines: list[str]):
     """Read the section as a search does."""
-    return parse_section(Source(Document("\n".join(["a: 1", *lines]) + "\n"), ("autotune",)))
+    return parse_section(SectionSource(Document("\n".join(["a: 1", *lines]) + "\n"), ("autotune",)))
 
 
 def uncommented(lines: list[str]) -> list[str]:

@@ -6,7 +6,16 @@ import pytest
 
 from autotune.commands.diagnose_run import fixing
 from autotune.diagnose.diagnosis import parse_fail_on, static_verdict, verdict_of
-from autotune.diagnose.findings import CheckResult, Diagnosis, Evidence, Issue, Limit, Recommendation, Severity, Verdict
+from autotune.diagnose.findings import (
+    CheckResult,
+    Diagnosis,
+    DiagnosisVerdict,
+    GainBasis,
+    Issue,
+    Limit,
+    Recommendation,
+    Severity,
+)
 from autotune.records import Ratio
 
 
@@ -25,7 +34,7 @@ def result(*issues: Issue) -> CheckResult:
 def measured(ratio: float) -> Recommendation:
     """Return a measured recommendation."""
     gain = Ratio(ratio=ratio, low=ratio - 0.05, high=ratio + 0.05)
-    return Recommendation(sentence="do it", values={"a": 1}, gain=gain, evidence=Evidence.MEASURED)
+    return Recommendation(sentence="do it", values={"a": 1}, gain=gain, evidence=GainBasis.MEASURED)
 
 
 NOTE = issue(Limit.NEIGHBOUR, severity=Severity.NOTE)
@@ -93,10 +102,10 @@ def test_a_static_verdict_counts() -> None:
 )
 def test_conditions(text: str, holds: bool) -> None:
     """A quantity is compared as it says."""
-    verdict = Verdict(sentence="", limit=Limit.HOST, bound=Ratio(ratio=1.5, low=1.4, high=1.6))
+    verdict = DiagnosisVerdict(sentence="", limit=Limit.HOST, bound=Ratio(ratio=1.5, low=1.4, high=1.6))
     diagnosis = Diagnosis(verdict=verdict, results=(result(issue(Limit.HOST, 1.4, recommendations=(measured(1.3),))),))
     assert parse_fail_on(text).holds(diagnosis) is holds
-    nothing = Diagnosis(verdict=Verdict(sentence=""), results=())
+    nothing = Diagnosis(verdict=DiagnosisVerdict(sentence=""), results=())
     assert not parse_fail_on("gain>=0").holds(nothing), "what is not known is neither large nor small"
 
 
@@ -109,11 +118,11 @@ def test_what_is_no_condition_is_refused(text: str) -> None:
 
 def test_recommendations_are_ordered_by_their_certain_gain() -> None:
     """Measured ones by the lower end first, then those with a bound, then those that were not tried otherwise."""
-    bounded = Recommendation(sentence="b", gain=Ratio(ratio=9.0, low=8.0, high=9.9), evidence=Evidence.BOUNDED)
+    bounded = Recommendation(sentence="b", gain=Ratio(ratio=9.0, low=8.0, high=9.9), evidence=GainBasis.BOUNDED)
     untried, other = Recommendation(sentence="u"), replace(measured(1.2), values={"b": 2})
     known = Recommendation(sentence="k", values=other.values)
     found = issue(Limit.HOST, 1.4, recommendations=(untried, bounded, other, measured(1.4), known))
-    ordered = Diagnosis(verdict=Verdict(sentence=""), results=(result(found),)).recommendations
+    ordered = Diagnosis(verdict=DiagnosisVerdict(sentence=""), results=(result(found),)).recommendations
     assert [one.gain.ratio if one.gain else None for one in ordered] == [1.4, 1.2, 9.0, None]
 
 
@@ -122,11 +131,11 @@ def test_the_fewest_changes_are_written_in() -> None:
 
     def change(ratio: float, values: dict[str, int], label: str = "same training") -> Recommendation:
         gain = Ratio(ratio=ratio, low=0.9 * ratio, high=1.1 * ratio)
-        return Recommendation(sentence="", values=values, gain=gain, evidence=Evidence.MEASURED, label=label)
+        return Recommendation(sentence="", values=values, gain=gain, evidence=GainBasis.MEASURED, label=label)
 
     both, one, other = change(2.19, {"a": 1, "b": 1}), change(2.18, {"a": 1}), change(3.0, {"c": 1}, "batch")
     found = issue(Limit.STEP, 1.4, recommendations=(both, one, other))
-    assert fixing(Diagnosis(verdict=Verdict(sentence=""), results=(result(found),))) is one
+    assert fixing(Diagnosis(verdict=DiagnosisVerdict(sentence=""), results=(result(found),))) is one
     better = issue(Limit.STEP, 1.4, recommendations=(change(2.6, {"a": 1, "b": 1}), one))
-    assert len(fixing(Diagnosis(verdict=Verdict(sentence=""), results=(result(better),))).values) == 2  # type: ignore[union-attr]
-    assert fixing(Diagnosis(verdict=Verdict(sentence=""), results=())) is None
+    assert len(fixing(Diagnosis(verdict=DiagnosisVerdict(sentence=""), results=(result(better),))).values) == 2  # type: ignore[union-attr]
+    assert fixing(Diagnosis(verdict=DiagnosisVerdict(sentence=""), results=())) is None

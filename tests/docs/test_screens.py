@@ -16,7 +16,7 @@ import yaml
 
 from autotune.cli import command_line
 from autotune.config.document import Document
-from autotune.config.schema import Source, parse_section
+from autotune.config.schema import SectionSource, parse_section
 from scripts.documentation.reference import DOCS
 from scripts.documentation.screens import Block, CannotMakeScreen, Page, pages_with_screens
 from tests.command_line import CommandLine
@@ -170,7 +170,7 @@ def test_blocks_that_are_not_run_can_be() -> None:
     assert {block.language for block in blocks} == {"yaml", "python", "sh"}
     for block in blocks:
         if block.language == "yaml":
-            assert parse_section(Source(Document(block.text, name="page"), ("autotune",))).command
+            assert parse_section(SectionSource(Document(block.text, name="page"), ("autotune",))).command
             yaml.safe_load(block.text)
         elif block.language == "python":
             ast.parse(block.text)

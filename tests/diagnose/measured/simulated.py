@@ -9,7 +9,7 @@ import yaml
 
 from autotune.clock import VirtualClock
 from autotune.diagnose.diagnosis import Diagnoser, Measured, verdict_of
-from autotune.diagnose.findings import Diagnosis, Verdict
+from autotune.diagnose.findings import Diagnosis, DiagnosisVerdict
 from autotune.events import Event, EventBus
 from autotune.options import SearchOptions
 from autotune.records import TrialRecord
@@ -53,7 +53,7 @@ class Diagnosed:
         self.took_s = took_s
 
     @property
-    def verdict(self) -> Verdict:
+    def verdict(self) -> DiagnosisVerdict:
         """The verdict."""
         return self.diagnosis.verdict
 

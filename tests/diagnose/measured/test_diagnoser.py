@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from autotune.diagnose.findings import Evidence, Limit
+from autotune.diagnose.findings import GainBasis, Limit
 from autotune.records import NOT_COMPARED, Purpose
 from scripts.bench.simulated_runner import PhaseTimes, Training
 from tests.diagnose.measured.simulated import CONFIG, Diagnose
@@ -68,7 +68,7 @@ def test_what_helps_is_measured_with_its_interval(diagnose: Diagnose) -> None:
     """A second worker halves the loading, so that it gains twofold, and the step's own switches are left alone."""
     done = diagnose(trainer(load_s=0.09))
     best = done.diagnosis.recommendations[0]
-    assert best.evidence is Evidence.MEASURED
+    assert best.evidence is GainBasis.MEASURED
     assert best.values == {"data.num_workers": 2}
     assert best.gain is not None
     assert best.gain.low < 2.0 < best.gain.high

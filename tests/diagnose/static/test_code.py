@@ -8,7 +8,7 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.diagnose.code_checks import check_code, scan
-from autotune.diagnose.findings import Diagnosis, Verdict
+from autotune.diagnose.findings import Diagnosis, DiagnosisVerdict
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES
 from autotune.report.diagnosis import diagnosis_document
@@ -97,7 +97,7 @@ def test_a_finding_carries_the_id_of_its_rule(tmp_path: Path) -> None:
     problem = problem_of(tmp_path, "batch_size: 8\n", trainer=SOURCES["slow-keras-by-hand"])
     result = check_code(Subject(problem=problem, clock=SystemClock()))
     assert {issue.rule for issue in result.issues} == {"eager-by-hand", "checks-every-number"}
-    found = Diagnosis(verdict=Verdict(sentence="Not measured."), results=(result,))
+    found = Diagnosis(verdict=DiagnosisVerdict(sentence="Not measured."), results=(result,))
     (check,) = diagnosis_document(found, elapsed_s=None, failed_on=None, paths={})["checks"]
     assert {issue["rule"] for issue in check["issues"]} == {"eager-by-hand", "checks-every-number"}
 
