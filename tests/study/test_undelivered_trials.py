@@ -119,7 +119,7 @@ def problem_with_waiting(folder: Path, waiting: bytes) -> Problem:
     """Return a problem on such a storage, of which these trials wait."""
     (folder / "config.yaml").write_text("batch_size: 4\nautotune: {command: 'true', knobs: {batch_size: [4, 8]}}\n")
     problem = open_problem(folder / "config.yaml", command=None, state_dir=folder / "state")
-    problem.__dict__["storage"] = storage = Remote(at("journal:studies", folder))
+    problem.place.__dict__["storage"] = storage = Remote(at("journal:studies", folder))
     problem.state.create()
     lines = ({**json.loads(line), "where": storage.where(problem.study)} for line in waiting.splitlines())
     problem.state.pending(problem.study).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
