@@ -169,6 +169,10 @@ FIRST_PHASE = TrialPhase.REPLAY
 """Phase that each round begins with. Loading comes after it and empties the buffers that have filled meanwhile, so that
 training goes on with them as they would be."""
 
+PAUSES = frozenset({"eval", "checkpoint"})
+"""Kinds of event whose time is not training. The end of an epoch is no pause: to refill the pipeline is a cost
+of the config."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class TraineeEvent:

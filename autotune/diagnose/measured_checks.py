@@ -29,8 +29,9 @@ from autotune.events import Event, TrialProgress
 from autotune.measure.phases import CANNOT_MATTER, Bounds, without
 from autotune.measure.probe import MemorySeries
 from autotune.measure.statistics import pooled_variance, student_t_quantile
-from autotune.measure.window import PAUSES, growth_bytes_per_s, main_stream
+from autotune.measure.window import growth_bytes_per_s, main_stream
 from autotune.records import (
+    PAUSES,
     Machine,
     Measurement,
     Ratio,

@@ -9,8 +9,8 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from autotune.measure.statistics import moderated_interval
-from autotune.measure.window import PAUSES, main_stream
-from autotune.records import FIRST_PHASE, Ratio, TraineeEvent, TrialPhase
+from autotune.measure.window import main_stream
+from autotune.records import FIRST_PHASE, PAUSES, Ratio, TraineeEvent, TrialPhase
 
 _LEAST_S = 1e-6
 Span = tuple[float, float]

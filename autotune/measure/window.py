@@ -18,12 +18,8 @@ from numpy.typing import NDArray
 from autotune.measure.cycles import Ends, Series, find_cycles, speed_error, warm_up
 from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
 from autotune.measure.statistics import LEAST_CYCLES, lacks_cycles
-from autotune.records import Measurement, TraineeEvent
+from autotune.records import PAUSES, Measurement, TraineeEvent
 from autotune.stage_times import PipelineTimes
-
-PAUSES = frozenset({"eval", "checkpoint"})
-"""Kinds of event whose time is not training. The end of an epoch is no pause: to refill the pipeline is a cost
-of the config."""
 
 _SHORTEST_S = 1e-3  # stamps closer than this are no training
 # Of samples or work in a step: what a broken trainer reports must not become a speed.

@@ -26,8 +26,7 @@ from itertools import pairwise, takewhile
 from statistics import median
 from typing import NamedTuple
 
-from autotune.measure.window import PAUSES
-from autotune.records import Ending, Stop, TraineeEvent, TrialExit, TrialRecord
+from autotune.records import PAUSES, Ending, Stop, TraineeEvent, TrialExit, TrialRecord
 from autotune.trial.error_text import complaint_of_memory, last_error, memory_that_ran_out, one_line
 
 _OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
