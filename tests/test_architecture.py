@@ -73,6 +73,14 @@ print(sorted({'numpy', 'optuna', 'ruamel', 'tensorflow', 'jinja2'} & set(sys.mod
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def test_who_reads_a_study_waits_for_no_import() -> None:
+    """Half of the time of ``status`` and ``apply`` would be those of NumPy and Optuna, and neither calculates."""
+    modules = "autotune.report.answer, autotune.report.live, autotune.search.answer, autotune.commands.apply_answer"
+    code = f"import sys, {modules}; print([name for name in ('numpy', 'optuna') if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 def test_the_daemon_stays_small() -> None:
     """A process that runs for weeks beside trainings has loaded nothing that it does not need: 27 MiB, not 150."""
     heavy = ("numpy", "optuna", "rich", "ruamel", "scipy", "yaml")
