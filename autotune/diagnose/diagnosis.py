@@ -55,7 +55,7 @@ from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import MEASURED_CHECKS, STATIC_CHECKS
 from autotune.events import Event
 from autotune.measure.host import BusyCpu
-from autotune.measure.phases import Bounds, bounds_of, phased_trial
+from autotune.measure.phases import Bounds, phased_trial
 from autotune.measure.window import WindowGoal
 from autotune.options import SearchOptions
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
@@ -224,7 +224,8 @@ class Diagnoser:
         rounds = 8 if self._parts.budget.budget_s >= 120.0 else 5
         phased, phased_record = self._take_through_phases(self._problem.space.baseline, rounds)
         trial = phased_trial(phased.events)
-        bounds = bounds_of(trial, phased.cpu_cores)
+        assert phased.bounds is not None, "it was taken through phases"
+        bounds = phased.bounds
         if phased_record.ending not in _WELL:
             why = f"in phases the trainer {_ended(phased_record)}"
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
@@ -246,7 +247,7 @@ class Diagnoser:
         why_no_switch = "no time was left for it" if plan.not_tried else ""
         if not self._problem.can_vary:
             why_no_switch = "this config has no knob that may vary"
-        own_cores = watched.cpu_cores(watched.window.t0_s, watched.window.t1_s) if watched.window else None
+        own_cores = watched.measurement.cpu_cores if watched.measurement else None
         machine = self._problem.machine
         batches = self._batches(record, larger_record)
         results = (
@@ -368,8 +369,8 @@ class Diagnoser:
         done = self._trials.latest
         assert done is not None, "it was made just now"
         self._records.append(record)
-        if done.window is not None:
-            foreign = self._readings.foreign_cores(done.window.t0_s, done.window.t1_s, done.cpu_cores)
+        if done.window is not None and done.measurement is not None:
+            foreign = self._readings.foreign_cores(done.window.t0_s, done.window.t1_s, done.measurement.cpu_cores)
             self._foreign_cores += [foreign] if foreign is not None else []
         return done, record
 

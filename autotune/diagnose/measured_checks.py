@@ -556,20 +556,17 @@ class BusyReadings:
         if isinstance(event, TrialProgress) and (busy_s := self._busy_s()) is not None:
             self._readings.append((self._now_s(), busy_s))
 
-    def foreign_cores(
-        self, t0_s: float, t1_s: float, own_cores: Callable[[float, float], float | None]
-    ) -> float | None:
+    def foreign_cores(self, t0_s: float, t1_s: float, own_cores: float | None) -> float | None:
         """Return the cores that others kept busy between two times, on average; None if that is not known.
 
         Args:
-            own_cores: Returns the cores that the trial kept busy between two times.
+            own_cores: Cores that the trial kept busy meanwhile; None if that is not known.
         """
         inside = [reading for reading in self._readings if t0_s <= reading[0] <= t1_s]
-        if len(inside) < 2:
+        if len(inside) < 2 or own_cores is None:
             return None
         (begin_s, before_s), (end_s, after_s) = inside[0], inside[-1]
-        own = own_cores(begin_s, end_s) if end_s > begin_s else None
-        return None if own is None else max(0.0, (after_s - before_s) / (end_s - begin_s) - own)
+        return max(0.0, (after_s - before_s) / (end_s - begin_s) - own_cores) if end_s > begin_s else None
 
 
 def judge_neighbours(

@@ -15,6 +15,7 @@ from autotune.search.problem import Problem
 from autotune.space.catalog import keys_with, knobs_with
 from autotune.space.find import untried_placement
 from autotune.trial.execution import TrialSpec
+from autotune.trial.stop_rule import StopLimits
 
 _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
 
@@ -33,11 +34,12 @@ def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
     )
 
 
-def complete(problem: Problem, spec: TrialSpec, *, name: str) -> TrialSpec:
-    """Return the specification of a trial that is about to start, with its name and all that follows from its point."""
+def complete(problem: Problem, spec: TrialSpec, *, name: str, limits: StopLimits) -> TrialSpec:
+    """Return the specification of a trial that is about to start, with all that follows from its point."""
     return replace(
         spec,
         name=name,
+        limits=limits,
         keys={**problem.space.keys(spec.values), **spec.keys},
         gpus=trial_gpus(problem, spec.values),
         samples_per_step=problem.batch_size(spec.values),

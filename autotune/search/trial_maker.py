@@ -8,7 +8,6 @@ from pathlib import Path
 
 from autotune.errors import CodeChanged, Terminated
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
-from autotune.measure.phases import bounds_of, phased_trial
 from autotune.records import (
     DISTURBED,
     NOT_COMPARED,
@@ -28,7 +27,7 @@ from autotune.search.schedule import expected_trial_s, never_trains, start_timeo
 from autotune.search.state import SearchState
 from autotune.space.knob import Label
 from autotune.trial.execution import Execution, TrialSpec, execute
-from autotune.trial.stop_rule import TrialPolicy
+from autotune.trial.stop_rule import StopLimits
 
 MOST_REPEATS = 2  # of one disturbed trial
 MOST_IN_A_SEARCH = 10
@@ -226,8 +225,7 @@ class TrialMaker:
 
         return execute(
             parts.problem.trainer,
-            complete(parts.problem, trial, name=parts.trial_name(number)),
-            self._policy(trial, started_s),
+            complete(parts.problem, trial, name=parts.trial_name(number), limits=self._limits(trial, started_s)),
             runner=parts.runner,
             instruments=instruments,
             clock=parts.clock,
@@ -235,12 +233,12 @@ class TrialMaker:
             fill_outputs=fill_outputs,
         )
 
-    def _policy(self, trial: TrialSpec, started_s: float) -> TrialPolicy:
+    def _limits(self, trial: TrialSpec, started_s: float) -> StopLimits:
         """Return when a trial is measured, given up and ended, as far as it is known when it starts."""
         state = self._state
         explores, is_baseline = trial.purpose is Purpose.EXPLORE, trial.purpose is Purpose.BASELINE
         limit_s = self._parts.problem.limits.start_timeout_s
-        return TrialPolicy(
+        return StopLimits(
             goal=trial.goal or state.windows.usual(),
             settles=not trial.warms_up and state.model.space.settles(trial.values),
             filling=state.model.scope.filling,
@@ -305,7 +303,7 @@ class TrialMaker:
 
     def _conditions(self, trial: TrialSpec, done: Execution) -> Conditions:
         problem, state = self._parts.problem, self._state
-        bounds = bounds_of(phased_trial(done.events), done.cpu_cores) if trial.phases else None
+        bounds = done.bounds
         free_data, free_step = (bounds.free_data, bounds.free_step) if bounds else (None, None)
         return replace(
             problem.conditions,

@@ -14,6 +14,7 @@ from pathlib import Path
 from autotune.clock import Clock
 from autotune.config.load import Copy, Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
+from autotune.measure.phases import Bounds, bounds_of, phased_trial
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
 from autotune.measure.window import Window, WindowGoal, measure_trial, stages_between
 from autotune.records import (
@@ -38,7 +39,7 @@ from autotune.trial.folders import TEMPORARY_VARIABLE, StateFolder, TrialFolder,
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Runner, Watch
 from autotune.trial.outcome import Losses, Milestones, TrialEvidence, ending_of, uncounted
-from autotune.trial.stop_rule import StopRule, TrialPolicy
+from autotune.trial.stop_rule import StopLimits, StopRule
 
 _MEASURED = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
 _NO_MEMORY: tuple[MemorySeries, MemorySeries] = (), ()
@@ -67,8 +68,7 @@ class Execution:
         stderr_tail: The last lines of its stderr that say something; of its stdout, if that holds the error.
         memory: Of a validation trial, the memory that it used over its window: of the host, and of its fullest GPU.
         events: All that it reported, in the order of time.
-        cpu_cores: Returns the cores that its processes kept busy between two of its times, on average; None where that
-            is not known.
+        bounds: Of a trial that was taken through phases, the bounds that these show; None for the others.
     """
 
     ending: Ending
@@ -85,7 +85,7 @@ class Execution:
     milestones: Milestones = field(default_factory=Milestones)
     memory: tuple[MemorySeries, MemorySeries] = _NO_MEMORY
     events: Sequence[TraineeEvent] = ()
-    cpu_cores: Callable[[float, float], float | None] = lambda _t0_s, _t1_s: None
+    bounds: Bounds | None = None
 
     def close(self, record: TrialRecord, *, keep_outputs: bool, is_over: Callable[[], bool] = lambda: False) -> None:
         """Write the record into the trial's folder, and delete the trainer's outputs.
@@ -132,6 +132,7 @@ class TrialSpec:
         gpus: The GPUs that it may use, as far as is known beforehand.
         samples_per_step: Samples per step according to the config, for trainers that do not report them; None if no
             key says it.
+        limits: When it is to be stopped, as far as that is known when it starts; None until it is about to.
     """
 
     values: Values
@@ -151,12 +152,12 @@ class TrialSpec:
     name: str = ""
     gpus: TrialGpus = field(default_factory=TrialGpus)
     samples_per_step: float | None = None
+    limits: StopLimits | None = None
 
 
 def execute(
     trainer: Trainer,
     spec: TrialSpec,
-    policy: TrialPolicy,
     *,
     runner: Runner,
     instruments: Instruments,
@@ -175,8 +176,9 @@ def execute(
         AutotuneError: The trial cannot be planned or started.
     """
     decided_s = clock.now_s()
+    assert spec.limits is not None, "it is complete"
     stop_rule = StopRule(
-        policy,
+        spec.limits,
         clock,
         start_deadline_s=decided_s + trainer.settings.section.trial.start_timeout_s,
         samples_per_step=spec.samples_per_step,
@@ -200,31 +202,31 @@ def execute(
             stop = stop_rule(events)
             return Stop.GPU_LOST if instruments.why_lost else stop
 
-        trial_exit = trainer.run(runner, plan, watch, policy.deadline_s, fill_outputs=fill_outputs)
+        trial_exit = trainer.run(runner, plan, watch, spec.limits.deadline_s, fill_outputs=fill_outputs)
         # Without the time for a zygote that had to be started first: the next trials use it too.
         duration_s = clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s)
-        return _judged(trial_exit, stop_rule, instruments, folder, spec.samples_per_step, duration_s)
+        return _judged(spec, trial_exit, stop_rule, instruments, folder, duration_s)
 
 
 def _judged(
+    spec: TrialSpec,
     trial_exit: TrialExit,
     stop_rule: StopRule,
     instruments: Instruments,
     folder: TrialFolder,
-    default_samples: float | None,
     duration_s: float,
 ) -> Execution:
     """Judge and measure a trial of which no process is left."""
-    policy = stop_rule.policy
+    limits = stop_rule.limits
     if trial_exit.stop is Stop.DEADLINE:
-        stop_rule.cut(policy.deadline_s)
+        stop_rule.cut(limits.deadline_s)
     window = stop_rule.window()
-    rate = window.samples_per_s(default_samples) if window else 0.0
+    rate = window.samples_per_s(spec.samples_per_step) if window else 0.0
     evidence = TrialEvidence(
         stdout_tail=folder.stdout_tail(),
         gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
-        nan_counts=policy.nan_counts,
-        outruns=0.0 < policy.outruns_from < rate,
+        nan_counts=limits.nan_counts,
+        outruns=0.0 < limits.outruns_from < rate,
         why_not_started=stop_rule.why_not_started,
     )
     ending, detail = ending_of(trial_exit, stop_rule.events, evidence)
@@ -236,16 +238,16 @@ def _judged(
     validity = _validity(stop_rule, window, ending)
     measurement, seen, memory = None, GpuUsage(), _NO_MEMORY
     if window:
-        if policy.validate_s is not None:
+        if limits.validate_s is not None:
             memory = instruments.memory(window, started_s=trial_exit.started_s)
         host, seen = instruments.usage(window, started_s=trial_exit.started_s)
         measurement = measure_trial(
             window,
             started_s=trial_exit.started_s,
-            default_samples=default_samples,
+            default_samples=spec.samples_per_step,
             host=host,
             gpu=seen,
-            filling=policy.filling,
+            filling=limits.filling,
             stages=stages_between(stop_rule.events, window),
         )
     return Execution(
@@ -263,13 +265,13 @@ def _judged(
         milestones=stop_rule.milestones,
         memory=memory,
         events=stop_rule.events,
-        cpu_cores=instruments.cpu_cores,
+        bounds=bounds_of(phased_trial(stop_rule.events), instruments.cpu_cores) if spec.phases else None,
     )
 
 
 def _validity(stop_rule: StopRule, window: Window | None, ending: Ending) -> Validity:
     """Return the fitness of the numbers, as far as the steps tell."""
-    goal = stop_rule.policy.goal
+    goal = stop_rule.limits.goal
     if stop_rule.is_cold and stop_rule.steps and ending in _UNHURT:
         return Validity.COLD
     if stop_rule.is_cold:

@@ -24,7 +24,7 @@ _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that 
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrialPolicy:
+class StopLimits:
     """Limits on how long a trial goes on. Times are points on the injected clock.
 
     Attributes:
@@ -81,7 +81,7 @@ class StopRule:
 
     def __init__(
         self,
-        policy: TrialPolicy,
+        limits: StopLimits,
         clock: Clock,
         *,
         start_deadline_s: float,
@@ -107,7 +107,7 @@ class StopRule:
         self._bad_losses = 0
         self._has_diverged = False
         self._settled_s: float | None = None
-        self.policy = policy
+        self.limits = limits
         self.events: list[TraineeEvent] = []
         self.losses = Losses()
         self.milestones = Milestones()
@@ -115,12 +115,12 @@ class StopRule:
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
         """Take new events, possibly none, and return the reason to stop the trial; None to go on."""
-        now_s, give_up_s = self._clock.now_s(), self.policy.give_up_s + self._prepared_s
+        now_s, give_up_s = self._clock.now_s(), self.limits.give_up_s + self._prepared_s
         self._unseen.note(events)
         for event in events:
             if event.kind == "launched":  # perhaps for the second time: what was reported before is void
                 self._prepared_s = event.t_s - self._made_s
-                give_up_s = self.policy.give_up_s + self._prepared_s
+                give_up_s = self.limits.give_up_s + self._prepared_s
                 self.why_not_started, self._until_s = "", None
                 self.events.clear()
                 self.losses, self.milestones = Losses(), Milestones()
@@ -141,33 +141,33 @@ class StopRule:
         passed = self.milestones
         if not passed.steps:
             return self._judge_start(now_s, give_up_s)
-        if self.policy.validate_s is not None:
-            return Stop.ENOUGH if self._is_validated(self.policy.validate_s) else None
-        has_its_rounds = self.policy.rounds is not None and self._rounds >= self.policy.rounds
-        if has_its_rounds or (self.policy.trains_s is not None and passed.trained_s >= self.policy.trains_s):
+        if self.limits.validate_s is not None:
+            return Stop.ENOUGH if self._is_validated(self.limits.validate_s) else None
+        has_its_rounds = self.limits.rounds is not None and self._rounds >= self.limits.rounds
+        if has_its_rounds or (self.limits.trains_s is not None and passed.trained_s >= self.limits.trains_s):
             return Stop.ENOUGH
         if passed.silent_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * passed.longest_silence_s):
             return Stop.HUNG
         if now_s >= give_up_s:
             return self.cut(now_s)
-        if self.policy.trains_s is not None:
+        if self.limits.trains_s is not None:
             return None
-        if self.policy.rounds is not None and self._may_be_phased():
+        if self.limits.rounds is not None and self._may_be_phased():
             return None  # its steps are not of one kind
         if self._until_s is not None:
             return self._wait_for_its_end(now_s, self._until_s, has_news=bool(events))
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()
-            if window is not None and self.policy.goal.is_met_by(window):
+            if window is not None and self.limits.goal.is_met_by(window):
                 # The end is fixed by now; what is under way, a step or a cycle, counts with its whole time.
                 self._until_s, self._patience_s = now_s, 2.0 * max(window.beat_s or 0.0, passed.longest_silence_s)
                 return None
             fastest = window.fastest_step_samples_per_s(self._samples_per_step) if window else math.inf
-            if fastest < self.policy.hopeless_below:
+            if fastest < self.limits.hopeless_below:
                 return Stop.HOPELESS
             if self._is_overdue(now_s):
                 return Stop.UNCOUNTED if window is None else self.cut(now_s)
-            self._next_look_s = min(self.policy.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
+            self._next_look_s = min(self.limits.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
 
     def _wait_for_its_end(self, now_s: float, until_s: float, *, has_news: bool) -> Stop | None:
@@ -178,7 +178,7 @@ class StopRule:
         window = self.window() if has_news or is_over else None
         if not is_over and (window is None or window.t1_s < until_s):
             return None
-        if window is not None and self.policy.goal.is_met_by(window):
+        if window is not None and self.limits.goal.is_met_by(window):
             self._window = window  # what comes while it is stopped would move it
             return Stop.ENOUGH
         self._until_s = self._cut_s = None  # meanwhile more of it was seen to be warm-up, or cycles were found
@@ -207,7 +207,7 @@ class StopRule:
         if self.why_not_started:
             return Stop.NEVER_STARTED
         began_s = self._made_s + self._prepared_s
-        due_s = math.inf if self.policy.start_timeout_s is None else began_s + self.policy.start_timeout_s
+        due_s = math.inf if self.limits.start_timeout_s is None else began_s + self.limits.start_timeout_s
         is_over = now_s >= min(self._start_deadline_s + self._prepared_s, give_up_s)
         if not is_over and now_s < max(due_s, self._next_look_s):
             return None
@@ -246,7 +246,7 @@ class StopRule:
     @property
     def is_cold(self) -> bool:
         """True while caches that have to be filled first are not yet full."""
-        return self.policy.settles and self._settled_s is None
+        return self.limits.settles and self._settled_s is None
 
     @property
     def is_uncounted(self) -> bool:
@@ -256,12 +256,12 @@ class StopRule:
     @property
     def _has_enough_steps(self) -> bool:
         # The warm-up that is cut is half of them at most.
-        return self.milestones.steps > 2 * max(LEAST_STEPS, self.policy.goal.min_steps)
+        return self.milestones.steps > 2 * max(LEAST_STEPS, self.limits.goal.min_steps)
 
     def _is_overdue(self, now_s: float) -> bool:
-        settled_s = self._settled_s if self.policy.settles else None
+        settled_s = self._settled_s if self.limits.settles else None
         passed_s = self.milestones.trained_s if settled_s is None else now_s - settled_s
-        longest_s = max(self.policy.max_s, self.policy.goal.length_s)
+        longest_s = max(self.limits.max_s, self.limits.goal.length_s)
         # of the longest length that a trial may take to be measured; validation takes time, too
         return self._has_enough_steps and passed_s >= 3.0 * longest_s
 
@@ -269,17 +269,17 @@ class StopRule:
         """Return the steady window of the steps so far, or the one that was enough; None if there is none."""
         if self._window is not None:
             return self._window
-        after_s = self._settled_s if self.policy.settles else None
+        after_s = self._settled_s if self.limits.settles else None
         return steady_window(self.events, after_s=after_s, cut_s=self._cut_s)
 
     def _note_loss(self, loss: float) -> None:
         self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1
         self.losses.add(self.steps, loss)
-        baseline = self.policy.baseline_losses
+        baseline = self.limits.baseline_losses
         self._has_diverged = (
             self._has_diverged
             # in a row; a single one happens, while a loss scale settles or on a clip that is too short
-            or (self.policy.nan_counts and self._bad_losses >= 3)
+            or (self.limits.nan_counts and self._bad_losses >= 3)
             or (baseline is not None and self.losses.are_far_above(baseline))
         )
 

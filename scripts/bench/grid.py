@@ -21,7 +21,7 @@ from autotune.search.problem import Problem, open_problem
 from autotune.trial.execution import Execution, TrialSpec, execute
 from autotune.trial.instruments import Instruments, gpu_collector
 from autotune.trial.launch import Guard, ProcessRunner
-from autotune.trial.stop_rule import TrialPolicy
+from autotune.trial.stop_rule import StopLimits
 from scripts.bench.results import Commands
 
 _LONGEST_RUN_S = 120.0
@@ -80,11 +80,15 @@ def _measure(
                 spec = TrialSpec(values=points[index], purpose=Purpose.EXPLORE)
                 done = execute(
                     problem.trainer,
-                    complete(problem, spec, name=f"grid-{stamp}-{index:03d}-{repeat}"),
-                    TrialPolicy(
-                        goal=goal,
-                        settles=problem.space.settles(points[index]),
-                        deadline_s=clock.now_s() + _LONGEST_RUN_S,
+                    complete(
+                        problem,
+                        spec,
+                        name=f"grid-{stamp}-{index:03d}-{repeat}",
+                        limits=StopLimits(
+                            goal=goal,
+                            settles=problem.space.settles(points[index]),
+                            deadline_s=clock.now_s() + _LONGEST_RUN_S,
+                        ),
                     ),
                     runner=runner,
                     instruments=Instruments.of_machine(clock, collector),

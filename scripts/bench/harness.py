@@ -32,7 +32,7 @@ from autotune.study.record import StudyRecord
 from autotune.trial.execution import TrialSpec, execute, plan_trial
 from autotune.trial.instruments import Instruments
 from autotune.trial.outcome import ending_of
-from autotune.trial.stop_rule import TrialPolicy
+from autotune.trial.stop_rule import StopLimits
 from scripts.bench.peers import Proposals
 from scripts.bench.simulated_runner import SimulatedRunner
 
@@ -408,9 +408,16 @@ class Harness:
             give_up_s = now_s + max(SLOWER_THAN_USUAL * median(self._durations_s), MOST_OF_THE_REST * left_s)
         done = execute(
             problem.trainer,
-            complete(problem, TrialSpec(values=values, purpose=Purpose.EXPLORE), name="same"),
-            TrialPolicy(
-                goal=self._goal(), settles=problem.space.settles(values), deadline_s=self._wall_s, give_up_s=give_up_s
+            complete(
+                problem,
+                TrialSpec(values=values, purpose=Purpose.EXPLORE),
+                name="same",
+                limits=StopLimits(
+                    goal=self._goal(),
+                    settles=problem.space.settles(values),
+                    deadline_s=self._wall_s,
+                    give_up_s=give_up_s,
+                ),
             ),
             runner=self.runner,
             instruments=self.instruments(),

@@ -12,7 +12,7 @@ from autotune.records import Purpose, Scalar, Validity, Values
 from autotune.search.gpus import complete
 from autotune.search.problem import Problem, open_problem
 from autotune.trial.execution import Execution, TrialSpec, execute
-from autotune.trial.stop_rule import TrialPolicy
+from autotune.trial.stop_rule import StopLimits
 from scripts.bench.simulated_runner import Drift
 from scripts.bench.simulation.calibration import (
     FITTED,
@@ -72,11 +72,15 @@ def executed(one: Scenario, problem: Problem, values: Values, *, fresh_processes
     runner = one.runner(clock, seed=0, fresh_processes=fresh_processes)
     return execute(
         problem.trainer,
-        complete(problem, TrialSpec(values=values, purpose=Purpose.EXPLORE), name="run"),
-        TrialPolicy(
-            goal=WindowGoal(min_s=2.0, min_steps=10, target_s=2.0),
-            settles=problem.space.settles(values),
-            deadline_s=clock.now_s() + 1e6,
+        complete(
+            problem,
+            TrialSpec(values=values, purpose=Purpose.EXPLORE),
+            name="run",
+            limits=StopLimits(
+                goal=WindowGoal(min_s=2.0, min_steps=10, target_s=2.0),
+                settles=problem.space.settles(values),
+                deadline_s=clock.now_s() + 1e6,
+            ),
         ),
         runner=runner,
         instruments=one.instruments(runner),

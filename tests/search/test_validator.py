@@ -20,7 +20,7 @@ from autotune.search.problem import Problem, open_problem
 from autotune.search.validation import judge_validation
 from autotune.trial.execution import Execution, TrialSpec, execute
 from autotune.trial.instruments import Instruments
-from autotune.trial.stop_rule import TrialPolicy
+from autotune.trial.stop_rule import StopLimits
 from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from tests.search.simulated import Search, Searched, Trainer, plain
 
@@ -87,8 +87,14 @@ def judge(problem: Problem) -> Judge:
         spec = TrialSpec(values=problem.space.baseline, purpose=Purpose.VALIDATE)
         return execute(
             problem.trainer,
-            complete(problem, spec, name=f"run-{next(names)}"),
-            TrialPolicy(goal=WindowGoal(min_s=1.0, min_steps=10, target_s=2.0), settles=False, validate_s=VALIDATE_S),
+            complete(
+                problem,
+                spec,
+                name=f"run-{next(names)}",
+                limits=StopLimits(
+                    goal=WindowGoal(min_s=1.0, min_steps=10, target_s=2.0), settles=False, validate_s=VALIDATE_S
+                ),
+            ),
             runner=runner,
             instruments=Instruments(SimulatedHostProbe(runner)),
             clock=clock,

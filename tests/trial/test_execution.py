@@ -22,7 +22,7 @@ from autotune.search.gpus import complete
 from autotune.search.problem import open_problem
 from autotune.trial.execution import Execution, TrialSpec, execute
 from autotune.trial.instruments import Instruments
-from autotune.trial.stop_rule import TrialPolicy
+from autotune.trial.stop_rule import StopLimits
 from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 from tests.search.simulated import CONFIG, Search
 
@@ -60,8 +60,12 @@ def executed(clock: VirtualClock, instruments: Instruments, runner: SimulatedRun
     goal = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
     return execute(
         problem.trainer,
-        complete(problem, TrialSpec(values=problem.space.baseline, purpose=Purpose.EXPLORE), name="one"),
-        TrialPolicy(goal=goal, settles=False, deadline_s=clock.now_s() + 600.0, **policy),
+        complete(
+            problem,
+            TrialSpec(values=problem.space.baseline, purpose=Purpose.EXPLORE),
+            name="one",
+            limits=StopLimits(goal=goal, settles=False, deadline_s=clock.now_s() + 600.0, **policy),
+        ),
         runner=runner,
         instruments=instruments,
         clock=clock,

@@ -11,7 +11,7 @@ from autotune.clock import VirtualClock
 from autotune.measure.window import WindowGoal
 from autotune.records import FIRST_PHASE, Stop, TraineeEvent, TrialPhase
 from autotune.trial.outcome import Losses
-from autotune.trial.stop_rule import StopRule, TrialPolicy
+from autotune.trial.stop_rule import StopLimits, StopRule
 
 START_S = 1000.0
 GOAL = WindowGoal(min_s=2.0, min_steps=10, target_s=2.0)
@@ -25,7 +25,7 @@ class Watched:
         self.clock = VirtualClock(START_S)
         self.told: list[int] = []
         self.watch = StopRule(
-            TrialPolicy(goal=goal, settles=settles, **policy),
+            StopLimits(goal=goal, settles=settles, **policy),
             self.clock,
             start_deadline_s=START_S + 60.0,
             cpu_cores=lambda _t0_s, _t1_s: self.cores,
