@@ -1,4 +1,4 @@
-"""The command line: the table of commands, and what becomes of their errors.
+"""The command line: the table of commands, ``--version``, shell completion, and what becomes of errors.
 
 Exit codes: 0 done, 1 an expected error (message, place, remedy), 2 wrong usage, 3 a bug (a crash log is written
 and its path printed), 130 interrupted, 143 ended by SIGTERM.

@@ -147,6 +147,10 @@ class EventBus:
     def publish(self, event: Event) -> None:
         """Give an event to all consumers."""
         self._waiting.append(event)
+        self.give_out()
+
+    def give_out(self) -> None:
+        """Give out the events that wait, where a consumer's error has kept them back."""
         if self._gives_out:
             return
         self._gives_out = True

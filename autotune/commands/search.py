@@ -1,4 +1,4 @@
-"""``autotune search``: the search itself."""
+"""``autotune search``: the search itself, and its answer, also where ^C or an error ends it early."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Watch over one training's pace: both questions, and the likely cause of what is found."""
+"""Watch over one training's pace: is it slower than it was, or than a search confirmed, and why it may be."""
 
 from __future__ import annotations
 

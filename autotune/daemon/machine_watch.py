@@ -1,4 +1,4 @@
-"""Watch of the machine: makes readings of its CPUs and GPUs, in which our own processes are told from others."""
+"""Watch of the machine: readings of its CPUs and GPUs without our own processes, and who came or left by these."""
 
 from __future__ import annotations
 

@@ -372,7 +372,7 @@ class _Document:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDecision:
-    """QueueDecision over the queue at one moment.
+    """Decision over the queue at one moment.
 
     Attributes:
         next: The entry to start now; None if none may.

@@ -1,4 +1,4 @@
-"""Model of the points of a search: what was observed of each, what is believed of them all, and which is tried next."""
+"""Model of the points of a search: what was observed and is believed of each, their scope, and the next trial."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence

@@ -277,6 +277,7 @@ def open_parts(
             yield OpenParts(parts=parts, checkpoints=checkpoints)
         finally:
             study.close()
+            events.give_out()
 
 
 def events_path(problem: Problem, name: str) -> Path:

@@ -182,8 +182,10 @@ class TrialMaker:
         self._note_failure(record, done)
         speedup = self._state.trials.speedup([record])
         ended = TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail)
-        self._events.publish(ended)
-        self._state.learn(record, done)
+        try:
+            self._events.publish(ended)
+        finally:  # also where the user's files cannot be put back, which ends the search
+            self._state.learn(record, done)
         explores = trial.purpose not in (Purpose.CONFIRM, *NOT_COMPARED)
         if explores and (incumbent := self._state.incumbent.update(self._state.model, self._state.trials)):
             self._events.publish(incumbent)

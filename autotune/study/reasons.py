@@ -20,7 +20,6 @@ from autotune.measure.score import (
 from autotune.records import CONFIRMED, Purpose, Ratio, SearchResult, TrialRecord, Values
 from autotune.study.answer import (
     Finalist,
-    Kinds,
     chosen_finalist,
     comparable_trials,
     judged_finalists,
@@ -44,7 +43,6 @@ def rules_of(
     objective: Objective,
     *,
     of_other_code: int = 0,
-    excluded: Kinds = frozenset(),
 ) -> Iterator[VerdictRule]:
     """Yield the rules that led to an answer.
 
@@ -52,7 +50,6 @@ def rules_of(
         records: The study's record, trials of other code left out.
         result: The answer, see `autotune.study.summary.answer_of`.
         of_other_code: Number of trials that were left out.
-        excluded: Kinds of change of the training that are out of the question, as for the answer.
     """
     yield VerdictRule(
         rule="trials of the trainer's code as it is now count",
@@ -60,7 +57,7 @@ def rules_of(
         result=f"{len(records)} count",
     )
     searches = list(dict.fromkeys(trial.search for trial in records))
-    stood = standing_answers(records, objective, excluded=excluded)
+    stood = standing_answers(records, objective)
     answer = stood[None]
     yield VerdictRule(
         rule="the answer that the study stands by is shown; without one, the latest search that has a result",
@@ -86,7 +83,7 @@ def rules_of(
         for finalist in judged:
             yield from _rules_of_finalist(finalist, _name(finalist.trial, first.values))
         standing = None if first.conditions.left_out_answer is not None else stood[result.search]
-        chosen = chosen_finalist(judged, standing, records, result.search, objective, excluded=excluded)
+        chosen = chosen_finalist(judged, standing, records, result.search, objective)
         yield VerdictRule(
             rule="the answer that stood before is replaced only by what beats it in pairs, or where it failed",
             inputs=f"{_name(standing.trial, first.values)} of {standing.search}" if standing else "none stood",

@@ -1,4 +1,4 @@
-"""Input pipeline: from the indices of the examples to batches, assembled from a `PipelineOptions`."""
+"""Input pipeline: from the indices of examples to batches, a cache of loaded examples, times of the loading stages."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ the running trial.
 import contextlib
 import json
 import logging
+import math
 import os
 import select
 import signal
@@ -94,7 +95,7 @@ class SearchChild:
 
         Args:
             argv: The command, at least one word.
-            env: Its whole environment, to which `lifeline.VARIABLE` is added.
+            env: Its whole environment, to which `VARIABLE` is added.
             log: File to which its output is appended; made if it is not there.
             output: File to which what it prints on stdout is appended; None for the log.
             niceness: Its niceness, and that of all processes it starts: 0 to 19.
@@ -298,6 +299,7 @@ class Notifier:
         self._waiting: deque[bytes] = deque(maxlen=MOST_QUEUED)  # where more wait the oldest is dropped
         self._news = threading.Event()
         self._is_closed = threading.Event()
+        self._next_said_s = -math.inf
         self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
         if argv:
             self._thread.start()
@@ -366,8 +368,9 @@ class Notifier:
 
     def _note(self, ended: str, output: bytes) -> None:
         """Write down how a command ended."""
-        if ended != "well":
+        if ended != "well" and self._clock.now_s() >= self._next_said_s:  # it must not fill the log
             _log.warning("notify: the command %s; see %s", ended, self._log_file)
+            self._next_said_s = self._clock.now_s() + 60.0
         text = output.decode("utf-8", "replace")
         line = json.dumps({"utc": self._clock.utc().isoformat(timespec="seconds"), "ended": ended, "output": text})
         try:
@@ -386,7 +389,10 @@ def _signal_group(pid: int, number: int) -> None:
 
 def _has_ended(pid: int) -> bool:
     """Return whether a child has ended; it is not reaped, so that its number stays its own."""
-    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:  # the system reaps it where SIGCHLD is ignored
+        return True
 
 
 # Short commands, and that of autotune itself.

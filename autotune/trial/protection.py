@@ -106,20 +106,25 @@ class CheckpointBackups:
                     without.append(path)
             self._kept.append(file or KeptFile(path=path, stamp=stamp_of(path)))
         if without:
-            self._remark(
+            sentence = (
                 f"no room or time for copies beforehand: {names_of(without, self._cwd)}. Move them away if the trainer "
                 "may write over them whatever its config says"
             )
+            try:
+                self._remark(sentence)
+            except BaseException:  # nobody listens any more: a broken pipe
+                self._discard_all()
+                raise
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._look(self._trial)  # the last trial may have ended without an event
-        users = {file.path for file in self._kept}
-        left = {path: stamp for path in self._present() if path not in users and (stamp := stamp_of(path))}
-        _write_left(self._left, left)
-        for file in self._kept:
-            if file.copy:
-                self._discard(file.copy)
+        try:
+            self._look(self._trial)  # the last trial may have ended without an event
+        finally:  # what it says may find nobody who listens
+            users = {file.path for file in self._kept}
+            left = {path: stamp for path in self._present() if path not in users and (stamp := stamp_of(path))}
+            _write_left(self._left, left)
+            self._discard_all()
 
     def after(self, event: Event) -> None:
         """Check the files before a trial and when it has ended.
@@ -220,6 +225,11 @@ class CheckpointBackups:
         self._told.update(new)
         if new:
             self._remark(sentence.replace("{}", names_of(new, self._cwd), 1))
+
+    def _discard_all(self) -> None:
+        for file in self._kept:
+            if file.copy:
+                self._discard(file.copy)
 
     def _discard(self, copy: Path) -> None:
         """Delete a copy, and the folders of copies that become empty."""

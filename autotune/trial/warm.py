@@ -17,6 +17,7 @@ by a fresh process. The guard may be told to kill a trial at any time, a zygote 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
@@ -396,7 +397,11 @@ class Liveness:
         # Any change counts, even that one of them has ended. One that is stuck in its fork has no process yet.
         members = map(process_stat, (self._pid, *descendants(self._pid))) if self._pid else ()
         times_s = [stat.cpu_s + stat.waited_cpu_s for stat in members if stat]
-        signs = (len(times_s), sum(times_s), *(path.stat().st_size for path in self._outputs if path.exists()))
+        sizes = []
+        for path in self._outputs:
+            with contextlib.suppress(OSError):
+                sizes.append(path.stat().st_size)
+        signs = (len(times_s), sum(times_s), *sizes)
         if signs != self._signs:
             self._signs, self._alive_s = signs, now_s
         self.longest_silence_s = max(self.longest_silence_s, now_s - self._alive_s)

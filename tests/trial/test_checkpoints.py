@@ -11,7 +11,7 @@ import pytest
 from autotune.clock import VirtualClock
 from autotune.events import TrialStarted
 from autotune.records import Purpose
-from autotune.search.problem import open_problem
+from autotune.search.problem import Problem, open_problem
 from autotune.trial import protection
 from autotune.trial.protection import (
     CheckpointBackups,
@@ -30,22 +30,45 @@ def remarks() -> list[str]:
     return []
 
 
+def test_copies_are_deleted_also_where_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pipe that a remark goes to may break: the file is put back, and no copy stays."""
+
+    def breaks(_text: str) -> None:
+        raise BrokenPipeError
+
+    problem = problem_with(tmp_path, monkeypatch, best=b"old")
+    with (
+        pytest.raises(BrokenPipeError),
+        CheckpointBackups(problem.trainer, VirtualClock(), name="search", remark=breaks) as files,
+    ):
+        files.after(started(0))
+        write("best", b"new")
+    assert checkpoint("best").read_bytes() == b"old"
+    assert not list(Path(".autotune/kept").rglob("*.pth"))
+
+
 @pytest.fixture
 def kept(tmp_path: Path, remarks: list[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., CheckpointBackups]:
     """Make the checkpoint backups of a project with these files, which is the working directory."""
-    monkeypatch.chdir(tmp_path)
 
     def make(config: str = "", **files: bytes) -> CheckpointBackups:
-        for name, content in files.items():
-            path = tmp_path / "checkpoints" / f"{name}.pth"
-            path.parent.mkdir(exist_ok=True)
-            path.write_bytes(content)
-        (tmp_path / "config.yaml").write_text(config + CONFIG)
-        problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
-        problem.state.create()
+        problem = problem_with(tmp_path, monkeypatch, config, **files)
         return CheckpointBackups(problem.trainer, VirtualClock(), name="search", remark=remarks.append)
 
     return make
+
+
+def problem_with(folder: Path, monkeypatch: pytest.MonkeyPatch, config: str = "", **files: bytes) -> Problem:
+    """Make a project with these checkpoints, which is the working directory."""
+    monkeypatch.chdir(folder)
+    for name, content in files.items():
+        path = folder / "checkpoints" / f"{name}.pth"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    (folder / "config.yaml").write_text(config + CONFIG)
+    problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
+    problem.state.create()
+    return problem
 
 
 def started(number: int) -> TrialStarted:

@@ -536,6 +536,9 @@ def valid_cookie(header: str, name: str, keys: Keys) -> str:
 MOST_STRANGERS = 256
 """Number of open connections of which no request has come yet."""
 
+MOST_REQUEST_BYTES = 1 << 15
+"""Size of a request, its head and whatever its body is sent as; a connection has one."""
+
 STRANGER_S = 5.0
 """Time in which the head of a request has to have come."""
 
@@ -565,13 +568,13 @@ class Strangers:
 
 
 class BoundedProtocol(H11Protocol):
-    """Protocol of one connection, which is cut where its request does not come or its answer is not taken.
+    """Protocol of one connection: cut where its request is too long or does not come, or its answer is not taken.
 
-    uvicorn bounds the size of a head, and what it reads of a body ahead of the application; it waits for ever for the
-    end of either, and for a client that takes nothing. Each connection has one request here.
+    uvicorn waits for ever for the end of a head or a body, and for a client that takes nothing, and a head that comes
+    at once may be of any size. Each connection has one request here.
 
     Attributes:
-        uid: User at the other end; None where the system does not tell it, as of other machines.
+        uid: User at the other end; None where the system does not tell it.
     """
 
     uid: int | None = None
@@ -579,38 +582,45 @@ class BoundedProtocol(H11Protocol):
     def __init__(self, strangers: Strangers, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)
         self._strangers = strangers
-        self._cut: asyncio.TimerHandle | None = None
+        self._received_bytes = 0
+        self._late: asyncio.TimerHandle | None = None  # the request
+        self._full: asyncio.TimerHandle | None = None  # what the client does not take
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
         super().connection_made(transport)
         self.uid = _user_of(transport)
-        self._cut_after(STRANGER_S)
+        self._late = self.loop.call_later(STRANGER_S, transport.abort)
         self._strangers.add(self)
 
     def data_received(self, data: bytes) -> None:
+        self._received_bytes += len(data)
+        if self._received_bytes > MOST_REQUEST_BYTES:  # before it is parsed
+            self.transport.abort()
+            return
         super().data_received(data)
         if self.cycle is not None:
             self._strangers.discard(self)
-            self._cut_after(SLOWEST_S if self.cycle.more_body else None)
+            if self._late is not None:
+                self._late.cancel()
+            if self.cycle.more_body:
+                self._late = self.loop.call_later(SLOWEST_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._cut_after(None)
+        for timer in (self._late, self._full):
+            if timer is not None:
+                timer.cancel()
         self._strangers.discard(self)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """See `asyncio.BaseProtocol`: the client does not take what was sent."""
         super().pause_writing()
-        self._cut_after(SLOWEST_S)
+        self._full = self.loop.call_later(SLOWEST_S, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._cut_after(None)
-
-    def _cut_after(self, seconds: float | None) -> None:
-        if self._cut is not None:
-            self._cut.cancel()
-        self._cut = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+        if self._full is not None:
+            self._full.cancel()
 
 
 _SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1  # NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY, NLM_F_REQUEST

@@ -311,7 +311,7 @@ _READINGS: Mapping[str, Callable[[Device], Any]] = {
 
 
 class GpuReader:
-    """Poller of all GPUs of this machine.
+    """Reader of all GPUs of this machine.
 
     Args:
         own_pids: Returns the processes of the daemon's own search.

@@ -76,7 +76,7 @@ class BusyWindows(_OfDevice, frozen=True, kw_only=True, tag="busy"):
 
     Attributes:
         source: Reading that the windows come from: `Capability.SAMPLES` or `Capability.RATES`.
-        windows: End, length and busy share of each; see `windows`.
+        windows: End, length and busy share of each.
     """
 
     source: str

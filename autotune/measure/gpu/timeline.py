@@ -52,12 +52,12 @@ class DeviceUsage:
         figures: Figures over the stretch. The mean utilization is weighted by time; polled zeros are not believed:
             there are devices without a meter that answer 0 for ever (NVIDIA Thor, seen by the authors of rezolus).
             Memory is of one reading a second, up to the first after the stretch.
-        windows: The driver windows that lie wholly inside, as `oscillation.Segment.within` takes them.
+        windows: The driver windows that lie wholly inside, as `utilization.Segment.within` takes them.
         clock_reasons: Share of the readings with each reason that was seen, throttling or not.
         foreign_pids: Processes that are not the trial's and whose kernels ran, as the driver numbers them.
         attribution: Method by which own kernels were told from those of others.
         absent: Capabilities that the device never answers, and the reason.
-        lost: Loss of the device, one of `driver_errors.FATAL_NAMES`; None if it was not lost.
+        lost: Loss of the device, one of `driver.FATAL_NAMES`; None if it was not lost.
     """
 
     figures: GpuFigures

@@ -291,8 +291,8 @@ class DatabaseErrors:
         """Raise a `StudyError` in the place of what a call to the database raises; `StorageAway` if that passes."""
         try:
             yield
-        except StorageAway:
-            raise
+        except StorageAway as away:
+            raise away from None  # raised by `raise_if_away`, within the driver's own error
         except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError) as error:
             raise self.of(error) from None  # its text has statements and parameters
         except ImportError as error:

@@ -275,12 +275,25 @@ def test_another_user_takes_no_connection_of_the_owners(served: PageServer) -> N
         other.communicate()
 
 
-def test_a_head_is_measured_before_it_is_read(served: PageServer, client: Client) -> None:
+@pytest.mark.parametrize("further", [b"X: " + b"x" * 40_000, b"X: x\r\n" * 9_000], ids=["long", "many lines"])
+def test_a_head_is_measured_before_it_is_read(served: PageServer, client: Client, further: bytes) -> None:
     """With a session as well."""
-    begin = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {client.cookie}\r\nX: ".encode()
+    begin = f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {client.cookie}\r\n".encode()
     with socket.create_connection(("127.0.0.1", served.port)) as connection, contextlib.suppress(OSError):
-        connection.sendall(begin + b"x" * (1 << 20) + b"\r\n\r\n")
-        assert b" 200 " not in connection.recv(100)
+        connection.sendall(begin + further + b"\r\n\r\n")
+        assert connection.recv(100) == b""
+    assert client.ask("/health").status == 200
+
+
+def test_a_body_of_no_stated_length_is_measured_too(served: PageServer, client: Client) -> None:
+    """In pieces it could go on for ever, whatever length is said beside them."""
+    head = (
+        f"POST /act HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\nCookie: {client.cookie}\r\nContent-Length: 10\r\n"
+        f"Origin: http://127.0.0.1:{served.port}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", served.port)) as connection, contextlib.suppress(OSError):
+        connection.sendall(head.encode() + b"8000\r\n" + b"x" * 0x8000)
+        assert connection.recv(100) == b""
     assert client.ask("/health").status == 200
 
 
