@@ -37,12 +37,12 @@ def test_copies_are_deleted_also_where_nobody_listens(tmp_path: Path, monkeypatc
         raise BrokenPipeError
 
     problem = problem_with(tmp_path, monkeypatch, best=b"old")
-    with (
-        pytest.raises(BrokenPipeError),
-        CheckpointBackups(problem.trainer, VirtualClock(), name="search", remark=breaks) as files,
-    ):
-        files.after(started(0))
-        write("best", b"new")
+    files = CheckpointBackups(problem.trainer, VirtualClock(), name="search", remark=breaks)
+    files.__enter__()
+    files.after(started(0))
+    write("best", b"new")
+    with pytest.raises(BrokenPipeError):
+        files.__exit__(None, None, None)
     assert checkpoint("best").read_bytes() == b"old"
     assert not list(Path(".autotune/kept").rglob("*.pth"))
 
