@@ -94,10 +94,11 @@ def print_answer(
 
 def print_rules(console: Console, rules: Iterable[VerdictRule]) -> None:
     """Print the rules that led to a verdict: each with what it looked at, and what came of it."""
+    is_file = not console.is_terminal  # which has its lines whole
     for number, rule in enumerate(rules, 1):
-        console.print(Text.assemble(f"{number:2}. ", (plain(rule.rule, longest=_LONGEST), "bold")), soft_wrap=True)
+        console.print(Text.assemble(f"{number:2}. ", (plain(rule.rule, longest=_LONGEST), "bold")), soft_wrap=is_file)
         looked_at = plain(rule.inputs, longest=_LONGEST)
-        console.print(f"    {looked_at} -> {plain(rule.result, longest=_LONGEST)}", soft_wrap=True)
+        console.print(f"    {looked_at} -> {plain(rule.result, longest=_LONGEST)}", soft_wrap=is_file)
 
 
 def _details(result: SearchResult, baseline: Side, shown: Side | None) -> Iterator[str]:

@@ -61,7 +61,7 @@ def rules_of(
     answer = stood[None]
     yield VerdictRule(
         rule="the answer that the study stands by is shown; without one, the latest search that has a result",
-        inputs=f"{len(searches)} searches; "
+        inputs=f"{len(searches)} {'search' if len(searches) == 1 else 'searches'}; "
         + (f"the answer of {answer.search} stands" if answer else "no answer stands"),
         result=result.search,
     )
