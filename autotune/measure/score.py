@@ -147,6 +147,7 @@ class Judgement:
         left_out: Number of pairs that were left out because something had slowed down one of their trials.
         standard_error: Standard error of the ln score ratio.
         of_machines: Judgements of the pairs of each machine; empty where one machine made them all.
+        confidence: Confidence level of the intervals, the lowest of the machines', see `confidence_of`.
     """
 
     speed: Ratio
@@ -158,6 +159,7 @@ class Judgement:
     standard_error: float = 0.0
     df: float = math.inf
     of_machines: tuple["Judgement", ...] = ()
+    confidence: float = _CONFIDENCE
 
     @property
     def better(self) -> bool:
@@ -276,6 +278,7 @@ def judge(
         left_out=complete - len(pairs),
         standard_error=half_width / student_t_quantile(0.5 + confidence / 2.0, df),
         df=df,
+        confidence=confidence,
     )
 
 
@@ -314,6 +317,7 @@ def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
         standard_error=max(judgement.standard_error for judgement in judgements),
         df=min(judgement.df for judgement in judgements),
         of_machines=tuple(judgements),
+        confidence=min(judgement.confidence for judgement in judgements),
     )
 
 

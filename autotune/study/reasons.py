@@ -14,7 +14,6 @@ from autotune.measure.score import (
     LEAST_SPEED,
     Judgement,
     Objective,
-    confidence_of,
     disturbed_pairs,
 )
 from autotune.records import CONFIRMED, Purpose, Ratio, SearchResult, TrialRecord, Values
@@ -123,7 +122,7 @@ def _rules_of_finalist(finalist: Finalist, name: str) -> Iterator[VerdictRule]:
     )
     if judgement is None:
         return
-    yield from _rules_of_judgement(judgement, name, finalist.planned_pairs)
+    yield from _rules_of_judgement(judgement, name)
     if finalist.validation is not None:
         yield VerdictRule(
             rule=f"{name}: it holds in a longer training",
@@ -132,10 +131,10 @@ def _rules_of_finalist(finalist: Finalist, name: str) -> Iterator[VerdictRule]:
         )
 
 
-def _rules_of_judgement(judgement: Judgement, name: str, planned: int | None) -> Iterator[VerdictRule]:
+def _rules_of_judgement(judgement: Judgement, name: str) -> Iterator[VerdictRule]:
     machines = f" on {len(judgement.of_machines)} machines" if judgement.of_machines else ""
     yield VerdictRule(
-        rule=f"{name}: interval of the speed ratio, {confidence_of(judgement.pairs, planned):.1%}",
+        rule=f"{name}: interval of the speed ratio, {judgement.confidence:.1%}",
         inputs=f"{judgement.pairs - judgement.left_out} pairs{machines}; standard error "
         f"{math.expm1(judgement.standard_error):.1%} ({judgement.df:.0f} degrees of freedom)",
         result=_ratio(judgement.speed),

@@ -146,6 +146,15 @@ def test_the_earlier_a_sequential_confirmation_stops_the_wider_is_its_interval()
     assert len(set(lows)) == 4
 
 
+@pytest.mark.parametrize(
+    ("count", "planned", "confidence"), [(2, 8, 0.99), (4, 8, 0.985), (8, 8, 0.965), (6, None, 0.95)]
+)
+def test_a_judgement_has_the_confidence_of_its_intervals(count, planned, confidence):
+    """Who reads an interval has to know of which."""
+    judged = judge([(measured(100), measured(130))] * count, prior_variance=0.0128, prior_df=50, planned_pairs=planned)
+    assert judged.confidence == confidence
+
+
 def test_it_is_futile_to_go_on_where_the_rest_would_hardly_show_a_gain():
     """A candidate that is slower so far is given up; one that is faster, or that the noise hides, is not."""
     prior = {"prior_variance": 2 * 0.03**2, "prior_df": 2, "planned_pairs": 12}
