@@ -5,9 +5,11 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 # Before numpy is loaded: workers whose threads wait for each other's cores are several times slower. Trainers that the
 # tests start have all threads.
@@ -56,6 +58,21 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide the settings of whoever runs the tests."""
     for name in [name for name in os.environ if name.startswith("AUTOTUNE_")]:
         monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def replace_here(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Callable[..., Any]], None]:
+    """Replace a function of `os` for the thread of the test alone: the storage thread of an earlier test may go on."""
+
+    def replace(name: str, function: Callable[..., Any]) -> None:
+        real, thread = getattr(os, name), threading.get_ident()
+
+        def chosen(*args: Any) -> Any:
+            return (function if threading.get_ident() == thread else real)(*args)
+
+        monkeypatch.setattr(os, name, chosen)
+
+    return replace
 
 
 @pytest.fixture(params=["plain", "sp ace", "quo'te\"s", "new\nline", "ünïcode-é"])

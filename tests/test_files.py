@@ -126,7 +126,7 @@ def test_files_are_read_and_written(tmp_path: Path) -> None:
 
 
 def test_an_interrupt_while_a_file_is_opened_stays_an_interrupt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, replace_here: Callable[..., None]
 ) -> None:
     """The file object is gone by then, and its descriptor with it: closing that again would be an error of its own."""
     path = tmp_path / "file"
@@ -136,19 +136,19 @@ def test_an_interrupt_while_a_file_is_opened_stays_an_interrupt(
         os.close(descriptor)  # as the file object does when nobody holds it any more
         raise KeyboardInterrupt(mode)
 
-    monkeypatch.setattr(os, "fdopen", interrupted)
+    replace_here("fdopen", interrupted)
     with pytest.raises(KeyboardInterrupt):
         open_regular(path)
 
 
-def test_a_file_that_cannot_be_replaced_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_cannot_be_replaced_leaves_nothing(tmp_path: Path, replace_here: Callable[..., None]) -> None:
     """The old one stays; the part of the new one that a full disk took is gone, so that the disk is no fuller."""
     (tmp_path / "file").write_text("old")
 
     def full(_descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(os, "fsync", full)
+    replace_here("fsync", full)
     with pytest.raises(OSError, match="No space left"):
         replace_durably(tmp_path / "file", b"new")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "old")]

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import math
-import os
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -97,14 +97,16 @@ def test_a_value_of_a_wrong_type_is_said_when_it_is_read(queue: Queue, change: d
 
 
 @pytest.mark.parametrize("why", ["No space left", "would become larger"])
-def test_it_is_never_larger_than_what_is_read_of_it(queue: Queue, monkeypatch: pytest.MonkeyPatch, why: str) -> None:
+def test_it_is_never_larger_than_what_is_read_of_it(
+    queue: Queue, monkeypatch: pytest.MonkeyPatch, replace_here: Callable[..., None], why: str
+) -> None:
     """Nor than the disk: an entry that would make it so is refused, and those that are there stay."""
     first = add(queue)
     if why == "would become larger":
         most = (queue.folder / "queue.json").stat().st_size + 10
         monkeypatch.setattr("autotune.daemon.queue._MOST_BYTES", most)
     else:
-        monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(28, "No space left on device")))
+        replace_here("fsync", Mock(side_effect=OSError(28, "No space left on device")))
     with pytest.raises(AutotuneError, match=why):
         add(queue)
     assert queue.entries() == (first,)
