@@ -13,7 +13,6 @@ from autotune.commands.apply_answer import changes_to_offer, diff_of
 from autotune.diagnose.findings import rank_of
 from autotune.errors import ConfigError, StudyError
 from autotune.files import read_beginning
-from autotune.measure.score import disturbed_pairs
 from autotune.measure.window import steady_window
 from autotune.records import Purpose, TrialRecord
 from autotune.report.html.contents import AdviceRow, ConfirmingPair, DiagnosisSummary, StepPart, StudyContents
@@ -87,9 +86,7 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: DiagnosisSummary | No
     return replace(
         contents,
         pairs=[
-            ConfirmingPair(today=today.speed, other=other.speed, is_left_out=is_disturbed)
-            for pairs in (chosen.pairs_of_machines.values() if chosen else ())
-            for (today, other), is_disturbed in zip(pairs, disturbed_pairs(pairs), strict=True)
+            ConfirmingPair(today=today.speed, other=other.speed) for today, other in (chosen.pairs if chosen else ())
         ],
         step_times_s=_step_times(problem, study.name, made, sides),
     )

@@ -10,9 +10,9 @@ among points no slower than the baseline.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 
-from autotune.measure.statistics import lacks_cycles, moderated_interval, slow_outliers, student_t_quantile
+from autotune.measure.statistics import lacks_cycles, moderated_interval, student_t_quantile
 from autotune.records import Measurement, Ratio
 
 STEADINESS_WEIGHT = 0.03
@@ -143,8 +143,7 @@ class Judgement:
         speed: Ratio of the candidate's samples per second to the baseline's.
         steadiness: Ratio of steadiness; None where it is not known, or no part of the objective.
         utilization: Ratio of the GPU's utilization; None where it was not measured, or is no part of the objective.
-        pairs: Number of pairs, those left out included.
-        left_out: Number of pairs that were left out because something had slowed down one of their trials.
+        pairs: Number of pairs.
         standard_error: Standard error of the ln score ratio.
         of_machines: Judgements of the pairs of each machine; empty where one machine made them all.
         confidence: Confidence level of the intervals, the lowest of the machines', see `confidence_of`.
@@ -155,7 +154,6 @@ class Judgement:
     pairs: int
     steadiness: Ratio | None = None
     utilization: Ratio | None = None
-    left_out: int = 0
     standard_error: float = 0.0
     df: float = math.inf
     of_machines: tuple["Judgement", ...] = ()
@@ -235,7 +233,10 @@ def judge(
 ) -> Judgement:
     """Judge a candidate by pairs of trials interleaved with the baseline.
 
-    Pairs with a trial that something has slowed down are left out, see `disturbed_pairs`.
+    All pairs count, whatever they show: to leave out the slow ones selects on the outcome, and training that stops now
+    and then has slow trials by nature. The ratio is that of the time for all work of one side to that of the other.
+    Trials of training with stalls differ at least by what the number of stalls in them varies, which is known from the
+    steps of all pairs together, much better than from a few trials: the prior variance is not below that.
 
     While caches are being filled, speeds are estimates without the time that steps waited for data: an upper bound for
     full caches; as measured, a config is as slow as it will ever be. The true speed with full caches lies between the
@@ -254,41 +255,54 @@ def judge(
     Raises:
         ValueError: One pair and no prior: there is no interval.
     """
-    complete, confidence = len(pairs), confidence_of(len(pairs), planned_pairs)
-    pairs = [pair for pair, is_disturbed in zip(pairs, disturbed_pairs(pairs), strict=True) if not is_disturbed]
+    confidence = confidence_of(len(pairs), planned_pairs)
     speeds = [ln_speed(candidate, baseline) for baseline, candidate in pairs]
     # What orders points of equal speed is no gain: it is judged by itself.
     scores = speeds
     if objective.by_utilization:
         scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
     estimated = [(_ln_estimated(baseline), _ln_estimated(candidate)) for baseline, candidate in pairs]
-    prior = (prior_variance, prior_df)
-    unseen = _half_width_of_cycles(pairs)
-    speed_ratio = score_ratio = _ratio(speeds, estimated, speed_prior or prior, confidence, unseen)
+    of_speed = _with_stalls(speed_prior or (prior_variance, prior_df), pairs)
+    prior = (prior_variance, prior_df) if objective.by_utilization else of_speed
+    baseline_speed, candidate_speed = (_pooled_speed(side) for side in zip(*pairs, strict=True))
+    beyond = math.log(candidate_speed / baseline_speed) - fmean(speeds)
+    speed_ratio = score_ratio = _ratio(speeds, estimated, of_speed, confidence, beyond, _half_width_of_cycles(pairs))
     if objective.by_utilization:
         score_ratio = _ratio(scores, [(0.0, 0.0)] * len(pairs), prior, confidence)  # a utilization is no estimate
-    df = prior_df + len(pairs) - 1
+    df = prior[1] + len(pairs) - 1
     _, half_width = moderated_interval(scores, *prior, confidence)
     return Judgement(
         speed=speed_ratio,
         score=score_ratio,
-        pairs=complete,
+        pairs=len(pairs),
         steadiness=_ratio_of(pairs, _ln_steadiness, confidence) if objective.steadiness_weight else None,
         utilization=_ratio_of(pairs, _ln_utilization, confidence) if objective.steadiness_weight else None,
-        left_out=complete - len(pairs),
         standard_error=half_width / student_t_quantile(0.5 + confidence / 2.0, df),
         df=df,
         confidence=confidence,
     )
 
 
-def disturbed_pairs(pairs: Sequence[tuple[Measurement, Measurement]]) -> list[bool]:
-    """Return, for each pair of one machine, whether something has slowed down one of its trials; see `slow_outliers`.
+def _pooled_speed(trials: Sequence[Measurement]) -> float:
+    """Return the speed over all of the time that some trials were measured for."""
+    return math.fsum(one.speed * one.window_s for one in trials) / math.fsum(one.window_s for one in trials)
 
-    Args:
-        pairs: (baseline, candidate), at least one.
+
+def _with_stalls(prior: tuple[float, float], pairs: Sequence[tuple[Measurement, Measurement]]) -> tuple[float, float]:
+    """Return the prior variance of a pair's difference, and its degrees of freedom, with what stalls make of it.
+
+    The variance of a sum over rare events is known about as well as from half as many normal observations.
     """
-    return slow_outliers(*([math.log(trial.speed) for trial in side] for side in zip(*pairs, strict=True)))
+    stalls = sum(one.cycles or 0 for pair in pairs for one in pair)
+    variance = len(pairs) * sum(_pooled_error(side) ** 2 for side in zip(*pairs, strict=True))
+    if not prior[1] or not stalls or variance <= prior[0]:  # what else trials differ by is not known, or is more
+        return prior
+    return variance, max(prior[1], stalls / 2.0)
+
+
+def _pooled_error(trials: Sequence[Measurement]) -> float:
+    """Return the relative standard error of the pooled speed, as far as the steps of the trials tell."""
+    return math.hypot(*(one.speed_error * one.window_s for one in trials)) / math.fsum(one.window_s for one in trials)
 
 
 def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
@@ -313,7 +327,6 @@ def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
         pairs=sum(judgement.pairs for judgement in judgements),
         steadiness=unite(steadiness) if len(steadiness) == len(judgements) else None,
         utilization=unite(utilization) if len(utilization) == len(judgements) else None,
-        left_out=sum(judgement.left_out for judgement in judgements),
         standard_error=max(judgement.standard_error for judgement in judgements),
         df=min(judgement.df for judgement in judgements),
         of_machines=tuple(judgements),
@@ -352,6 +365,7 @@ def _ratio(
     estimated: Sequence[tuple[float, float]],
     prior: tuple[float, float],
     confidence: float,
+    beyond: float = 0.0,
     unseen: float = 0.0,
 ) -> Ratio:
     """Return the ratio over some pairs, with its interval.
@@ -360,6 +374,7 @@ def _ratio(
         estimated: ln of the estimated share of the baseline's and of the candidate's speed, for each pair.
         prior: Prior variance of a pair's difference, and its degrees of freedom.
         confidence: Coverage probability of the interval.
+        beyond: What the ratio over all of the time is more than the mean, as ln.
         unseen: Half-width of what further pairs would not tell.
     """
     mean, _ = moderated_interval(ln_ratios, *prior, confidence)
@@ -368,9 +383,9 @@ def _ratio(
     lowest, below = moderated_interval(lows, *prior, confidence)
     highest, above = moderated_interval(highs, *prior, confidence)
     return Ratio(
-        ratio=math.exp(mean),
-        low=math.exp(lowest - math.hypot(below, unseen)),
-        high=math.exp(highest + math.hypot(above, unseen)),
+        ratio=math.exp(mean + beyond),
+        low=math.exp(lowest + beyond - math.hypot(below, unseen)),
+        high=math.exp(highest + beyond + math.hypot(above, unseen)),
     )
 
 

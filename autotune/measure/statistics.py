@@ -105,23 +105,6 @@ def pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
     return (squares / df, float(df)) if df else (0.0, 0.0)
 
 
-def slow_outliers(baseline: Sequence[float], candidate: Sequence[float]) -> list[bool]:
-    """Return which pairs hold a trial that something has slowed down.
-
-    One that is more than ``max(0.3, 4 MAD)`` below the median of its side, with the median absolute deviation of the
-    side that spreads more: that of a few trials is itself uncertain. Only below: nothing makes a trial faster than it
-    is. Where fewer than half of the pairs would be left, the usual speed is not known, and none is an outlier.
-
-    Args:
-        baseline: ln speed of the baseline's trial of each pair.
-    """
-    sides = [[value - median(side) for value in side] for side in (baseline, candidate)]
-    # the median absolute deviation of normal noise is 0.67 standard deviations
-    limit = max(SLOW_OUTLIER_FLOOR, *(4.0 * median(map(abs, side)) for side in sides))
-    slow = [min(both) < -limit for both in zip(*sides, strict=True)]
-    return slow if 2 * sum(slow) <= len(slow) else [False] * len(slow)
-
-
 def robust_pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
     """Return the variance within groups of repeats without what something has slowed down, pooled over the groups.
 

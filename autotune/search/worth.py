@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from statistics import fmean, median_high
+from statistics import fmean
 
 import numpy as np
 
 from autotune.events import KnobsRated
 from autotune.measure.score import THROUGHPUT, Objective
-from autotune.measure.statistics import SLOW_OUTLIER_FLOOR, student_t_quantile
+from autotune.measure.statistics import student_t_quantile
 from autotune.records import CONFIRMED, Purpose, Ratio, Scalar, SearchResult, Side, TrialRecord, Values, Verdict
 from autotune.sampler.gaussian_process import GaussianProcess, Indices, TrainingData
 from autotune.sampler.observations import expected_sd_of
@@ -356,7 +356,6 @@ def speed_ratios(
     speeds: dict[tuple[int, ...], list[float]] = {}
     for values, speed in trials:
         speeds.setdefault(space.indices(values), []).append(speed)
-    speeds = {row: _undisturbed(of_point) for row, of_point in speeds.items()}
     here = np.array(space.indices(point))
     rows = [space.indices(other) for other in others]
     # points in the model: those most like the point in question
@@ -374,12 +373,6 @@ def speed_ratios(
     # the truth in 98 % and 91 % then.
     factors = [1.1 if row in near else 1.5 for row in rows]
     return [_ratio(model, np.array([here, row]), factor) for row, factor in zip(rows, factors, strict=True)]
-
-
-def _undisturbed(speeds: Sequence[float]) -> list[float]:
-    """Return the ln speeds of a point's trials but those that something has slowed down."""
-    usual = median_high(speeds)
-    return [speed for speed in speeds if speed >= usual - SLOW_OUTLIER_FLOOR]
 
 
 def _ratio(model: GaussianProcess, points: Indices, factor: float) -> Ratio:

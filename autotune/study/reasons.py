@@ -14,7 +14,6 @@ from autotune.measure.score import (
     LEAST_SPEED,
     Judgement,
     Objective,
-    disturbed_pairs,
 )
 from autotune.records import CONFIRMED, Purpose, Ratio, SearchResult, TrialRecord, Values
 from autotune.study.answer import (
@@ -106,18 +105,12 @@ def rules_of(
 
 
 def _rules_of_finalist(finalist: Finalist, name: str) -> Iterator[VerdictRule]:
-    for pairs in finalist.pairs_of_machines.values():
-        left_out = [str(place + 1) for place, is_out in enumerate(disturbed_pairs(pairs)) if is_out]
-        yield VerdictRule(
-            rule=f"{name}: pairs in which one trial was far slower than the others of its config are left out",
-            inputs="speed ratios " + ", ".join(f"{other.speed / one.speed:.2f}" for one, other in pairs),
-            result=f"left out: {', '.join(left_out)}" if left_out else "all count",
-        )
     pairs_made, judgement = len(finalist.pairs), finalist.judgement
     planned = f" of at most {finalist.planned_pairs}" if finalist.planned_pairs else ""
+    ratios = ", ".join(f"{other.speed / one.speed:.2f}" for one, other in finalist.pairs)
     yield VerdictRule(
-        rule=f"{name}: at least {LEAST_PAIRS} pairs, {FEWEST_PAIRS} for a large gain",
-        inputs=f"{pairs_made}{planned} pairs",
+        rule=f"{name}: at least {LEAST_PAIRS} pairs, {FEWEST_PAIRS} for a large gain; all count",
+        inputs=f"{pairs_made}{planned} pairs; speed ratios {ratios or 'none'}",
         result="judged" if judgement else "not judged",
     )
     if judgement is None:
@@ -135,7 +128,7 @@ def _rules_of_judgement(judgement: Judgement, name: str) -> Iterator[VerdictRule
     machines = f" on {len(judgement.of_machines)} machines" if judgement.of_machines else ""
     yield VerdictRule(
         rule=f"{name}: interval of the speed ratio, {judgement.confidence:.1%}",
-        inputs=f"{judgement.pairs - judgement.left_out} pairs{machines}; standard error "
+        inputs=f"{judgement.pairs} pairs{machines}; standard error "
         f"{math.expm1(judgement.standard_error):.1%} ({judgement.df:.0f} degrees of freedom)",
         result=_ratio(judgement.speed),
     )

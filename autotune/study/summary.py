@@ -387,11 +387,6 @@ def _why_unconfirmed(pairs: int) -> str:
 def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:
     """Return what pairs show, without a full stop."""
     pairs = f"{judgement.pairs} interleaved pairs with today's config"
-    if judgement.left_out:
-        pairs += (
-            f" ({judgement.left_out} of {judgement.pairs} pairs left out: something made a trial far slower than the "
-            "others of its config)"
-        )
     if len(hosts) > 1:
         pairs += f" on {len(hosts)} machines ({', '.join(hosts)})"
     if judgement.better and is_filling:

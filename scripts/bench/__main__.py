@@ -7,6 +7,7 @@ from autotune.errors import AutotuneError
 from scripts.bench import (
     answers,
     confirmation,
+    cycles,
     drift,
     grid,
     loaders,
@@ -61,6 +62,7 @@ _BENCHMARKS = (
     distance.add_distance,
     drift.add_drift,
     windows.add_windows,
+    cycles.add_cycles,
     stalls.add_stalls,
     code.add_code,
     staged.add_causes,

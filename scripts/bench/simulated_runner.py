@@ -97,6 +97,8 @@ class Training:
         pause_s: Time of each of them.
         stall_every: Number of steps from one that stalls to the next; None for none.
         stall_s: Extra time of each of these.
+        drawn: Draws the times of the steps of one trial, which is all that they consist of besides noise; None for
+            those above.
         cpu_cores: Cores that its processes keep busy.
         memory_bytes: Peak host memory.
         memory_growth_bytes_per_s: Growth of its host memory, from the first step on.
@@ -136,6 +138,7 @@ class Training:
     pause_s: float = 0.0
     stall_every: int | None = None
     stall_s: float = 0.0
+    drawn: Callable[[np.random.Generator], Iterator[float]] | None = None
     cpu_cores: float = 1.0
     memory_bytes: int = 1 << 30
     memory_growth_bytes_per_s: float = 0.0
@@ -363,6 +366,7 @@ class _Pace:
         self._training = training
         self._rng = rng
         self._deviation = float(rng.standard_normal())  # of ln time, in units of its spread
+        self._drawn = training.drawn(rng) if training.drawn else None
 
     def chunk(self, made: int) -> int:
         """Return how many steps to draw at a time, given the number so far."""
@@ -374,6 +378,8 @@ class _Pace:
         training = self._training
         index = np.arange(made, made + count)
         durations_s = np.full(count, training.step_s)
+        if self._drawn is not None:
+            durations_s = np.fromiter(self._drawn, float, count)
         if training.first_pass_step_s is not None:
             durations_s[index < (training.epoch or math.inf)] = training.first_pass_step_s
         if made == 0:

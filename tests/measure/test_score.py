@@ -124,15 +124,35 @@ CALM = [(0.01, -0.02), (-0.03, 0.02), (0.02, 0.0), (0.0, 0.03), (-0.02, -0.01), 
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_a_pair_with_a_trial_that_was_slowed_down_is_left_out(side):
-    """One trial at 0.6 times its config's usual speed leaves the ratio as it is, and is counted."""
+def test_a_slow_trial_counts_like_any_other(side):
+    """It may be what training does now and then: the interval holds the ratio with it, and without."""
     slowed = [math.log(0.6) if side == which else 0.0 for which in (0, 1)]
-    pairs = paired(1.15, *CALM[:5], slowed)
-    judgement = judge(pairs, prior_variance=0.005, prior_df=2)
-    assert (judgement.pairs, judgement.left_out) == (6, 1)
-    assert judgement.better
-    assert judgement.speed.ratio == pytest.approx(1.15, rel=0.02)
-    assert judgement.df == 2 + 5 - 1
+    judgement = judge(paired(1.15, *CALM[:5], slowed), prior_variance=0.005, prior_df=2)
+    assert judgement.pairs == 6
+    assert (judgement.speed.ratio > 1.15) == (side == 0)
+    assert judgement.speed.low < 1.15 < judgement.speed.high
+
+
+def stalled(seconds, *, stalls, share=0.5):
+    """Trial of so many samples at 100/s, with stalls at random that take that share of its time."""
+    error = share / math.sqrt(max(1, stalls)) if stalls else 0.005
+    return replace(measured(1000 / seconds), window_s=seconds, cycles=stalls or None, speed_error=error)
+
+
+def test_the_ratio_is_that_of_the_time_for_all_work():
+    """The means of ln speed would tell another one: a trial with two stalls counts with all of its time."""
+    pairs = [(stalled(20.0, stalls=2), stalled(10.0, stalls=1)), (stalled(10.0, stalls=1), stalled(10.0, stalls=1))]
+    assert judge(pairs, prior_variance=0.01, prior_df=2).speed.ratio == pytest.approx(30 / 20)
+
+
+def test_what_stalls_vary_by_is_told_by_the_steps_of_all_pairs():
+    """Two pairs that agree by chance are not sure of a ratio in which a dozen stalls took half of the time."""
+    calm = judge(paired(1.5, *CALM[:2]), prior_variance=0.0005, prior_df=4)
+    pairs = [(stalled(15.0, stalls=3), stalled(10.0, stalls=3))] * 2
+    rare = judge(pairs, prior_variance=0.0005, prior_df=4)
+    many = judge([(stalled(15.0, stalls=300), stalled(10.0, stalls=300))] * 2, prior_variance=0.0005, prior_df=4)
+    assert (calm.better, rare.better, many.better) == (True, False, True)
+    assert rare.speed.high / rare.speed.low > 2 * many.speed.high / many.speed.low
 
 
 def test_the_earlier_a_sequential_confirmation_stops_the_wider_is_its_interval():
@@ -262,11 +282,11 @@ def test_after_the_last_pair_only_what_is_better_is_not_futile(pairs):
 
 def test_machines_that_differ_have_to_show_a_gain_each():
     """The interval holds on each of them."""
-    good = judgement(1.44, left_out=1, df=3.0)
+    good = judgement(1.44, df=3.0)
     poor = judgement(1.0, standard_error=0.01)
     both = on_all_machines([good, poor])
     assert both.score == both.speed == Ratio(ratio=pytest.approx(1.2), low=1.0 / 1.1, high=pytest.approx(1.44 * 1.1))
-    assert (both.better, both.pairs, both.left_out, both.df) == (False, 8, 1, 3.0)
+    assert (both.better, both.pairs, both.df) == (False, 8, 3.0)
     assert both.smallest_gain == pytest.approx(1.02 * 1.2 * 1.1 - 1.0)
     assert (both.standard_error, both.of_machines) == (max(good.standard_error, 0.01), (good, poor))
     assert on_all_machines([good]) == good

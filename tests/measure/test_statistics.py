@@ -14,7 +14,6 @@ from autotune.measure.statistics import (
     optimal_window_s,
     pooled_variance,
     robust_pooled_variance,
-    slow_outliers,
     student_t_quantile,
 )
 
@@ -169,23 +168,3 @@ def test_the_median_is_zero_and_what_is_no_probability_is_refused():
     for p, df in ((0.0, 3.0), (1.0, 3.0), (-0.1, 3.0), (0.9, 0.0), (0.9, -1.0), (0.9, math.nan)):
         with pytest.raises(ValueError, match="needs 0 < p < 1 and df > 0"):
             student_t_quantile(p, df)
-
-
-@pytest.mark.parametrize(("slowed", "told"), [(1, 1), (2, 2), (3, 0)])
-def test_a_trial_far_below_the_others_is_an_outlier_while_these_are_most(slowed, told):
-    """Of five pairs up to two, on either side; where no more than half would be left, nobody knows the usual speed."""
-    speeds = [[0.0] * 5, [0.1, 0.1, 0.1, 0.1, 0.1]]
-    for pair in range(slowed):
-        speeds[pair % 2][pair] -= 0.5
-    assert slow_outliers(*speeds) == [pair < told for pair in range(5)]
-    assert slow_outliers(*reversed(speeds)) == [pair < told for pair in range(5)]
-
-
-def test_only_what_is_slower_by_more_than_the_usual_spread_is_an_outlier():
-    """0.3 of ln speed, or four times the median deviation of the side that spreads more; never what is faster."""
-    calm, wide = [0.0] * 8, [-0.2, 0.2] * 4
-    for speed, others, is_out in (
-        *((-0.29, calm, False), (-0.31, calm, True), (0.9, calm, False)),
-        *((-0.79, wide, False), (-0.81, wide, True)),
-    ):
-        assert slow_outliers([speed, *calm[1:]], others) == [is_out, *[False] * 7]

@@ -150,16 +150,6 @@ def test_a_confirmation_that_is_cut_short_shows_a_large_gain(history: History, p
     assert result.speedup.low < whole.speedup.low
 
 
-def test_a_pair_that_is_left_out_is_told_of(history: History) -> None:
-    """It stays in the record; the verdict does without it, and says so."""
-    history.explored("s1", 50.0, fast=60.0).confirmed(50.0, 60.0, pairs=5)
-    history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=5)
-    history.run(FAST, 36.0, Purpose.CONFIRM, pair=5)
-    answer = history.answer()
-    assert answer.verdict is Verdict.BETTER
-    assert "6 interleaved pairs with today's config (1 of 6 pairs left out: " in answer.why
-
-
 def test_half_a_pair_does_not_count(history: History) -> None:
     """A pair of which one trial failed, or never came, is none."""
     history.explored("s1", 50.0, fast=100.0).confirmed(50.0, 100.0, pairs=3)

@@ -84,12 +84,10 @@ class ConfirmingPair:
 
     Attributes:
         today: Speed of today's config, in samples a second.
-        is_left_out: Whether something had slowed down one of the two, so that the answer does without this pair.
     """
 
     today: float
     other: float
-    is_left_out: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

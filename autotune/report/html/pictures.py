@@ -97,7 +97,7 @@ def draw_trials(made: Sequence[TrialPoint]) -> Markup | None:
             axes.set_yticks([])  # nothing gave a speed: failures stand on the time alone
             axes.spines["left"].set_visible(False)
         _time_axis(axes, "search time")
-        _legend(axes, columns=3)
+        _legend(axes, columns=2)
 
     return _in_page("trials", "All trials, and the best speed so far", 3.4 if best else 2.0, draw)
 
@@ -169,24 +169,19 @@ def draw_step_parts(parts: Sequence[StepPart]) -> Markup:
 
 
 def draw_pairs(pairs: Sequence[ConfirmingPair], name: str) -> Markup:
-    """Draw the speeds of both halves of each confirming pair, in samples a second; a cross where it is left out."""
+    """Draw the speeds of both halves of each confirming pair, in samples a second."""
 
     def draw(axes: Axes) -> None:
         for place, pair in enumerate(pairs, 1):
-            line = ":" if pair.is_left_out else "-"
-            axes.plot((place, place), (pair.today, pair.other), color=_GREY, linewidth=1, linestyle=line)
+            axes.plot((place, place), (pair.today, pair.other), color=_GREY, linewidth=1)
             axes.plot(place, pair.today, "s", color=_GREY, label="today" if place == 1 else None)
             axes.plot(place, pair.other, "D", color=_GREEN, markerfacecolor="none", label=name if place == 1 else None)
-        left_out = [place for place, pair in enumerate(pairs, 1) if pair.is_left_out]
-        if left_out:
-            middles = [(pairs[place - 1].today + pairs[place - 1].other) / 2 for place in left_out]
-            axes.plot(left_out, middles, "x", color=_ORANGE, label="left out")
         axes.set_xticks(range(1, len(pairs) + 1))
         axes.set_xlabel("pair")
         axes.set_ylabel("samples/s")
         axes.set_ylim(bottom=0)
         axes.margins(x=0.1)
-        _legend(axes, columns=3)
+        _legend(axes, columns=2)
 
     return _in_page("pairs", "Confirming pairs", 2.6, draw)
 
@@ -208,7 +203,7 @@ def draw_race(legs: Sequence[RaceLeg]) -> Markup:
         if shown is not None:
             axes.set_ylim(shown)
             axes.set_xlabel("s of training (the beginning lies above)")
-        _legend(axes, columns=3)
+        _legend(axes, columns=2)
 
     return _in_page("race", "Losses of the race", 2.6, draw)
 
