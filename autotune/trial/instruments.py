@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -353,7 +354,9 @@ class GpuCollector:
             self._begin()
 
     def _why_silent(self, *, record_s: float) -> str | None:
-        if TRACEBACK in self._output:
+        # It is written line by line: what begins with the call stack ends with a line that is not indented.
+        _, begun, error = self._output.rpartition(TRACEBACK)
+        if begun and re.search(r"^\S", error.partition("\n")[2], re.MULTILINE):
             return f"the GPU collector failed ({one_line(last_error(self._output))})"
         return self._timeline.silence(self._clock.now_s(), start_s=START_S, record_s=record_s)
 
