@@ -127,10 +127,16 @@ def two_groups(values: Series, weights: Series) -> TwoGroups | None:
 Ends = NDArray[np.intp]
 """Numbers of the steps before which something ends, in ascending order, shape (n,)."""
 
+Lengths = NDArray[np.intp]
+"""Numbers of steps from one end to the next, shape (n,)."""
+
 SLOW = 2.0
 """Times the time per unit of work of the fast steps that slow ones take at least, on average."""
 
 _SHORT = 100.0  # autocorrelation times within a series, below which they cannot be estimated well
+_SURE = 0.01
+_UNEVEN = 0.3  # standard deviation over mean: that of what comes at random is 1
+_LEAST, _LEAST_CYCLES = 4, 8  # steps, and cycles, of which some may be slow: few that come at random differ, too
 _APART = 0.8  # of the variance of ln pace: normal and uniform noise, divided at its middle, have 0.64 and 0.75
 
 
@@ -138,14 +144,26 @@ class Cycles(NamedTuple):
     """Cycles of steps.
 
     Attributes:
-        ends: Ends of the longest ones of which there are `LEAST_CYCLES` whole ones; None where there are none.
+        ends: Ends of the longest regular ones of which there are `LEAST_CYCLES` whole ones; None where there are none.
+        lengths: Steps in each of the longest ones, which may have been seen once, and not whole.
         beat_s: Usual time of the longest ones that were seen whole; None where none was.
         are_any: Whether some steps are slow, of another kind than the others.
     """
 
     ends: Ends | None
+    lengths: Lengths
     beat_s: float | None
     are_any: bool
+
+
+def cycle_length(lengths: Lengths) -> int | None:
+    """Return the number of steps in a cycle; None where it is not known to a percent.
+
+    A window of so many steps holds one stall, wherever it begins.
+    """
+    if len(lengths) < 2 or lengths.std(ddof=1) > _SURE * math.sqrt(len(lengths)) * lengths.mean():
+        return None
+    return round(float(lengths.mean()))
 
 
 def find_cycles(durations_s: Series, units: Series) -> Cycles:
@@ -156,25 +174,34 @@ def find_cycles(durations_s: Series, units: Series) -> Cycles:
         units: Work of each step.
     """
     found = list(_rhythms(durations_s, units))
-    enough = [ends for ends in found if len(ends) > LEAST_CYCLES]
+    enough = [ends for ends in found if len(ends) > LEAST_CYCLES and _are_even(np.diff(ends))]
     whole = [_sums(durations_s, ends) for ends in found if len(ends) > 1]
     return Cycles(
         ends=enough[-1] if enough else None,
+        lengths=np.diff(found[-1]) if found else np.empty(0, dtype=np.intp),
         beat_s=float(np.median(whole[-1])) if whole else None,
         are_any=bool(found) or _slow(durations_s, units) is not None,
     )
 
 
+def _are_even(lengths: Lengths) -> bool:
+    """Return whether cycles have about as many steps each.
+
+    Where stalls come at random, what lies between them is no unit: to end with one would leave out the long ones.
+    """
+    return float(lengths.std()) <= _UNEVEN * float(lengths.mean())
+
+
 def _rhythms(durations_s: Series, units: Series) -> Iterator[Ends]:
     """Yield the ends of cycles of the fastest rhythm, then of slower ones: between two of them lies a whole cycle."""
-    ends = np.arange(1, len(durations_s) + 1)
-    while (slow := _slow(durations_s, units)) is not None:
+    ends, least = np.arange(1, len(durations_s) + 1), _LEAST
+    while (slow := _slow(durations_s, units)) is not None and len(slow) >= least:
         returns = _returns(slow)
         if not len(returns):
             return
         yield ends[returns]
         durations_s, units = _sums(durations_s, returns + 1), _sums(units, returns + 1)
-        ends = ends[returns[1:]]
+        ends, least = ends[returns[1:]], _LEAST_CYCLES
 
 
 def _slow(durations_s: Series, units: Series) -> NDArray[np.bool_] | None:
@@ -182,7 +209,7 @@ def _slow(durations_s: Series, units: Series) -> NDArray[np.bool_] | None:
 
     The groups are those of ln pace, each step weighted by its time: a stall in a hundred steps counts as what it takes.
     """
-    if len(durations_s) < 4:
+    if len(durations_s) < _LEAST:
         return None
     pace = durations_s / units
     groups = two_groups(np.log(pace), durations_s)
@@ -201,6 +228,13 @@ def _returns(slow: NDArray[np.bool_]) -> Ends:
 def _sums(series: Series, ends: Ends) -> Series:
     """Return the sums between one end and the next."""
     return np.diff(np.concatenate(([0.0], np.cumsum(series)))[ends])
+
+
+def first_end(durations_s: Series, units: Series) -> int | None:
+    """Return the number of steps up to the end of the first stall; None where none has ended."""
+    slow = _slow(durations_s, units)
+    returns = None if slow is None else _returns(slow)
+    return None if returns is None or not len(returns) else int(returns[0]) + 1
 
 
 def warm_up(durations_s: Series, units: Series) -> int:
@@ -243,12 +277,17 @@ def speed_error(durations_s: Series, units: Series, ends: Ends | None) -> float:
     Args:
         ends: Ends of cycles, from 0 to the number of steps; None where there are none.
     """
-    speed = float(units.sum() / durations_s.sum())
-    if ends is not None:
+    time_s = float(durations_s.sum())
+    speed = float(units.sum()) / time_s
+    if ends is not None and len(ends) > LEAST_CYCLES:
         durations_s, units = _sums(durations_s, ends), _sums(units, ends)
+    elif ends is not None:  # how much cycles differ shows in other trials
+        while (slow := _slow(durations_s, units)) is not None:
+            durations_s, units = durations_s[~slow], units[~slow]
+        speed = float(units.sum() / durations_s.sum())
     left = durations_s - units / speed
     n = len(left)
-    return math.sqrt(float(left @ left) / (n - 1) * n * _autocorrelation_time(left)) / float(durations_s.sum())
+    return math.sqrt(float(left @ left) / max(1, n - 1) * n * _autocorrelation_time(left)) / time_s
 
 
 def _autocorrelation_time(series: Series) -> float:

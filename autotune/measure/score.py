@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from autotune.measure.statistics import lacks_cycles, moderated_interval, student_t_quantile
+from autotune.measure.statistics import TYPICAL_CV, lacks_cycles, student_t_quantile, winsorized
 from autotune.records import Measurement, Ratio
 
 STEADINESS_WEIGHT = 0.03
@@ -233,10 +233,12 @@ def judge(
 ) -> Judgement:
     """Judge a candidate by pairs of trials interleaved with the baseline.
 
-    All pairs count, whatever they show: to leave out the slow ones selects on the outcome, and training that stops now
-    and then has slow trials by nature. The ratio is that of the time for all work of one side to that of the other.
-    Trials of training with stalls differ at least by what the number of stalls in them varies, which is known from the
-    steps of all pairs together, much better than from a few trials: the prior variance is not below that.
+    All pairs count: to leave out the slow ones selects on the outcome, and training that stops now and then has slow
+    trials by nature. The ratio is that of the mean time of a sample on either side, over trials that are weighted by
+    what is known of their errors. Trials of training with stalls differ at least by what the number of stalls in them
+    varies, which is known from the steps of all pairs together, much better than from a few trials: the prior variance
+    is not below that. A pair far from all others, beyond what stalls explain, counts as a less far one, and the
+    interval is wider for it (`winsorized`).
 
     While caches are being filled, speeds are estimates without the time that steps waited for data: an upper bound for
     full caches; as measured, a config is as slow as it will ever be. The true speed with full caches lies between the
@@ -262,15 +264,16 @@ def judge(
     if objective.by_utilization:
         scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
     estimated = [(_ln_estimated(baseline), _ln_estimated(candidate)) for baseline, candidate in pairs]
-    of_speed = _with_stalls(speed_prior or (prior_variance, prior_df), pairs)
+    seen = _SeenInSteps(pairs, speed_prior or (prior_variance, prior_df))
+    of_speed = seen.prior
     prior = (prior_variance, prior_df) if objective.by_utilization else of_speed
-    baseline_speed, candidate_speed = (_pooled_speed(side) for side in zip(*pairs, strict=True))
-    beyond = math.log(candidate_speed / baseline_speed) - fmean(speeds)
+    beyond = 0.0 if winsorized(speeds, of_speed[0]).pulled else seen.ln_ratio - fmean(speeds)
     speed_ratio = score_ratio = _ratio(speeds, estimated, of_speed, confidence, beyond, _half_width_of_cycles(pairs))
     if objective.by_utilization:
         score_ratio = _ratio(scores, [(0.0, 0.0)] * len(pairs), prior, confidence)  # a utilization is no estimate
-    df = prior[1] + len(pairs) - 1
-    _, half_width = moderated_interval(scores, *prior, confidence)
+    shown = winsorized(scores, prior[0])
+    df = prior[1] + len(shown.values) - shown.pulled - 1
+    _, half_width = shown.interval(prior, confidence)
     return Judgement(
         speed=speed_ratio,
         score=score_ratio,
@@ -283,26 +286,44 @@ def judge(
     )
 
 
-def _pooled_speed(trials: Sequence[Measurement]) -> float:
-    """Return the speed over all of the time that some trials were measured for."""
-    return math.fsum(one.speed * one.window_s for one in trials) / math.fsum(one.window_s for one in trials)
+class _SeenInSteps:
+    """What the steps of some pairs tell of the ratio of speeds, and of its error.
 
+    Args:
+        prior: Prior variance of a pair's difference, and its degrees of freedom.
 
-def _with_stalls(prior: tuple[float, float], pairs: Sequence[tuple[Measurement, Measurement]]) -> tuple[float, float]:
-    """Return the prior variance of a pair's difference, and its degrees of freedom, with what stalls make of it.
-
-    The variance of a sum over rare events is known about as well as from half as many normal observations.
+    Attributes:
+        ln_ratio: ln of the candidate's speed over the baseline's.
+        prior: The prior, with what stalls make of it.
     """
-    stalls = sum(one.cycles or 0 for pair in pairs for one in pair)
-    variance = len(pairs) * sum(_pooled_error(side) ** 2 for side in zip(*pairs, strict=True))
-    if not prior[1] or not stalls or variance <= prior[0]:  # what else trials differ by is not known, or is more
-        return prior
-    return variance, max(prior[1], stalls / 2.0)
+
+    def __init__(self, pairs: Sequence[tuple[Measurement, Measurement]], prior: tuple[float, float]) -> None:
+        # where nothing was repeated, trials differ as they usually do
+        between = prior[0] / 2.0 if prior[1] else TYPICAL_CV**2
+        (baseline, first), (candidate, second) = (_weighted_pace(side, between) for side in zip(*pairs, strict=True))
+        self.ln_ratio = math.log(baseline / candidate)
+        # The variance of a sum over rare events is known about as well as from half as many normal observations.
+        stalls = sum(0 if one.cycles is None else one.cycles + 1 for pair in pairs for one in pair)
+        variance, others = len(pairs) * (first + second), 2.0 * between
+        self.prior = prior
+        if stalls and variance > others:
+            self.prior = variance + (0.0 if prior[1] else others), max(prior[1], stalls / 2.0)
 
 
-def _pooled_error(trials: Sequence[Measurement]) -> float:
-    """Return the relative standard error of the pooled speed, as far as the steps of the trials tell."""
-    return math.hypot(*(one.speed_error * one.window_s for one in trials)) / math.fsum(one.window_s for one in trials)
+def _weighted_pace(trials: Sequence[Measurement], between: float) -> tuple[float, float]:
+    """Return the mean time of a sample over some trials, and what stalls add to its relative variance.
+
+    Args:
+        between: Variance of ln speed between trials, stalls left out.
+    """
+    work, time_s = [one.speed * one.window_s for one in trials], math.fsum(one.window_s for one in trials)
+    # that of one trial falls with its work, not with its time, which is longer where it had more stalls
+    in_all = math.fsum((one.speed_error * one.window_s) ** 2 for one in trials) / time_s**2
+    of_stalls = [in_all * math.fsum(work) / one for one in work]
+    weights = [1.0 / (between + one) for one in of_stalls]
+    pace = math.fsum(weight / one.speed for weight, one in zip(weights, trials, strict=True)) / math.fsum(weights)
+    added = math.fsum(weight**2 * one for weight, one in zip(weights, of_stalls, strict=True)) / math.fsum(weights) ** 2
+    return pace, added
 
 
 def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
@@ -377,11 +398,11 @@ def _ratio(
         beyond: What the ratio over all of the time is more than the mean, as ln.
         unseen: Half-width of what further pairs would not tell.
     """
-    mean, _ = moderated_interval(ln_ratios, *prior, confidence)
+    mean, _ = winsorized(ln_ratios, prior[0]).interval(prior, confidence)
     lows = [value - candidate for value, (_, candidate) in zip(ln_ratios, estimated, strict=True)]
     highs = [value + baseline for value, (baseline, _) in zip(ln_ratios, estimated, strict=True)]
-    lowest, below = moderated_interval(lows, *prior, confidence)
-    highest, above = moderated_interval(highs, *prior, confidence)
+    lowest, below = winsorized(lows, prior[0]).interval(prior, confidence)
+    highest, above = winsorized(highs, prior[0]).interval(prior, confidence)
     return Ratio(
         ratio=math.exp(mean + beyond),
         low=math.exp(lowest + beyond - math.hypot(below, unseen)),

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from statistics import NormalDist, median, median_high
+from typing import NamedTuple
 
 SLOW_OUTLIER_FLOOR = 0.3
 """ln speed that a trial must be below its config's median before it is an outlier, however little the others spread.
@@ -14,10 +15,13 @@ SLOW_OUTLIER_FLOOR = 0.3
 At 0.15 the usual spread of 8 % is taken for outliers, and A/A confirmations say "better" in 5.8 %.
 """
 
+TYPICAL_CV = 0.08
+"""Spread of ln throughput between trials of one config, as observed on several machines; the prior of estimates."""
+
 LEAST_CYCLES = 3
 """Whole cycles that a window has to hold before it ends with one."""
 
-SHORT_STALL = 0.05
+SHORT_STALL = 0.02
 """Relative error of a speed by a stall too many or too few, up to which it is noise like other noise."""
 
 _LARGEST_TRIAL_VARIANCE = SLOW_OUTLIER_FLOOR**2  # beyond it is a disturbed period, not the noise of trials
@@ -159,6 +163,44 @@ def moderated_interval(
         df = prior_df + n - 1
     variance = (prior_df * prior_variance + squares) / df
     return mean, student_t_quantile((1.0 + confidence) / 2.0, df) * math.sqrt(variance / n)
+
+
+class Winsorized(NamedTuple):
+    """Paired differences of which a few that lay far off were pulled closer.
+
+    Attributes:
+        pulled: Number of these.
+    """
+
+    values: Sequence[float]
+    pulled: int
+
+    def interval(self, prior: tuple[float, float], confidence: float) -> tuple[float, float]:
+        """Return their mean, and the half-width of its interval, as `moderated_interval`.
+
+        It is wider for what was pulled (Tukey & McLaughlin, "Less vulnerable confidence and significance procedures for
+        location based on a single sample", Sankhya A 25, 1963).
+        """
+        mean, half_width = moderated_interval(self.values, *prior, confidence)
+        return mean, half_width * len(self.values) / (len(self.values) - self.pulled)
+
+
+def winsorized(differences: Sequence[float], prior_variance: float) -> Winsorized:
+    """Return paired differences, those far from the median pulled to the nearest of the others.
+
+    Far is more than ``max(0.3, 4 MAD)`` and three prior standard deviations, of five and more of which most are nearer.
+    """
+    middle = median(differences)
+    usual = max(
+        SLOW_OUTLIER_FLOOR,
+        3.0 * math.sqrt(prior_variance),
+        4.0 * median(abs(value - middle) for value in differences),
+    )
+    near = [value for value in differences if abs(value - middle) <= usual]
+    if len(differences) < 5 or 2 * len(near) <= len(differences):
+        return Winsorized(differences, 0)
+    values = [min(max(near), max(min(near), value)) for value in differences]
+    return Winsorized(values, len(differences) - len(near))
 
 
 def optimal_window_s(

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from autotune.measure.cycles import Ends, Series, find_cycles, speed_error, warm_up
+from autotune.measure.cycles import Ends, Lengths, Series, find_cycles, first_end, speed_error, warm_up
 from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
-from autotune.measure.statistics import LEAST_CYCLES, lacks_cycles
+from autotune.measure.statistics import lacks_cycles
 from autotune.records import PAUSES, Measurement, TraineeEvent
 from autotune.stage_times import PipelineTimes
 
@@ -57,9 +57,11 @@ class Window:
         samples: Samples of each step; None unless known for all.
         work: Frames or tokens of each step; None unless known for all.
         at_epoch_ends: Whether a pass over the data ended at each step's begin or in it.
+        of_steps: Number of steps that it was taken from, after the warm-up.
         begin_s: Begin of the first step, its batch included; None where it is not known.
         first_wait_s: Time that the first step waited for data; None where it is not known.
-        cycle_ends: Ends of its whole cycles, from 0 to the number of steps; None where too few were seen.
+        cycle_ends: Ends of its whole cycles, from 0 to the number of steps; None where it does not consist of them.
+        cycle_lengths: Steps in each of the longest cycles that were seen whole.
         beat_s: Time of the longest cycles of which one at least was seen whole; None without any.
         has_stalls: Whether some steps are slow, of another kind than the others.
     """
@@ -72,9 +74,11 @@ class Window:
     samples: Series | None
     work: Series | None
     at_epoch_ends: NDArray[np.bool_]
+    of_steps: int = 0
     begin_s: float | None = None
     first_wait_s: float | None = None
     cycle_ends: Ends | None = None
+    cycle_lengths: Lengths | None = None
     beat_s: float | None = None
     has_stalls: bool = False
 
@@ -135,12 +139,12 @@ class Window:
 
     @property
     def cycles(self) -> int | None:
-        """Number of whole cycles, fewer than `LEAST_CYCLES` where it does not consist of them; None without any."""
+        """Number of cycles that it consists of, or that were seen whole in it; None without any stall."""
         if self.cycle_ends is not None:
             return len(self.cycle_ends) - 1
         if not self.has_stalls:
             return None
-        return min(LEAST_CYCLES - 1, int(self.time_s / self.beat_s)) if self.beat_s else 0
+        return 0 if self.cycle_lengths is None else len(self.cycle_lengths)
 
     def cv(self) -> float:
         """Return the coefficient of variation of the steps' time per unit of work."""
@@ -185,12 +189,17 @@ class WindowGoal:
     Attributes:
         target_s: Length that the study's noise makes worthwhile (`statistics.optimal_window_s`).
         most_s: Length up to which a window that shows stalls has to hold `LEAST_CYCLES` of whole ones.
+        steps: Number of its steps, where it was fixed before the trial: the mean time of a fixed number of steps is
+            right whatever their times are, that over a fixed time leaves out a part of the long ones.
+        cycle: Number of steps in a cycle, of which these are a multiple; None where there are no regular ones.
     """
 
     min_s: float
     min_steps: int
     target_s: float
     most_s: float = 0.0
+    steps: int | None = None
+    cycle: int | None = None
 
     @property
     def length_s(self) -> float:
@@ -199,6 +208,9 @@ class WindowGoal:
 
     def is_met_by(self, window: Window | None) -> bool:
         """Return True if the window is long enough."""
+        if self.steps is not None:
+            is_whole = self.cycle is None or (window is not None and window.cycle_ends is not None)
+            return window is not None and window.of_steps >= self.steps and is_whole
         if window is None or window.time_s < self.length_s or window.steps < self.min_steps:
             return False
         return window.time_s >= self.most_s or not lacks_cycles(window.cycles, window.speed_error())
@@ -211,8 +223,10 @@ class WindowGoal:
         """
         if window is None:
             return now_s + self.length_s / 4
-        missing_steps_s = (self.min_steps - window.steps) * window.time_s / window.steps
-        return now_s + max(self.length_s / 4, self.length_s - window.time_s, missing_steps_s)
+        missing_s = ((self.steps or self.min_steps) - window.of_steps) * window.time_s / window.steps
+        if self.steps is not None:
+            return now_s + missing_s
+        return now_s + max(self.length_s / 4, self.length_s - window.time_s, missing_s)
 
 
 def main_stream(events: Sequence[TraineeEvent]) -> str | None:
@@ -222,19 +236,26 @@ def main_stream(events: Sequence[TraineeEvent]) -> str | None:
 
 
 def steady_window(
-    events: Sequence[TraineeEvent], *, after_s: float | None = None, cut_s: float | None = None
+    events: Sequence[TraineeEvent],
+    *,
+    after_s: float | None = None,
+    cut_s: float | None = None,
+    steps: int | None = None,
+    cycle: int | None = None,
 ) -> Window | None:
     """Find the steady window of a trial.
 
     The first step is dropped, then what came before ``after_s``, then the steps with pauses in them, then the
     warm-up (`cycles.warm_up`), then rounds of gradient accumulation of which a part is missing by now, then what is
-    not whole cycles.
+    beyond the number of steps that was fixed for it, or else not whole cycles.
 
     Args:
         events: All events of the trial so far, each stream in order of time.
         after_s: End of the first pass over the data, for a config whose caches have to fill first.
         cut_s: When the trial was cut short; None where it ended with a step. A step under way that takes longer than
             others by then counts, as half done: without it, speed would be too high by selection.
+        steps: Number of steps that it is to have, see `WindowGoal`; None for all that there are.
+        cycle: Number of steps in a cycle, where these are known to be a multiple of it.
 
     Returns:
         None while fewer than `LEAST_STEPS` steps remain.
@@ -242,15 +263,15 @@ def steady_window(
     stream = main_stream(events)
     if stream is None:
         return None
-    steps = [event for event in events if event.kind == "step" and event.stream == stream]
+    made = [event for event in events if event.kind == "step" and event.stream == stream]
     if cut_s is not None:
-        steps += _under_way(steps, cut_s)
-    ends_s = np.array([step.t_s for step in steps])
+        made += _under_way(made, cut_s)
+    ends_s = np.array([step.t_s for step in made])
     starts_s, stops_s = ends_s[:-1], ends_s[1:]
     keep = stops_s > starts_s
     if after_s is not None:
         keep &= starts_s >= after_s
-    pid = steps[0].pid
+    pid = made[0].pid
     pauses_s = np.sort([event.t_s for event in events if event.kind in PAUSES and event.pid == pid])
     keep &= np.searchsorted(pauses_s, starts_s, "right") == np.searchsorted(pauses_s, stops_s, "right")
     kept = np.flatnonzero(keep)
@@ -259,14 +280,42 @@ def steady_window(
 
     epochs_s = np.sort([event.t_s for event in events if event.kind == "epoch_end" and event.pid == pid])
     at_epoch_ends = np.searchsorted(epochs_s, starts_s) != np.searchsorted(epochs_s, stops_s)
-    window = _window(steps, kept, at_epoch_ends)
+    window = _window(made, kept, at_epoch_ends)
     if window.time_s < _SHORTEST_S:
         return None
     kept = kept[warm_up(window.durations_s, window.units) :]
-    kept = _whole_rounds(kept, np.array([step.update for step in steps]))
+    if cycle is not None:
+        window = _window(made, kept, at_epoch_ends)
+        begin = _between_stalls(first_end(window.durations_s, window.units), cycle)
+        if begin is None or len(kept) < begin + LEAST_STEPS:
+            cycle = None
+        else:
+            kept = kept[begin:]
+    rounds = _whole_rounds(kept, np.array([step.update for step in made]))
+    if steps is not None and len(kept) > max(LEAST_STEPS, steps) and len(rounds) == len(kept):
+        rounds = kept[:steps]
+    window = _whole_cycles(_window(made, rounds, at_epoch_ends), made, rounds, at_epoch_ends, cycle)
     begin_s = next((event.t_s for event in events if event.kind == "begin" and event.stream == stream), None)
-    window = _whole_cycles(_window(steps, kept, at_epoch_ends), steps, kept, at_epoch_ends)
-    return replace(window, begin_s=begin_s, first_wait_s=steps[0].wait_s)
+    return replace(window, of_steps=len(rounds), begin_s=begin_s, first_wait_s=made[0].wait_s)
+
+
+def _between_stalls(first_end: int | None, cycle: int) -> int | None:
+    """Return the step that a window of whole cycles begins with: about half a cycle from any stall.
+
+    There a stall that comes a little early or late is in the window all the same. The first one may come much later
+    than one cycle after the first step.
+
+    Args:
+        first_end: Number of steps up to the end of the first stall; None where none has ended yet.
+
+    Returns:
+        None where it cannot be told yet.
+    """
+    if first_end is None:
+        return None
+    if first_end < cycle / 4:
+        return first_end + cycle // 2
+    return max(0, first_end - cycle // 2) if first_end > 3 * cycle / 4 else 0
 
 
 def _under_way(steps: Sequence[TraineeEvent], cut_s: float) -> list[TraineeEvent]:
@@ -280,14 +329,25 @@ def _under_way(steps: Sequence[TraineeEvent], cut_s: float) -> list[TraineeEvent
 
 
 def _whole_cycles(
-    window: Window, steps: Sequence[TraineeEvent], kept: NDArray[np.intp], at_epoch_ends: NDArray[np.bool_]
+    window: Window,
+    steps: Sequence[TraineeEvent],
+    kept: NDArray[np.intp],
+    at_epoch_ends: NDArray[np.bool_],
+    cycle: int | None,
 ) -> Window:
-    """Return the part of a window that is whole cycles; all of it where these are too few."""
-    ends, beat_s, has_stalls = find_cycles(window.durations_s, window.units)
+    """Return the part of a window that is whole cycles; all of it where these are too few, or not regular.
+
+    Args:
+        cycle: Number of steps in a cycle, where that is known: then it may begin anywhere.
+    """
+    ends, lengths, beat_s, has_stalls = find_cycles(window.durations_s, window.units)
+    if cycle is not None and len(kept) >= max(cycle, LEAST_STEPS):
+        ends = np.arange(0, len(kept) + 1, cycle)
+        beat_s = beat_s or window.time_s * cycle / len(kept)
     if ends is not None:
         kept = kept[ends[0] : ends[-1]]
         window = replace(_window(steps, kept, at_epoch_ends), cycle_ends=ends - ends[0])
-    return replace(window, beat_s=beat_s, has_stalls=has_stalls)
+    return replace(window, cycle_lengths=lengths, beat_s=beat_s, has_stalls=has_stalls)
 
 
 def _whole_rounds(kept: NDArray[np.intp], updates: NDArray[np.bool_]) -> NDArray[np.intp]:

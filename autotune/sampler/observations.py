@@ -7,14 +7,11 @@ from enum import StrEnum
 from statistics import fmean
 
 from autotune.measure.score import Objective, ln_score, ln_speed
-from autotune.measure.statistics import pooled_variance
+from autotune.measure.statistics import TYPICAL_CV, pooled_variance
 from autotune.records import DISTURBED, Ending, Measurement, TrialRecord, Validity, Values
 from autotune.space.space import Space
 
-TYPICAL_CV = 0.08
-"""Spread of ln throughput between trials of one config, as observed on several machines; the prior of estimates."""
-
-_TYPICAL_CV_TRIALS = 4.0  # degrees of freedom of that prior
+_TYPICAL_CV_TRIALS = 4.0  # degrees of freedom of `TYPICAL_CV`
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -71,7 +71,7 @@ class Arm:
     Attributes:
         pair: Number of its pair.
         arm: Point that runs: 0 is today's config, 1 the finalist, 2 a third one.
-        is_first: Whether that point runs for the first time in it; today's config was measured before.
+        is_first: Whether that point runs for the first time in it.
         done: Number of trials that count, this one among them.
     """
 
@@ -94,7 +94,7 @@ class Confirmation:
         self._turn: Arm | None = None
         self._done = 0  # trials of pairs without one that was not steady
         self._spoiled: set[int] = set()  # the other pairs
-        self._has_run = {0}
+        self._has_run: set[int] = set()
         self._speeds: dict[int, list[float]] = {}
         self.decision = Decision.OPEN
 

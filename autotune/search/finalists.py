@@ -35,6 +35,8 @@ from autotune.study.answer import gave_no_numbers, judged_finalists
 from autotune.study.noise import trial_noise
 from autotune.trial.execution import TrialSpec
 
+_MOST_TO_LEARN = 0.3  # of the time that is left, for learning how long a cycle is
+_LOOK_WITH_TIME, _LONGEST_LOOK_S = 0.15, 40.0  # of the time that is left, for the first trial of each point
 _FOR_PAIRS = 0.55  # of what is left then, at most, where taking back needs time, too
 
 _OUTCOMES = {
@@ -149,7 +151,9 @@ class Finalists(SearchStage):
             return Outcome.ENDED
         self._events.change_phase("confirming", ended.why)
         with self._others.confirming(plan.candidate.observation.name):
-            return self._make_pairs(plan)
+            # a validation, or a race, looks for longer by itself
+            has_time = not is_short and not self._afterwards_s() and 2.0 * plan.rest_s(0) < left_s
+            return self._make_pairs(plan, has_time=has_time)
 
     def _plan(self, left_s: float) -> ConfirmationPlan | None:
         basis, afterwards_s = self.basis(), self._afterwards_s()
@@ -158,7 +162,7 @@ class Finalists(SearchStage):
             plan = plan_confirmation(self._chosen, basis, left_s=left_s)
         return plan
 
-    def _make_pairs(self, plan: ConfirmationPlan) -> Outcome:
+    def _make_pairs(self, plan: ConfirmationPlan, *, has_time: bool) -> Outcome:
         finalist, contender = plan.candidate.observation.values, self._state.answer.contender()
         third = contender
         if contender is None or self._state.answer.is_standing(plan.candidate):
@@ -167,8 +171,15 @@ class Finalists(SearchStage):
         plan = replace(plan, arms=len(points))
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         confirmation = Confirmation(plan, self._rng)
+        looks_s = [self._state.windows.finalist_look_s] * plan.arms
+        if has_time:  # what comes only now and then is seen, if it is there
+            spare_s = min(_LONGEST_LOOK_S, _LOOK_WITH_TIME * self._parts.budget.left_s())
+            looks_s = [max(look_s, spare_s) for look_s in looks_s]
+        else:
+            looks_s[0] = 0.0  # today's config was looked at first of all
         while (turn := confirmation.next()) is not None:
-            trial = self._trial_of(turn, points[turn.arm], plan, first_pair)
+            look_s = looks_s[turn.arm] if turn.is_first else 0.0
+            trial = self._trial_of(turn, points[turn.arm], plan, first_pair, look_s)
             record = self._trials.make(trial, kept_s=plan.rest_s(turn.done))
             if self._trials.may_have_been_an_accident(record):
                 record = self._trials.make(trial, kept_s=plan.rest_s(turn.done))
@@ -181,20 +192,22 @@ class Finalists(SearchStage):
                 break
         return _OUTCOMES.get(confirmation.decision, Outcome.MEASURED)
 
-    def _trial_of(self, turn: Arm, values: Values, plan: ConfirmationPlan, first_pair: int) -> TrialSpec:
+    def _trial_of(self, turn: Arm, values: Values, plan: ConfirmationPlan, first_pair: int, look_s: float) -> TrialSpec:
         usual = self._state.windows.usual()
-        look_s = self._state.windows.finalist_look_s if turn.is_first else 0.0
         window_s = max(usual.length_s + plan.longer_s, look_s)
         # stalls that come up are waited for, as far as the other trials leave time
-        trials_left = plan.arms * plan.pairs - turn.done + 1
-        fair_s = self._parts.budget.left_s() / trials_left - plan.usual_trial_s + usual.length_s
+        trials_left, left_s = plan.arms * plan.pairs - turn.done + 1, self._parts.budget.left_s()
+        fair_s = left_s / trials_left - plan.usual_trial_s + usual.length_s
+        most_s = min(usual.most_s, max(window_s, fair_s))
+        if turn.is_first and (to_learn_s := self._state.windows.to_learn_cycle_s(values)) < _MOST_TO_LEARN * left_s:
+            most_s = max(most_s, to_learn_s)  # all others are shorter for that
         return TrialSpec(
             values=values,
             purpose=Purpose.CONFIRM,
             pair=first_pair + turn.pair,
             alone=self._others.take_turns,
             planned_pairs=plan.pairs if plan.sequential else None,
-            goal=replace(usual, target_s=window_s, most_s=min(usual.most_s, max(window_s, fair_s))),
+            goal=replace(usual, target_s=window_s, most_s=most_s),
         )
 
     def _made_here(self) -> list[TrialRecord]:

@@ -1,12 +1,16 @@
 """State of one search: its trials, the model of the points, the lengths of windows, the current and the best answer."""
 
+import math
 from dataclasses import replace
 from statistics import median
 
+import numpy as np
+
 from autotune.clock import format_duration
 from autotune.events import IncumbentChanged
+from autotune.measure.cycles import Lengths, cycle_length
 from autotune.measure.score import LEAST_PAIRS
-from autotune.measure.statistics import LEAST_CYCLES, SHORT_STALL, optimal_window_s
+from autotune.measure.statistics import LEAST_CYCLES, SHORT_STALL, lacks_cycles, optimal_window_s
 from autotune.measure.window import Window, WindowGoal
 from autotune.records import Purpose, TrialRecord, Values
 from autotune.sampler.config_sampler import SamplerChoice
@@ -54,7 +58,7 @@ class SearchState:
     def learn(self, record: TrialRecord, done: Execution) -> None:
         """Learn from one more trial, which is among the search's own already."""
         if done.window is not None and record.comparable and explores(record):
-            self.windows.add(done.window)
+            self.windows.add(record, done.window)
         self.model.learn(record, done)
 
     @property
@@ -70,6 +74,11 @@ class SearchState:
 
 
 _FIRST_LOOK, _MOST_OF_SHORT_BUDGETS = 0.06, 0.08  # of the budget
+_ALIKE = 0.05  # of the length of a cycle, that of two may differ by
+_TO_LEARN_CYCLE = 3.5  # cycles, of which two are whole wherever they begin
+_TO_SEE_CYCLES = LEAST_CYCLES + 1.5  # of which `LEAST_CYCLES` are whole where they differ somewhat
+_SPARE = 1.05  # of the time that the fastest trial took for them: steps take what is asked for, though trials differ
+_LEAST_SD = 0.01  # of ln speed between trials
 _LEAST_ON_A_GPU_S = 2.0  # a driver looks a few times a second, and has to see who else is there
 _LEAST_FIRST_LOOK_S, _LONGEST_FIRST_LOOK_S = 5.0, 180.0
 _MOST_FOR_CYCLES = 0.06  # of the budget for each trial, as far as that is more than `trial.max_s`
@@ -84,22 +93,74 @@ class Windows:
         self._model = model
         self._budget_s = budget_s
         self._within_variances_s: list[float] = []
+        self._windows_s: list[float] = []
+        self._cycle_lengths: dict[str, list[Lengths]] = {}  # by point
 
-    def add(self, window: Window) -> None:
+    def add(self, record: TrialRecord, window: Window) -> None:
         """Add the window of a trial that is compared with others."""
-        self._within_variances_s.append(window.within_variance_s())
+        if not lacks_cycles(window.cycles, window.speed_error()):
+            self._within_variances_s.append(window.within_variance_s())
+            self._windows_s.append(window.time_s)
+        if window.cycle_lengths is not None:
+            self._cycle_lengths.setdefault(record.point, []).append(window.cycle_lengths)
 
     def usual(self) -> WindowGoal:
         """Return the window of the next trial: the best use of time at the noise that this study has shown."""
         limits = self._problem.limits
+        most_s = max(limits.max_s, _MOST_FOR_CYCLES * self._budget_s)
+        target_s = max(self._even_s(), min(most_s, LEAST_CYCLES * (self.beat_s or 0.0)))
+        return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s, most_s=most_s)
+
+    def _even_s(self) -> float:
+        """Return the length of a window that no stall cuts in two."""
+        limits = self._problem.limits
         starts_s = [trial.measurement.first_step_s for trial in self._trials.own if trial.measurement]
         target_s = min(limits.max_s, max(limits.min_s, _LEAST_ON_A_GPU_S if self._problem.machine.gpus else 0.0))
         if starts_s and self._within_variances_s:
-            within, between = median(self._within_variances_s), self._model.sd**2
+            within = median(self._within_variances_s)
+            # what trials differ by besides that, as far as it is more than nothing
+            between = max(_LEAST_SD**2, self._model.sd**2 - 2.0 * within / median(self._windows_s))
             target_s = optimal_window_s(median(starts_s), within, between, min_s=target_s, max_s=limits.max_s)
-        most_s = max(limits.max_s, _MOST_FOR_CYCLES * self._budget_s)
-        target_s = max(target_s, min(most_s, LEAST_CYCLES * (self.beat_s or 0.0)))
-        return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s, most_s=most_s)
+        return target_s
+
+    def in_steps(self, goal: WindowGoal, point: str) -> WindowGoal:
+        """Return a goal as a number of steps, of whole cycles where they are regular, as far as the point is known."""
+        measured = [trial.comparable for trial in self._trials.own if trial.point == point]
+        paces_s = [one.window_s / one.steps for one in measured if one is not None]
+        step_s, cycle = min(paces_s, default=0.0), self._cycle(point)
+        if not paces_s or (cycle is None and goal.most_s > goal.length_s and self._seen_cycles(point) == 1):
+            return goal  # as long as it takes to see how long a cycle is
+        is_usual = goal.length_s <= self.usual().length_s
+        length_s = self._even_s() if cycle is not None and is_usual else goal.length_s
+        if cycle is None and self._seen_cycles(point):
+            length_s = max(length_s, min(goal.most_s, _TO_SEE_CYCLES * (self.beat_s or 0.0)))
+        steps = max(goal.min_steps, math.ceil(_SPARE * length_s / step_s))
+        if cycle is not None:
+            fitting = int(max(goal.length_s, goal.most_s) / (step_s * cycle))
+            cycles = min(max(1, round(steps / cycle)), fitting)
+            steps, cycle = (cycles * cycle, cycle) if cycles * cycle >= goal.min_steps else (steps, None)
+        return replace(goal, target_s=steps * step_s, steps=steps, cycle=cycle)
+
+    def to_learn_cycle_s(self, values: Values) -> float:
+        """Return how long a trial has to measure for the length of a point's cycles to be known; 0 where it is."""
+        is_known = self._cycle(self._problem.space.name(values)) is not None
+        return 0.0 if is_known else _TO_LEARN_CYCLE * (self.beat_s or 0.0)
+
+    def _seen_cycles(self, point: str) -> int:
+        return sum(map(len, self._cycle_lengths.get(point, [])))
+
+    def _cycle(self, point: str) -> int | None:
+        """Return the number of steps in a cycle of a point; None where that is not known, or not regular.
+
+        A single one tells where it is like those of today's config.
+        """
+        own, todays = (
+            np.concatenate([np.empty(0, dtype=np.intp), *self._cycle_lengths.get(one, [])])
+            for one in (point, self._trials.baseline_point)
+        )
+        cycle = cycle_length(own if len(own) != 1 else todays)
+        is_like = len(own) != 1 or cycle is None or abs(own[0] - cycle) < _ALIKE * cycle
+        return cycle if is_like else None
 
     @property
     def finalist_look_s(self) -> float:
@@ -114,18 +175,22 @@ class Windows:
 
     def why_longer(self) -> str:
         """Return why trials are longer than even steps would need, a sentence; empty if they are not."""
-        beat_s, goal = self.beat_s, self.usual()
-        if beat_s is None or LEAST_CYCLES * beat_s <= goal.min_s:
+        beat_s, goal, point = self.beat_s, self.usual(), self._trials.baseline_point
+        if beat_s is None:
+            return ""
+        seen = self._trials.baseline_measurements()
+        if not any(one.beat_s for one in seen):
+            longest_s = max(one.step_max_s or 0.0 for one in seen)
+            return (
+                f"Training stopped for {format_duration(longest_s)}, and how often it does was not seen: intervals are "
+                "as wide as that calls for. A longer --budget looks for longer."
+            )
+        if LEAST_CYCLES * beat_s <= goal.min_s:
             return ""
         every, length = format_duration(beat_s), format_duration(goal.length_s)
-        if goal.length_s < LEAST_CYCLES * beat_s:
-            needed = format_duration(LEAST_CYCLES * beat_s / _MOST_FOR_CYCLES)
-            return (
-                f"Training stops and goes every {every}: {length}, all that a trial measures within this budget, hold "
-                f"less than {LEAST_CYCLES} of that, and intervals are as wide as it calls for; --budget {needed} is "
-                "enough."
-            )
-        return f"Training stops and goes every {every}: trials measure for {length}, for {LEAST_CYCLES} of that."
+        if self._cycle(point) is None:
+            return f"Training stops about every {every}: trials measure for {length}, and each stall counts."
+        return f"Training stops and goes every {every}: trials measure whole cycles."
 
     @property
     def beat_s(self) -> float | None:
@@ -137,8 +202,9 @@ class Windows:
         looked = (trial for trial in self._trials.own if trial.purpose in (Purpose.BASELINE, Purpose.CONFIRM))
         for trial in looked:
             measured = trial.comparable
-            if measured and measured.beat_s is not None and (measured.stall_fraction or 0.0) > SHORT_STALL:
-                beats_s.setdefault(trial.point, []).append(measured.beat_s)
+            if measured and measured.cycles is not None and (measured.stall_fraction or 0.0) > SHORT_STALL:
+                # of one that was seen once, it is no less
+                beats_s.setdefault(trial.point, []).append(measured.beat_s or measured.window_s)
         return max(map(median, beats_s.values()), default=None)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from autotune.errors import CodeChanged, Terminated
 from autotune.events import TrialEnded, TrialProgress, TrialStarted
+from autotune.measure.window import WindowGoal
 from autotune.records import (
     DISTURBED,
     NOT_COMPARED,
@@ -241,7 +242,7 @@ class TrialMaker:
         explores, is_baseline = trial.purpose is Purpose.EXPLORE, trial.purpose is Purpose.BASELINE
         limit_s = self._parts.problem.limits.start_timeout_s
         return StopLimits(
-            goal=trial.goal or state.windows.usual(),
+            goal=self._goal(trial),
             settles=not trial.warms_up and state.model.space.settles(trial.values),
             filling=state.model.scope.filling,
             deadline_s=min(self._parts.budget.wall_s, trial.ends_s),
@@ -261,6 +262,13 @@ class TrialMaker:
             rounds=trial.phases.rounds if trial.phases else None,
             trains_s=trial.trains_s,
         )
+
+    def _goal(self, trial: TrialSpec) -> WindowGoal:
+        """Return the length of a trial's window: in steps, where its point is known."""
+        goal = trial.goal or self._state.windows.usual()
+        if trial.warms_up or trial.phases:
+            return goal
+        return self._state.windows.in_steps(goal, self._parts.problem.space.name(trial.values))
 
     def _validity(self, trial: TrialSpec, done: Execution, *, counts_anyway: bool) -> Validity:
         """Return what the numbers of a trial are good for, seen from the search; noted if they count in spite of it."""

@@ -15,8 +15,8 @@ from typing import Annotated, Any
 
 import msgspec
 
+from autotune.measure.statistics import TYPICAL_CV
 from autotune.records import TrialRecord
-from autotune.sampler.observations import TYPICAL_CV
 
 ATTRIBUTE = "member."
 """Prefix of the attributes that hold members; the UUID follows."""

@@ -5,9 +5,8 @@ from statistics import median_low
 from typing import NamedTuple
 
 from autotune.measure.score import LEAST_PAIRS, Objective, ln_score
-from autotune.measure.statistics import robust_pooled_variance
+from autotune.measure.statistics import TYPICAL_CV, robust_pooled_variance
 from autotune.records import Measurement, TrialRecord
-from autotune.sampler.observations import TYPICAL_CV
 
 MOST_DF = 6.0
 """Most degrees of freedom of what trials of other points tell: points differ in spread, and a machine changes."""

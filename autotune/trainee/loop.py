@@ -11,6 +11,7 @@ import threading
 import time
 from typing import Any, Callable, Optional
 
+from autotune.trainee.completion import APART_S, Completions
 from autotune.trainee.steps import BatchSource, LoopState, StepMaker
 from autotune.trainee.stream import Report, is_only_watched
 
@@ -18,11 +19,14 @@ DIGEST_EVERY_S = 0.2
 """Interval of digesting and writing, which costs as much as observing many steps; readers look every 0.25 s."""
 
 SYNC_EVERY_S = 1.0
-"""Interval between two waits for the accelerator.
+"""Interval between two waits for an accelerator of which nobody can ask whether it has completed a step (TensorFlow's).
 
 In between, a step "ends" when its work is enqueued: the time of a single one means little, but their sum is right.
 A training that is only watched is never made to wait: over 10 s, what is still enqueued at both ends does not count.
 """
+
+
+_LONGEST_AT_END_S = 10.0
 
 
 class Loop:
@@ -73,6 +77,8 @@ class Loop:
             The time, for `fetched`.
         """
         now_s = time.monotonic()
+        if self.report.completions is not None:
+            self.report.completions.poll(now_s)
         if now_s >= self.digest_due_s:
             self.digest()
             if self.steps.state is LoopState.TRAINING and self._is_sync_due(now_s):
@@ -115,12 +121,21 @@ class Loop:
         if self.is_suspended:
             return
         end_s = time.monotonic()
+        if self.report.completions is not None:
+            self.report.completions.poll(end_s)
         is_synced = self.wants_samples and self._is_sync_due(end_s)
         if is_synced:
             end_s = self._wait_for_accelerator()
         self.recorded.append((StepMaker.worked, key, begin_s, end_s, samples, is_whole, thread))
         if is_synced or end_s >= self.digest_due_s:
             self.digest()
+
+    @property
+    def completions(self) -> Completions:
+        """Work that a device completes behind the program."""
+        if self.report.completions is None:
+            self.report.completions = Completions()
+        return self.report.completions
 
     def called(self, begin_s: float, end_s: float, thread: int) -> None:
         """Record a call of a compiled function that trains on nothing: many of them may be an evaluation."""
@@ -175,6 +190,12 @@ class Loop:
         """Record the end of the process: its last step has no next fetch."""
         self.flush()
         self.steps.ends()
+        give_up_s = time.monotonic() + _LONGEST_AT_END_S
+        while self.report.completions is not None and self.report.completions.is_pending:
+            time.sleep(APART_S)  # nobody is kept from training any more
+            self.report.completions.poll(time.monotonic())
+            if time.monotonic() > give_up_s:
+                break
         self.report.flush()
 
     def digest(self) -> None:
@@ -190,7 +211,8 @@ class Loop:
         self.report.flush()
 
     def _is_sync_due(self, now_s: float) -> bool:
-        return self.sync is not None and now_s - self._synced_s >= self._sync_every_s
+        is_asked = self.report.completions is not None
+        return self.sync is not None and not is_asked and now_s - self._synced_s >= self._sync_every_s
 
     def _wait_for_accelerator(self) -> float:
         assert self.sync is not None

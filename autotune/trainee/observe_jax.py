@@ -13,7 +13,7 @@ import threading
 import time
 from importlib import import_module
 from types import MethodType
-from typing import Any
+from typing import Any, Optional
 
 from autotune.trainee.observe import Observer
 
@@ -24,7 +24,9 @@ class JaxObserver(Observer):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self.running: dict[int, _Jitted] = {}  # the outermost compiled function that is called, by thread
-        self._latest: Any = None  # result of a step, which may not be there yet
+        self._latest: Any = None  # of a step's result, which may not be there yet
+        self._arrays = 0  # of a result
+        self._place: Optional[int] = None  # of the smallest among them
 
     def install(self) -> None:
         self.around("jax:vjp", self._traced)  # takes the gradient itself
@@ -60,12 +62,26 @@ class JaxObserver(Observer):
         self.instrumentation.put(jax, name, observed)
 
     def stepped(self, jitted: _Jitted, begin_s: float, result: Any) -> None:
-        """Record a call of a compiled function that trains, unless its batches are seen."""
-        if self.loop.steps.is_fetching:
-            return
-        self._latest = result
-        self.loop.sync = self._wait
-        self.loop.worked(jitted, begin_s, None, True, threading.get_ident())
+        """Record a call of a compiled function that trains, as work unless its batches are seen."""
+        now_s = time.monotonic()
+        if self.loop.completions.is_due(now_s) and (array := self._smallest(result)) is not None:
+            self.loop.completions.add(now_s, lambda: None if array.is_deleted() else array.is_ready())
+            self._latest = array
+            self.loop.sync = self._wait
+        if not self.loop.steps.is_fetching:
+            self.loop.worked(jitted, begin_s, None, True, threading.get_ident())
+
+    def _smallest(self, result: Any) -> Any:
+        """Return the smallest array of a step's result, most probably the loss: the next step does not take it over.
+
+        Which one it is, is looked for once.
+        """
+        arrays = import_module("jax").tree_util.tree_leaves(result)
+        if len(arrays) != self._arrays:
+            sizes = {place: one.size for place, one in enumerate(arrays) if hasattr(one, "is_ready")}
+            self._arrays, self._place = len(arrays), min(sizes, key=sizes.__getitem__) if sizes else None
+        array = None if self._place is None else arrays[self._place]
+        return array if hasattr(array, "is_ready") else None
 
     def _wait(self) -> None:
         latest, self._latest = self._latest, None

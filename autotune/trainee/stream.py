@@ -64,6 +64,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Generic, Literal, Optional, TypeVar
 
+from autotune.trainee.completion import Completions
+
 if TYPE_CHECKING:
     from autotune.trainee.pace import Pace
 
@@ -389,6 +391,7 @@ class Report:
 
     Attributes:
         loss_due_s: Monotonic time from which the loss is read again; never in a training that is only watched.
+        completions: Work that a device completes behind the program; None where there is none.
         held: Steps of the next `flush`: end of each, how long the loop waited for its batch, and samples in that, where
             known; then False where the optimizer's update is not part of it.
     """
@@ -397,11 +400,13 @@ class Report:
         self._stream = stream
         self._noted: set[str] = set()
         self.loss_due_s = math.inf if is_only_watched() else 0.0
+        self.completions: Optional[Completions] = None
         self.held: list[tuple[Any, ...]] = []
         self._losses: list[Any] = []
 
     def forget(self) -> None:
         """Drop the held steps in a forked child, where they are the parent's."""
+        self.completions = None
         self.held.clear()
         self._losses.clear()
 
@@ -416,8 +421,11 @@ class Report:
         return self._stream.source is not None
 
     def flush(self) -> None:
-        """Write the held steps."""
+        """Write the held steps, as far as they are completed."""
         held = self.held[:]
+        if self.completions is not None:
+            self.completions.poll(time.monotonic())
+            held = self.completions.ended(held)
         del self.held[: len(held)]  # the list stays: whoever is adding to it goes on
         if not held or not self._stream.is_observed:
             return
@@ -450,6 +458,8 @@ class Report:
             loss: Of an evaluation, the loss that it found; None if unknown.
         """
         self.flush()
+        if self.completions is not None and kind in ("eval", "checkpoint"):
+            self.completions.pause()
         if self._stream.pace is not None:
             self._stream.pace.mark(kind)
         elif self._stream.is_observed or kind in ("eval", "checkpoint"):

@@ -276,7 +276,9 @@ def _validity(stop_rule: StopRule, window: Window | None, ending: Ending) -> Val
         return Validity.COLD
     if stop_rule.is_cold:
         return Validity.UNMEASURED
-    if window and window.time_s >= goal.min_s and window.steps >= goal.min_steps:
+    if window and goal.cycle is not None and window.cycle_ends is None:
+        return Validity.NOT_STEADY  # it was ended within a cycle
+    if window and (goal.is_met_by(window) or (window.time_s >= goal.min_s and window.steps >= goal.min_steps)):
         return Validity.GOOD
     return Validity.NOT_STEADY if stop_rule.steps else Validity.UNMEASURED
 

@@ -159,6 +159,9 @@ class StopRule:
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()
             if window is not None and self.limits.goal.is_met_by(window):
+                if self.limits.goal.steps is not None:
+                    self._window = window
+                    return Stop.ENOUGH
                 # The end is fixed by now; what is under way, a step or a cycle, counts with its whole time.
                 self._until_s, self._patience_s = now_s, 2.0 * max(window.beat_s or 0.0, passed.longest_silence_s)
                 return None
@@ -270,7 +273,8 @@ class StopRule:
         if self._window is not None:
             return self._window
         after_s = self._settled_s if self.limits.settles else None
-        return steady_window(self.events, after_s=after_s, cut_s=self._cut_s)
+        goal = self.limits.goal
+        return steady_window(self.events, after_s=after_s, cut_s=self._cut_s, steps=goal.steps, cycle=goal.cycle)
 
     def _note_loss(self, loss: float) -> None:
         self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1

@@ -16,12 +16,11 @@ from typing import Protocol
 from autotune.clock import VirtualClock
 from autotune.errors import TrialError
 from autotune.events import Event, EventBus, IncumbentChanged
-from autotune.measure.statistics import optimal_window_s
+from autotune.measure.statistics import TYPICAL_CV, optimal_window_s
 from autotune.measure.window import WindowGoal, steady_window
 from autotune.options import SearchOptions
 from autotune.records import Ending, Machine, Purpose, SearchResult, Stop, TraineeEvent, Validity, Values
 from autotune.sampler.config_sampler import SamplerChoice
-from autotune.sampler.observations import TYPICAL_CV
 from autotune.search.gpus import complete
 from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem

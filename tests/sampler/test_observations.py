@@ -5,8 +5,9 @@ import math
 import pytest
 
 from autotune.measure.score import EFFECTIVE_UTILIZATION, THROUGHPUT, UTILIZATION
+from autotune.measure.statistics import TYPICAL_CV
 from autotune.records import Ending, Validity
-from autotune.sampler.observations import TYPICAL_CV, Observations, expected_trial_sd
+from autotune.sampler.observations import Observations, expected_trial_sd
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob, on_gpu
 
