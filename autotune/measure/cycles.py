@@ -136,6 +136,7 @@ SLOW = 2.0
 _SHORT = 100.0  # autocorrelation times within a series, below which they cannot be estimated well
 _SURE = 0.01
 _UNEVEN = 0.3  # standard deviation over mean: that of what comes at random is 1
+_FEW = 0.1
 _LEAST, _LEAST_CYCLES = 4, 8  # steps, and cycles, of which some may be slow: few that come at random differ, too
 _APART = 0.8  # of the variance of ln pace: normal and uniform noise, divided at its middle, have 0.64 and 0.75
 
@@ -240,10 +241,13 @@ def first_end(durations_s: Series, units: Series) -> int | None:
 def warm_up(durations_s: Series, units: Series) -> int:
     """Return the number of steps at the start that training does not come back to.
 
-    Slow ones after which none is slow for twice the time that has passed; then what MSER-5 would cut of the rest, if no
-    later stretch of as many steps is like it. A stall is like others of its kind, and stays.
+    Slow ones after which none is slow for twice the time that has passed; fast ones after which none is fast for four
+    times that: of a program that ran ahead of its device, or of batches that were ready before the first step; then
+    what MSER-5 would cut of the rest, if no later stretch of as many steps is like it. A stall is like others of its
+    kind, and stays.
     """
     begin = _slow_start(durations_s, units)
+    begin += _fast_start(durations_s[begin:], units[begin:])
     durations_s, pace = durations_s[begin:], durations_s[begin:] / units[begin:]
     cut = mser5_truncation(pace)
     if not cut:
@@ -267,6 +271,15 @@ def _slow_start(durations_s: Series, units: Series) -> int:
         if fast_until_s >= 3.0 * ends_s[index]:
             begin = int(index) + 1
     return begin
+
+
+def _fast_start(durations_s: Series, units: Series) -> int:
+    slow = _slow(durations_s, units)
+    if slow is None:
+        return 0
+    begin = int(np.flatnonzero(~slow)[-1]) + 1
+    is_start = slow[:begin].mean() <= _FEW and durations_s[begin:].sum() >= 4.0 * durations_s[:begin].sum()
+    return begin if is_start and len(slow) - begin >= _LEAST_CYCLES else 0
 
 
 def speed_error(durations_s: Series, units: Series, ends: Ends | None) -> float:

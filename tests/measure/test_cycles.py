@@ -39,8 +39,13 @@ def test_bursts_within_epochs_are_cycles_of_cycles():
 
 def test_a_stall_at_the_beginning_is_no_warm_up():
     """It comes back: what is cut at the start is what training does not come back to."""
-    full_buffers = [0.001] * 50 + [0.02] * 500
-    for durations_s, cut in ((stalling(6, begin=60)[1:], 0), ([1.0, 1.0, *[0.01] * 900], 2), (full_buffers, 50)):
+    full_buffers, ahead = [0.001] * 50 + [0.02] * 500, [0.01] * 30 + [0.3] * 9
+    for durations_s, cut in (
+        (stalling(6, begin=60)[1:], 0),
+        ([1.0, 1.0, *[0.01] * 900], 2),
+        (full_buffers, 50),
+        (ahead, 30),
+    ):
         assert warm_up(np.array(durations_s), np.ones(len(durations_s))) == cut
 
 
