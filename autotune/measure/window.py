@@ -245,9 +245,9 @@ def steady_window(
 ) -> Window | None:
     """Find the steady window of a trial.
 
-    The first step is dropped, then what came before ``after_s``, then the steps with pauses in them, then the
-    warm-up (`cycles.warm_up`), then rounds of gradient accumulation of which a part is missing by now, then what is
-    beyond the number of steps that was fixed for it, or else not whole cycles.
+    The first step is dropped, then those whose batches were ready before it began, then what came before ``after_s``,
+    then the steps with pauses in them, then the warm-up (`cycles.warm_up`), then rounds of gradient accumulation of
+    which a part is missing by now, then what is beyond the number of steps that was fixed for it, or not whole cycles.
 
     Args:
         events: All events of the trial so far, each stream in order of time.
@@ -269,6 +269,11 @@ def steady_window(
     ends_s = np.array([step.t_s for step in made])
     starts_s, stops_s = ends_s[:-1], ends_s[1:]
     keep = stops_s > starts_s
+    began = next((event for event in events if event.kind == "begin" and event.stream == stream), None)
+    if began is not None and began.batches:
+        # one that is ended before they are used up is measured by its second half
+        most = len(keep) - LEAST_STEPS if cut_s is None else len(keep) // 2
+        keep[: max(0, min(most, _used_up(made, stops_s - starts_s, began.batches)))] = False
     if after_s is not None:
         keep &= starts_s >= after_s
     pid = made[0].pid
@@ -295,8 +300,19 @@ def steady_window(
     if steps is not None and len(kept) > max(LEAST_STEPS, steps) and len(rounds) == len(kept):
         rounds = kept[:steps]
     window = _whole_cycles(_window(made, rounds, at_epoch_ends), made, rounds, at_epoch_ends, cycle)
-    begin_s = next((event.t_s for event in events if event.kind == "begin" and event.stream == stream), None)
+    begin_s = None if began is None else began.t_s
     return replace(window, of_steps=len(rounds), begin_s=begin_s, first_wait_s=made[0].wait_s)
+
+
+def _used_up(steps: Sequence[TraineeEvent], durations_s: Series, ready: int) -> int:
+    """Return how many steps, counted from the second, had a batch that may have been ready before the first began.
+
+    No more than those before one that waited for its batch for most of its time: there was no batch left then.
+    """
+    for place, step in enumerate(steps[1 : ready + 1]):
+        if step.wait_s is not None and step.wait_s > 0.5 * durations_s[place]:
+            return place
+    return ready
 
 
 def _between_stalls(first_end: int | None, cycle: int) -> int | None:

@@ -8,6 +8,7 @@ gradient was taken while it was traced; of nested calls, the outermost counts.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 import time
@@ -66,13 +67,21 @@ class TensorFlowObserver(Observer):
     def _install_fetches(self) -> None:
         """Observe iterators over datasets: eager ones, those in graphs, and those that fetch for several devices."""
         sources = WeakRecords(BatchSource)
+
+        def source_of(iterator: Any) -> BatchSource:
+            data = data_of(iterator)
+            source = sources.of(data)
+            if source.size is None:  # it is asked for its first batch
+                source.ready = ready_batches(data)
+            return source
+
         graphs = GraphFetches(self.loop, self.instrumentation, self._is_eager, self._fetches_in_graph)
         ends = StopIteration, self._out_of_range
         one, several = "data.ops.iterator_ops:OwnedIterator", "distribute.input_lib:DistributedIteratorBase"
         for iterator, fetch in ((one, "_next_internal"), (several, "get_next")):
             self.fetch(
                 f"{_PYTHON}.{iterator}.{fetch}",
-                lambda iterator: sources.of(data_of(iterator)),
+                source_of,
                 data_of,
                 ends=ends,
                 is_plain=self._is_eager,
@@ -255,6 +264,24 @@ def data_of(iterator: Any) -> Any:
     """Return what an iterator goes over, of which other iterators may follow."""
     dataset = getattr(iterator, "_dataset", None)
     return iterator if dataset is None else dataset
+
+
+def ready_batches(dataset: Any) -> Optional[int]:
+    """Return how many batches may be ready before the first step, in the buffers of a pipeline; None if none is known.
+
+    A buffer in front of the batching holds samples. How large one is that TensorFlow tunes by itself is not known.
+    """
+    ready, in_batch = 0.0, 1
+    for _ in range(32):  # stages at most
+        name = type(dataset).__name__
+        if "Prefetch" in name:
+            ready += max(0, int(dataset._buffer_size)) / in_batch
+        elif "Batch" in name:
+            in_batch = max(1, int(dataset._batch_size))
+        dataset = getattr(dataset, "_input_dataset", None)
+        if dataset is None:
+            break
+    return math.ceil(ready) or None
 
 
 class GraphFetches:

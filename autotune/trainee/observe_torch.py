@@ -40,6 +40,8 @@ class TorchObserver(Observer):
                 dataset = self._datasets.of(_loader_of(iterator))
             known.append(BatchSource(of=dataset))
             known[0].is_fed = True
+            workers, each = (getattr(iterator, name, None) for name in ("_num_workers", "_prefetch_factor"))
+            known[0].dataset.ready = workers * each if workers and each else None
             known[0].expected = getattr(getattr(iterator, "_index_sampler", None), "batch_size", None)
         return known[0]
 

@@ -56,6 +56,7 @@ class BatchSource:
         is_fed: True if Keras's ``fit`` counts its batches by itself where it feeds on it.
         expected: Samples in a full batch, where the loader says it.
         size: Function that returns the samples in one of its batches; None before the first.
+        ready: Of a dataset, batches that may be ready in its buffers before the first step; None if unknown.
         is_trained: True once its batches are known to be trained on.
         always_trains: True of a dataset whose batches are all trained on, by work that cannot be seen.
         like: Of a dataset the latest pass that was trained on; the rounds of the next will be alike.
@@ -72,6 +73,7 @@ class BatchSource:
         self.dataset: BatchSource = of or self
         self.size: Optional[Sizer] = of.size if of else None
         self.expected: Optional[int] = None
+        self.ready: Optional[int] = None
         self.is_fed = self.is_trained = self.always_trains = self.is_joint = False
         self.like: Optional[BatchSource] = None
         self.waiting: deque[Optional[float]] = deque()
@@ -387,7 +389,8 @@ class StepMaker:
     def _open(self, state: LoopState, begin_s: float, wait_s: Optional[float], samples: Optional[float]) -> None:
         if not self._has_begun:
             self._has_begun = True
-            self._report.mark("begin", begin_s)
+            ready = self._source.dataset.ready if state is _TRAINING else None
+            self._report.mark("begin", begin_s, batches=ready)
         self.state, self._begin_s, self._wait_s, self._samples = state, begin_s, wait_s, samples
 
     def _step(self, t_s: float) -> None:

@@ -31,7 +31,9 @@ Before the first step, the files of the trainer's own modules that are loaded by
 
 and when the first step began, its batch included:
 
-    {"k": "begin", "t_s": 82.4}
+    {"k": "begin", "t_s": 82.4, "batches": 16}
+
+``batches`` are those that may have been ready by then, in the loader's buffers and with its workers.
 
 The header may come again: where the injected observer (observe.py) has opened the file, a trainer that reports
 its own steps adds a header with its own ``source``, and from there on all steps are the trainer's.
@@ -450,12 +452,20 @@ class Report:
             if value is not None:
                 self._losses.append(value)
 
-    def mark(self, kind: str, t_s: float, duration_s: Optional[float] = None, loss: Any = None) -> None:
+    def mark(
+        self,
+        kind: str,
+        t_s: float,
+        duration_s: Optional[float] = None,
+        loss: Any = None,
+        batches: Optional[int] = None,
+    ) -> None:
         """Report an event other than a step; pauses are useful to a trainer that reports its own steps, too.
 
         Args:
             duration_s: How long it took; None if unknown.
             loss: Of an evaluation, the loss that it found; None if unknown.
+            batches: Of the begin of the first step, the batches that may have been ready by then; None if unknown.
         """
         self.flush()
         if self.completions is not None and kind in ("eval", "checkpoint"):
@@ -463,7 +473,7 @@ class Report:
         if self._stream.pace is not None:
             self._stream.pace.mark(kind)
         elif self._stream.is_observed or kind in ("eval", "checkpoint"):
-            self._stream.write(kind, t_s, duration_s=duration_s, loss=loss)
+            self._stream.write(kind, t_s, duration_s=duration_s, loss=loss, batches=batches)
 
     def note(self, text: str) -> None:
         """Write a note for people, each text once."""

@@ -170,7 +170,7 @@ _KINDS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     **{kind: {"text": _text} for kind in ("note", "unseen", "unphased")},
     "stages": {"stages": _stages},
     "phase": {"phase": lambda value: next((phase for phase in TrialPhase if phase == value), None)},
-    "load": {"batches": _count},
+    **{kind: {"batches": _count} for kind in ("begin", "load")},
     "in_force": {"settings": _settings},
     "cost": {"cost": _text, "place": _text, "times": _count, "text": _text},
     "files": {"paths": _paths},

@@ -196,3 +196,23 @@ def test_times_of_stages_are_those_of_the_window():
     assert (found.passed_s, found.data.batches, found.model.busy_s) == (6.0, 50, 5.0)
     assert stages_between(events + reports[:2], steady_window(events)) is None
     assert stages_between(events, steady_window(events)) is None
+
+
+def ready(batches, durations_s, waits_s):
+    """Events of steps before which so many batches were ready."""
+    events = events_of(durations_s)
+    steps = [replace(event, wait_s=wait_s) for event, wait_s in zip(events, waits_s, strict=True)]
+    return [TraineeEvent(kind="begin", t_s=99.0, stream=steps[0].stream, batches=batches), *steps]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_batches_that_were_ready_before_the_first_step_do_not_count(waits):
+    """They were made before it. Where a step waits for its batch, none is left, as far as waits are known."""
+    durations_s = [0.5, *[0.1] * 8, *[0.2] * 60]
+    waits_s = [0.4, *[0.0] * 8, *[0.15] * 60] if waits else [None] * 69
+    window = steady_window(ready(16, durations_s, waits_s))
+    assert window.steps == (60 if waits else 52)
+    assert window.time_s == pytest.approx(0.2 * window.steps)
+    early = steady_window(ready(64, durations_s[:9], waits_s[:9]))
+    assert early.steps == 5
+    assert steady_window(ready(64, durations_s[:21], [None] * 21), cut_s=200.0).steps >= 10

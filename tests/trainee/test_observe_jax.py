@@ -62,3 +62,42 @@ def test_each_call_of_the_compiled_step_is_a_step(run: Callable[..., Observed], 
     seen = run(python, script)
     assert len(seen.kind("step")) == 3 * 8
     assert float(seen.folder.stdout.read_text()) < 0.1
+
+
+AHEAD = """\
+import time
+
+import jax
+import jax.numpy as jnp
+
+
+@jax.jit
+def step(weights):
+    def loss(weights):
+        return jnp.tanh(weights @ weights @ weights).mean()
+
+    value, gradient = jax.value_and_grad(loss)(weights)
+    return weights - 0.1 * gradient, value
+
+
+weights = jnp.eye(800)
+step(weights)[1].block_until_ready()
+begin_s = time.monotonic()
+for _ in range(20):
+    weights, value = step(weights)
+given_s = time.monotonic()
+weights.block_until_ready()
+print(begin_s, given_s, time.monotonic())
+"""
+
+
+def test_a_step_ends_when_the_device_has_completed_it(run: Callable[..., Observed], tmp_path: Path) -> None:
+    """The program has given it twenty steps before it has done a few; in the end, all are there."""
+    script = tmp_path / "train.py"
+    script.write_text(AHEAD)
+    seen = run(interpreter_with("jax"), script)
+    begin_s, given_s, done_s = map(float, seen.folder.stdout.read_text().split())
+    ends_s = [event.t_s for event in seen.kind("step")][1:]
+    assert len(ends_s) == 20
+    assert begin_s < ends_s[0] < ends_s[-1]
+    assert ends_s[-1] >= done_s > given_s

@@ -145,7 +145,7 @@ def test_no_broken_wrapper_breaks_the_trainer(run, framework: str) -> None:
     Each has a trainer's call that comes by it, and each error is noticed. No function of ours is where none is known.
     """
     script = Path(__file__).with_name("broken_wrappers.py")
-    seen = run(interpreter_with(framework), script, framework, PYTHONPATH=str(ROOT))
+    seen = run(interpreter_with(framework, "msgspec"), script, framework, PYTHONPATH=str(ROOT))
     lines = [line for line in seen.folder.stdout.read_text().splitlines() if line.startswith("{")]
     first, *broken = map(json.loads, lines)
     assert first == {"strays": [], "without a workout": []}
