@@ -134,10 +134,10 @@ SLOW = 2.0
 """Times the time per unit of work of the fast steps that slow ones take at least, on average."""
 
 _SHORT = 100.0  # autocorrelation times within a series, below which they cannot be estimated well
-_SURE = 0.01
+_SURE = 0.01  # standard error over mean
 _UNEVEN = 0.3  # standard deviation over mean: that of what comes at random is 1
-_FEW = 0.1
-_LEAST, _LEAST_CYCLES = 4, 8  # steps, and cycles, of which some may be slow: few that come at random differ, too
+_FEW = 0.1  # of the fast steps at the start, that may be slow
+_LEAST, _LEAST_TO_COMPARE = 4, 8  # steps, and cycles, of which some may be slow: few that come at random differ, too
 _APART = 0.8  # of the variance of ln pace: normal and uniform noise, divided at its middle, have 0.64 and 0.75
 
 
@@ -202,7 +202,7 @@ def _rhythms(durations_s: Series, units: Series) -> Iterator[Ends]:
             return
         yield ends[returns]
         durations_s, units = _sums(durations_s, returns + 1), _sums(units, returns + 1)
-        ends, least = ends[returns[1:]], _LEAST_CYCLES
+        ends, least = ends[returns[1:]], _LEAST_TO_COMPARE
 
 
 def _slow(durations_s: Series, units: Series) -> NDArray[np.bool_] | None:
@@ -279,7 +279,7 @@ def _fast_start(durations_s: Series, units: Series) -> int:
         return 0
     begin = int(np.flatnonzero(~slow)[-1]) + 1
     is_start = slow[:begin].mean() <= _FEW and durations_s[begin:].sum() >= 4.0 * durations_s[:begin].sum()
-    return begin if is_start and len(slow) - begin >= _LEAST_CYCLES else 0
+    return begin if is_start and len(slow) - begin >= _LEAST_TO_COMPARE else 0
 
 
 def speed_error(durations_s: Series, units: Series, ends: Ends | None) -> float:

@@ -128,11 +128,11 @@ class Windows:
         measured = [trial.comparable for trial in self._trials.own if trial.point == point]
         paces_s = [one.window_s / one.steps for one in measured if one is not None]
         step_s, cycle = min(paces_s, default=0.0), self._cycle(point)
-        if not paces_s or (cycle is None and goal.most_s > goal.length_s and self._seen_cycles(point) == 1):
+        if not paces_s or (cycle is None and goal.most_s > goal.length_s and len(self._longest_cycles(point)) == 1):
             return goal  # as long as it takes to see how long a cycle is
         is_usual = goal.length_s <= self.usual().length_s
         length_s = self._even_s() if cycle is not None and is_usual else goal.length_s
-        if cycle is None and self._seen_cycles(point):
+        if cycle is None and len(self._longest_cycles(point)):
             length_s = max(length_s, min(goal.most_s, _TO_SEE_CYCLES * (self.beat_s or 0.0)))
         steps = max(goal.min_steps, math.ceil(_SPARE * length_s / step_s))
         if cycle is not None:
@@ -146,18 +146,20 @@ class Windows:
         is_known = self._cycle(self._problem.space.name(values)) is not None
         return 0.0 if is_known else _TO_LEARN_CYCLE * (self.beat_s or 0.0)
 
-    def _seen_cycles(self, point: str) -> int:
-        return sum(map(len, self._cycle_lengths.get(point, [])))
+    def _longest_cycles(self, point: str) -> Lengths:
+        """Return the lengths of a point's longest cycles: short trials have seen those alone that these are made of."""
+        lengths = np.concatenate([np.empty(0, dtype=np.intp), *self._cycle_lengths.get(point, [])])
+        longest: Lengths = lengths[2 * lengths > lengths.max(initial=0)]
+        return longest
 
     def _cycle(self, point: str) -> int | None:
         """Return the number of steps in a cycle of a point; None where that is not known, or not regular.
 
         A single one tells where it is like those of today's config.
         """
-        own, todays = (
-            np.concatenate([np.empty(0, dtype=np.intp), *self._cycle_lengths.get(one, [])])
-            for one in (point, self._trials.baseline_point)
-        )
+        if self.beat_s is None:  # they make no difference
+            return None
+        own, todays = (self._longest_cycles(one) for one in (point, self._trials.baseline_point))
         cycle = cycle_length(own if len(own) != 1 else todays)
         is_like = len(own) != 1 or cycle is None or abs(own[0] - cycle) < _ALIKE * cycle
         return cycle if is_like else None
