@@ -121,7 +121,9 @@ def _search(piece: Piece, folder: Path) -> Found:
     seed = zlib.crc32(repr(piece).encode())
     harness = Harness(_Scenario(piece=piece, seed=seed), piece.budget_s, folder / "search", method=OURS)
     result = harness.search(harness.budget())
-    return Found(piece=piece, verdict=result and result.verdict, speedup=result and result.speedup)
+    if result is None:
+        return Found(piece=piece, verdict=None, speedup=None)
+    return Found(piece=piece, verdict=result.verdict, speedup=result.speedup)
 
 
 def _search_really(piece: Piece, folder: Path) -> Found:
