@@ -246,8 +246,8 @@ def warm_up(durations_s: Series, units: Series) -> int:
     what MSER-5 would cut of the rest, if no later stretch of as many steps is like it. A stall is like others of its
     kind, and stays.
     """
-    begin = _slow_start(durations_s, units)
-    begin += _fast_start(durations_s[begin:], units[begin:])
+    slow = _slow(durations_s, units)
+    begin = 0 if slow is None else _slow_start(durations_s, slow) or _fast_start(durations_s, slow)
     durations_s, pace = durations_s[begin:], durations_s[begin:] / units[begin:]
     cut = mser5_truncation(pace)
     if not cut:
@@ -259,10 +259,7 @@ def warm_up(durations_s: Series, units: Series) -> int:
     return begin if faster <= levels[0] <= slower else begin + cut
 
 
-def _slow_start(durations_s: Series, units: Series) -> int:
-    slow = _slow(durations_s, units)
-    if slow is None:
-        return 0
+def _slow_start(durations_s: Series, slow: NDArray[np.bool_]) -> int:
     ends_s, begin = np.cumsum(durations_s), 0
     slow_at = np.flatnonzero(slow)
     for index in _returns(slow):
@@ -273,10 +270,7 @@ def _slow_start(durations_s: Series, units: Series) -> int:
     return begin
 
 
-def _fast_start(durations_s: Series, units: Series) -> int:
-    slow = _slow(durations_s, units)
-    if slow is None:
-        return 0
+def _fast_start(durations_s: Series, slow: NDArray[np.bool_]) -> int:
     begin = int(np.flatnonzero(~slow)[-1]) + 1
     is_start = slow[:begin].mean() <= _FEW and durations_s[begin:].sum() >= 4.0 * durations_s[:begin].sum()
     return begin if is_start and len(slow) - begin >= _LEAST_TO_COMPARE else 0
