@@ -97,7 +97,7 @@ def draw_trials(made: Sequence[TrialPoint]) -> Markup | None:
             axes.set_yticks([])  # nothing gave a speed: failures stand on the time alone
             axes.spines["left"].set_visible(False)
         _time_axis(axes, "search time")
-        _legend(axes, columns=2)
+        _legend(axes, columns=3)
 
     return _in_page("trials", "All trials, and the best speed so far", 3.4 if best else 2.0, draw)
 
@@ -203,7 +203,7 @@ def draw_race(legs: Sequence[RaceLeg]) -> Markup:
         if shown is not None:
             axes.set_ylim(shown)
             axes.set_xlabel("s of training (the beginning lies above)")
-        _legend(axes, columns=2)
+        _legend(axes, columns=3)
 
     return _in_page("race", "Losses of the race", 2.6, draw)
 
