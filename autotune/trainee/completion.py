@@ -12,7 +12,7 @@ from typing import Any, Callable, Optional
 APART_S = 0.001
 """Least time between two markers: shorter steps share one, so that they cost what one step in a thousandth costs."""
 
-_MOST_PENDING = 4096  # markers: of a device that does not answer any more, older ones are dropped
+_MOST = 4096  # markers: older ones are dropped, of a device that does not answer, or where nobody takes the steps
 
 Step = tuple[Any, ...]
 """End of a step as the program saw it, and what else is known of it."""
@@ -22,8 +22,9 @@ class Completions:
     """Work that a device was given, marker by marker, and when it was seen to have completed it."""
 
     def __init__(self) -> None:
-        self._pending: deque[tuple[float, Callable[[], Optional[bool]]]] = deque()
-        self._completed: deque[tuple[float, float]] = deque()  # what was given until then, and when that was completed
+        self._pending: deque[tuple[float, Callable[[], Optional[bool]]]] = deque(maxlen=_MOST)
+        # what was given until then, and when that was completed
+        self._completed: deque[tuple[float, float]] = deque(maxlen=_MOST)
         self._last_s: Optional[float] = None  # end of the last step
         self._is_paused = False
 
@@ -38,8 +39,6 @@ class Completions:
             is_ready: Returns at once whether the device has come past it; None where that cannot be told any more.
         """
         self._pending.append((now_s, is_ready))
-        if len(self._pending) > _MOST_PENDING:
-            self._pending.popleft()
 
     def poll(self, now_s: float) -> None:
         """Ask which markers the device has come past."""
