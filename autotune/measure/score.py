@@ -264,10 +264,9 @@ def judge(
     if objective.by_utilization:
         scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
     estimated = [(_ln_estimated(baseline), _ln_estimated(candidate)) for baseline, candidate in pairs]
-    seen = _SeenInSteps(pairs, speed_prior or (prior_variance, prior_df))
-    of_speed = seen.prior
+    ln_ratio, of_speed = _seen_in_steps(pairs, speed_prior or (prior_variance, prior_df))
     prior = (prior_variance, prior_df) if objective.by_utilization else of_speed
-    beyond = 0.0 if winsorized(speeds, of_speed[0]).pulled else seen.ln_ratio - fmean(speeds)
+    beyond = 0.0 if winsorized(speeds, of_speed[0]).pulled else ln_ratio - fmean(speeds)
     speed_ratio = score_ratio = _ratio(speeds, estimated, of_speed, confidence, beyond, _half_width_of_cycles(pairs))
     if objective.by_utilization:
         score_ratio = _ratio(scores, [(0.0, 0.0)] * len(pairs), prior, confidence)  # a utilization is no estimate
@@ -286,28 +285,23 @@ def judge(
     )
 
 
-class _SeenInSteps:
-    """What the steps of some pairs tell of the ratio of speeds, and of its error.
+def _seen_in_steps(
+    pairs: Sequence[tuple[Measurement, Measurement]], prior: tuple[float, float]
+) -> tuple[float, tuple[float, float]]:
+    """Return ln of the candidate's speed over the baseline's, and the prior with what the steps tell of stalls.
 
     Args:
         prior: Prior variance of a pair's difference, and its degrees of freedom.
-
-    Attributes:
-        ln_ratio: ln of the candidate's speed over the baseline's.
-        prior: The prior, with what stalls make of it.
     """
-
-    def __init__(self, pairs: Sequence[tuple[Measurement, Measurement]], prior: tuple[float, float]) -> None:
-        # where nothing was repeated, trials differ as they usually do
-        between = prior[0] / 2.0 if prior[1] else TYPICAL_CV**2
-        (baseline, first), (candidate, second) = (_weighted_pace(side, between) for side in zip(*pairs, strict=True))
-        self.ln_ratio = math.log(baseline / candidate)
-        # The variance of a sum over rare events is known about as well as from half as many normal observations.
-        stalls = sum(0 if one.cycles is None else one.cycles + 1 for pair in pairs for one in pair)
-        variance, others = len(pairs) * (first + second), 2.0 * between
-        self.prior = prior
-        if stalls and variance > others:
-            self.prior = variance + (0.0 if prior[1] else others), max(prior[1], stalls / 2.0)
+    # where nothing was repeated, trials differ as they usually do
+    between = prior[0] / 2.0 if prior[1] else TYPICAL_CV**2
+    (baseline, first), (candidate, second) = (_weighted_pace(side, between) for side in zip(*pairs, strict=True))
+    # The variance of a sum over rare events is known about as well as from half as many normal observations.
+    stalls = sum(0 if one.cycles is None else one.cycles + 1 for pair in pairs for one in pair)
+    variance, others = len(pairs) * (first + second), 2.0 * between
+    if stalls and variance > others:
+        prior = variance + (0.0 if prior[1] else others), max(prior[1], stalls / 2.0)
+    return math.log(baseline / candidate), prior
 
 
 def _weighted_pace(trials: Sequence[Measurement], between: float) -> tuple[float, float]:
