@@ -51,10 +51,15 @@ class Purpose(StrEnum):
     VALIDATE = "validate"  # a longer training, through what a training does besides steps
     DIAGNOSE = "diagnose"  # part of the trainer's work is taken away; never compared with others
     RACE = "race"  # trained for as long as others, for the loss that it comes to
+    TRAINING = "training"  # no trial: a real training of the user's, by `autotune run`
 
 
-NOT_COMPARED = frozenset({Purpose.VALIDATE, Purpose.DIAGNOSE, Purpose.RACE})
+NOT_COMPARED = frozenset({Purpose.VALIDATE, Purpose.DIAGNOSE, Purpose.RACE, Purpose.TRAINING})
 """Purposes of trials that differ from the others: their numbers, and how they ended, say nothing about the point."""
+
+
+NO_SEARCH = frozenset({Purpose.DIAGNOSE, Purpose.TRAINING})
+"""Purposes of trials that are part of no search: a name of theirs is none of one."""
 
 
 class Ending(StrEnum):
@@ -352,6 +357,45 @@ class GpuMeasurement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Pauses:
+    """What a training does between its steps: evaluations, checkpoints and the ends of epochs, over a stretch of it.
+
+    Attributes:
+        epoch_ends: Number of passes over the data that ended.
+        evaluations: Number of evaluations.
+        checkpoints: Number of checkpoints that were written.
+        time_s: Time of all of them, beyond that of usual steps.
+        samples: Samples that were trained on up to the last of them, as the speed counts them.
+        in_window_s: Part of their time that lies in the window of the trial's speed: that of ends of epochs.
+    """
+
+    time_s: Time
+    samples: Rate
+    epoch_ends: Count = 0
+    evaluations: Count = 0
+    checkpoints: Count = 0
+    in_window_s: Time = 0.0
+
+    @property
+    def count(self) -> int:
+        """Number of all of them."""
+        return self.epoch_ends + self.evaluations + self.checkpoints
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """Names of those that there were, as `PAUSE_NOUNS` has them."""
+        return frozenset(kind for kind in PAUSE_NOUNS if getattr(self, kind))
+
+
+PAUSE_NOUNS: Mapping[str, tuple[str, str]] = {
+    "epoch_ends": ("end of an epoch", "ends of epochs"),
+    "evaluations": ("evaluation", "evaluations"),
+    "checkpoints": ("checkpoint", "checkpoints"),
+}
+"""Words for one and for several of each, by the fields of `Pauses` and of `Validation`."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Measurement:
     """Numbers of one trial over its steady state.
 
@@ -362,8 +406,7 @@ class Measurement:
         stall_fraction: Share of the window that steps took beyond the median, those of more than three medians.
         stall_wait_fraction: Share of these steps' time that the training loop waited for data; None if not reported.
         stall_epoch_fraction: Share of their time that those took at which a pass over the data ended; None without any.
-        overall_samples_per_s: Samples per second of all the time from the window's begin to its end, with evaluations
-            and checkpoints.
+        pauses: What it came to between its steps; None where it trained on after none.
         cv: Coefficient of variation of the steps' time per unit of work; None if not known.
         data_wait_fraction: Share of the window the training loop waited for data; None if not reported.
         first_step_s: From the start of the process to the end of its first step.
@@ -397,7 +440,7 @@ class Measurement:
     stall_fraction: Share | None = None
     stall_wait_fraction: Share | None = None
     stall_epoch_fraction: Share | None = None
-    overall_samples_per_s: Rate | None = None
+    pauses: Pauses | None = None
     cpu_cores: Shares | None = None
     peak_memory_bytes: Bytes | None = None
     gpu_utilization: Share | None = None
@@ -421,6 +464,17 @@ class Measurement:
     def speed(self) -> float:
         """Samples per second by which trials are compared."""
         return self.samples_per_s if self.filled_samples_per_s is None else self.filled_samples_per_s
+
+    @property
+    def sample_s(self) -> float:
+        """Mean time of a sample by `speed`, without what the ends of epochs in the window took."""
+        in_window_s = 0.0 if self.pauses is None else self.pauses.in_window_s
+        return max(0.0, 1.0 - in_window_s / self.window_s) / self.speed
+
+    @property
+    def overall_samples_per_s(self) -> float | None:
+        """Samples per second of whole training, with all that comes between its steps; None where nothing came."""
+        return None if self.pauses is None else 1.0 / (self.sample_s + self.pauses.time_s / self.pauses.samples)
 
     def __post_init__(self) -> None:
         if not (0 < self.window_s < math.inf and 0 < self.samples_per_s < math.inf):
@@ -565,6 +619,8 @@ class Conditions:
         outside_answer: Point of the study's current answer, if the config's own domains do not have it any more.
         left_out_answer: Point of the study's current answer, if a limit of its search leaves that out.
         pairs_planned: Most pairs of a sequential confirmation: the intervals that it is judged by depend on it.
+        claims_sd: By how much earlier claims of its study had missed what trainings achieved, beyond their intervals,
+            as a standard deviation of ln speed: the intervals that it is judged by are wider for it; None for nothing.
         alone: Whether trials on this machine's other GPUs waited meanwhile; None if there were none.
         unheeded: Knobs that it never read, so that their values had no effect.
         free_data_ratio: Of a trial in phases: speed with data that costs nothing over that of training.
@@ -590,6 +646,7 @@ class Conditions:
     outside_answer: str | None = None
     left_out_answer: str | None = None
     pairs_planned: Count | None = None
+    claims_sd: Amount | None = None
     alone: bool | None = None
     unheeded: tuple[str, ...] = ()
     free_data_ratio: Amount | None = None
@@ -1008,6 +1065,63 @@ class Race:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WholeTraining:
+    """Speed of whole training over today's, with all that comes between its steps.
+
+    Attributes:
+        speedup: Its ratio; None where trials and trainings have come to nothing between their steps.
+        seen: Kinds of pause that they have come to, by the fields of `Pauses`.
+    """
+
+    speedup: Ratio | None = None
+    seen: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class AchievedTraining:
+    """What one real training achieved with an answer's values, over today's config.
+
+    Attributes:
+        name: Its name in the study.
+        counted_s: Time over which its steps were counted.
+        steps: Speed of its steps over today's.
+        whole: Speed with all that comes between its steps over today's; None where that is not known of both.
+        pause_fraction: Share of its time that was none of steps.
+        is_against_training: Whether today's speed is that of real trainings too, and not that of trials.
+    """
+
+    name: str
+    ended_utc: str
+    counted_s: float
+    steps: float
+    whole: float | None
+    pause_fraction: float
+    is_against_training: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Achieved:
+    """What real trainings achieved with an answer's values, over today's config: means over their time.
+
+    Attributes:
+        claimed: Speed of steps that confirming pairs had shown for these values.
+        outcome: ``less``, ``as`` or ``more``, than was claimed: outside its interval by more than trainings differ.
+        trainings: Each of them, oldest first.
+        claims_sd: By how much claims of the study have missed what trainings achieved, beyond their intervals, as a
+            standard deviation of ln speed; later intervals are wider for it.
+    """
+
+    claimed: Ratio
+    outcome: str
+    counted_s: float
+    steps: float
+    whole: float | None
+    pause_fraction: float
+    trainings: tuple[AchievedTraining, ...]
+    claims_sd: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class BrokenPoint:
     """Point that was confirmed, and broke in its validation trial.
 
@@ -1034,6 +1148,8 @@ class SearchResult:
         best: The answer; equals the baseline if nothing better was confirmed.
         candidate: What was tried against today's config and not found better.
         speedup: Speed of the best (or the candidate) over today's, from the confirming pairs.
+        whole: The same for whole training, with all that comes between steps; None without a speedup.
+        achieved: What real trainings with the best values achieved; None where none was counted.
         score_ratio: The same for the score.
         steadiness: The same for the steadiness of steps; None where it is not known, or no part of the objective.
         utilization: The same for the GPU's utilization, where it is part of the objective beside speed.
@@ -1064,6 +1180,8 @@ class SearchResult:
     best: Side | None
     candidate: Side | None = None
     speedup: Ratio | None = None
+    whole: WholeTraining | None = None
+    achieved: Achieved | None = None
     score_ratio: Ratio | None = None
     steadiness: Ratio | None = None
     utilization: Ratio | None = None

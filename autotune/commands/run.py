@@ -18,12 +18,12 @@ from autotune.process import inherited_environment
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
-    from autotune.daemon.trainings import TrainingHeader
+    from autotune.trial.trainings import TrainingHeader
 
 
 @click.command(name="run")
 @config_if_any_option
-@click.option("--watch", is_flag=True, help="Report the pace of its steps, so that the daemon sees when it gets slow.")
+@click.option("--watch", is_flag=True, help="Have the daemon tell when it gets slow.")
 @click.option("--watch-only", is_flag=True, help="The same for the command behind -- as it is; needs no config.")
 @dry_run_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
@@ -31,7 +31,7 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
     """Starts real training: the section's command, filled in from the config itself, in its environment.
 
     Nothing is redirected or shortened. This process becomes the trainer: its output, signals and exit status are
-    the trainer's.
+    the trainer's. Its steps are counted, so that `autotune status` shows what was claimed beside what is achieved.
     """
     if watch_only and not trainer:
         raise click.UsageError("--watch-only needs a command: autotune run --watch-only -- python train.py")
@@ -68,8 +68,8 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
         enter = [] if cwd == Path.cwd() else ["cd", shlex.quote(str(cwd)), "&&"]
         say(" ".join([*enter, *quoted, shlex.join(masked(argv))]))
         return 0
-    if watch or watch_only or (config is not None and _is_always_watched(config, env)):
-        env = _watched(argv, env, config=config, typed=typed, cwd=cwd)
+    is_watched = watch or watch_only or (config is not None and _is_always_watched(config, env))
+    env = _counted(argv, env, config=config, typed=typed, cwd=cwd, is_watched=is_watched)
     exec_program(argv, env, cwd)
 
 
@@ -84,46 +84,56 @@ def _is_always_watched(config: Path, environ: Mapping[str, str]) -> bool:
         return False
 
 
-def _watched(
-    argv: Sequence[str], environ: Mapping[str, str], *, config: Path | None, typed: Sequence[str] | None, cwd: Path
+def _counted(
+    argv: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    config: Path | None,
+    typed: Sequence[str] | None,
+    cwd: Path,
+    is_watched: bool,
 ) -> dict[str, str]:
-    """Return the environment in which a training is watched; where it cannot be, that is said, and it is the same.
+    """Return the environment in which a training is counted; where it cannot be, that is said, and it is the same.
 
     Args:
         argv: The command that this process is about to become.
         config: Its config; None if it has none.
         typed: The command as typed in place of the config's; None if it was not.
+        is_watched: Whether the daemon is to tell when it gets slow.
     """
     with signals_held():
         from autotune.daemon.home import open_home
-        from autotune.daemon.trainings import TRIAL_VARIABLE, make_training, watched_environment
         from autotune.trial.python_command import python_command
+        from autotune.trial.trainings import TRIAL_VARIABLE, make_training, watched_environment
 
     if environ.get(TRIAL_VARIABLE):  # a trial watches itself
         return dict(environ)
     try:
-        folder = make_training(open_home(environ).trainings, _header(argv, config, typed, cwd), SystemClock().utc())
+        header = _header(argv, config, typed, cwd, is_watched=is_watched)
+        folder = make_training(open_home(environ).trainings, header, SystemClock().utc())
     except AutotuneError as error:
-        say_aside(f"autotune: this training is not watched: {error.message}")
+        say_aside(f"autotune: this training is not {'watched' if is_watched else 'counted'}: {error.message}")
         return dict(environ)
     command = python_command(argv, cwd=cwd, search_path=environ.get("PATH"))
-    if command is not None and command.keeping_out:
+    if is_watched and command is not None and command.keeping_out:
         switches = " and ".join(command.keeping_out)
         say_aside(f"autotune: its steps will not be seen: what would see them is kept out by {switches} in the command")
     return watched_environment(environ, folder)
 
 
-def _header(argv: Sequence[str], config: Path | None, typed: Sequence[str] | None, cwd: Path) -> "TrainingHeader":
+def _header(
+    argv: Sequence[str], config: Path | None, typed: Sequence[str] | None, cwd: Path, *, is_watched: bool
+) -> "TrainingHeader":
     """Describe a training, and what its study says of its speed; where that cannot be read, it trains all the same."""
     with signals_held():
         from autotune.config.secrets import masked
         from autotune.daemon.drift import confirmed_speed
-        from autotune.daemon.trainings import TrainingHeader, code_state
         from autotune.measure.gpu.driver import look_for_gpus
         from autotune.measure.host import machine_facts
         from autotune.search.answer import Study
         from autotune.search.problem import open_problem
         from autotune.trial.process_identity import this_process
+        from autotune.trial.trainings import TrainingHeader, code_state
 
     shown, facts = masked(argv), machine_facts()
     header = TrainingHeader(
@@ -133,6 +143,7 @@ def _header(argv: Sequence[str], config: Path | None, typed: Sequence[str] | Non
         started_utc=SystemClock().utc().isoformat(timespec="seconds"),
         code=code_state(shown, cwd),
         hardware=", ".join([f"{facts.cores} x {facts.cpu_model}", *(gpu.name for gpu in look_for_gpus().gpus)]),
+        is_watched=is_watched,
     )
     if config is None:
         return header
@@ -141,9 +152,19 @@ def _header(argv: Sequence[str], config: Path | None, typed: Sequence[str] | Non
         content = config.read_bytes()
         problem = open_problem(config, command=typed, state_dir=None)
         values = problem.space.baseline
-        header = replace(header, config_sha256=hashlib.sha256(content).hexdigest(), values=dict(values))
+        point, samples_per_step = problem.space.name(values), problem.batch_size(values)
+        header = replace(
+            header,
+            config_sha256=hashlib.sha256(content).hexdigest(),
+            values=dict(values),
+            point=point,
+            samples_per_step=samples_per_step,
+            conditions=problem.conditions,
+            digests=problem.code.now.digests(),
+            study=problem.study,
+        )
         study = Study.of(problem)
     except (AutotuneError, OSError):  # also where nothing is known of it yet, or the storage is away
         return header
-    speed = confirmed_speed(study.trials, problem.space.name(values), samples_per_step=problem.batch_size(values))
+    speed = confirmed_speed(study.trials, point, samples_per_step=samples_per_step) if is_watched else None
     return replace(header, study=study.name, confirmed=speed)

@@ -19,10 +19,11 @@ from autotune.config.keys import first_of
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import make_private_folder
 from autotune.measure.score import EFFECTIVE_UTILIZATION
-from autotune.records import Conditions, Scalar, SearchResult, TrialRecord, Verdict
+from autotune.records import Conditions, Purpose, Scalar, SearchResult, TrialRecord, Verdict
 from autotune.report.plain_text import plain
 from autotune.search.hardware import this_machine
 from autotune.search.problem import Problem, open_problem
+from autotune.search.real_trainings import keep_trainings, trainings_here
 from autotune.space.space import Space
 from autotune.study.answer import standing_answers
 from autotune.study.claims import RENEWAL_S
@@ -131,7 +132,10 @@ class Studies:
         return {**about, "where": where}, *(plain(line, longest=1000) for line in lines)
 
     def export(self, name: str, file: Path) -> Said:
-        """Write a study into a file."""
+        """Write a study into a file, with the real trainings of this machine."""
+        if any(trainings_here(name, ())):
+            with closing(StudyRecord(name, self.storage)) as study:
+                keep_trainings(study)
         contents = export_study(name, self.storage, file, pending=self.state.pending(name))
         lines = [f"{len(contents.trials)} trials of study {name} are in {file}."]
         if contents.interrupted:
@@ -207,7 +211,7 @@ class Studies:
         current = [trial for trial in records if trial.shares_code_with(records[-1])]
         stood = standing_answers(records, objective)
         searches = []
-        for search in dict.fromkeys(one.search for one in records):
+        for search in dict.fromkeys(one.search for one in records if one.purpose is not Purpose.TRAINING):
             trials = [one for one in records if one.search == search]
             result = summarize(records, search, _NO_SPACE, objective=objective, stood=stood)
             ended_utc = max(one.ended_utc for one in trials)

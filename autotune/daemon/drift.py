@@ -12,6 +12,8 @@ from math import exp, sqrt
 from statistics import fmean, median
 
 from autotune.records import NOT_COMPARED, TrialRecord
+from autotune.trial.pace_files import PaceWindow
+from autotune.trial.trainings import ConfirmedSpeed
 
 
 class Turn(StrEnum):
@@ -480,52 +482,6 @@ class Slowdown:
         self._held.clear()
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaceWindow:
-    """Sums over the steps of one process between two times.
-
-    Attributes:
-        t0_s: Start, on the monotonic clock of the machine's boot.
-        steps: Steps whose time is training; steps that hold a pause are none of them.
-        samples: Samples in them; None if not known of all.
-        work: Frames or tokens in them; None if not known of all.
-        wait_fraction: Share of their time for which the loop waited for data; None if not known.
-        epochs: Passes over the data that ended.
-    """
-
-    process: str
-    t0_s: float
-    t1_s: float
-    steps: int
-    train_s: float
-    samples: float | None = None
-    work: float | None = None
-    wait_fraction: float | None = None
-    epochs: int = 0
-
-    @property
-    def ln_pace(self) -> float | None:
-        """Logarithm of the seconds per unit of work: frames or tokens, else samples, else steps; None without steps."""
-        if not self.steps or self.train_s <= 0.0:
-            return None
-        return math.log(self.train_s / (self.work or self.samples or self.steps))
-
-    @property
-    def unit(self) -> str:
-        """Unit of work that `ln_pace` counts; paces of different units cannot be compared."""
-        return "work" if self.work else "samples" if self.samples else "steps"
-
-    def samples_per_s(self, samples_per_step: float | None) -> float | None:
-        """Return the throughput; None without steps.
-
-        Args:
-            samples_per_step: Samples in a step where the steps do not say; None counts steps.
-        """
-        if not self.steps or self.train_s <= 0.0:
-            return None
-        return (self.samples or self.steps * (samples_per_step or 1.0)) / self.train_s
-
-
 _KEPT = 2160  # six hours
 _LATEST = 30  # readings: a cause is what goes on now, not what has gone meanwhile
 
@@ -616,29 +572,6 @@ CONFIDENCE = 0.95
 """Coverage probability of the interval."""
 
 _PRIOR_DF = 6.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfirmedSpeed:
-    """Speed of a point by the trials of its study.
-
-    Attributes:
-        samples_per_s: Geometric mean over the trials; steps instead of samples where those are not known.
-        low: Lower end of the prediction interval for one more training, over that mean.
-        samples_per_step: Samples in a step where the steps do not say; None if that is not known either.
-        after_first_pass: Whether it is the speed after the first pass over the data, when caches are filled.
-    """
-
-    samples_per_s: float
-    low: float
-    high: float
-    trials: int
-    samples_per_step: float | None = None
-    after_first_pass: bool = False
-
-    def __post_init__(self) -> None:
-        if not (0.0 < self.samples_per_s < math.inf and 0.0 < self.low <= 1.0 <= self.high < math.inf):
-            raise ValueError(f"no speed with its interval: {self.samples_per_s}, {self.low} to {self.high}")
 
 
 def confirmed_speed(

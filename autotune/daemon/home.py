@@ -1,14 +1,9 @@
-"""Folders of the daemon, the lock by which there is one daemon for each user and machine, and its control by commands.
-
-Home folders may be shared between machines, so that each machine has a folder of its own in the state folder.
-"""
+"""Folders of the daemon, the lock of the one daemon of a user on a machine, and its control by commands."""
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
-import re
 import select
 import stat
 from collections import deque
@@ -22,12 +17,7 @@ from autotune import __version__
 from autotune.clock import Clock, SystemClock, format_duration
 from autotune.errors import AutotuneError, DaemonAway
 from autotune.files import create_private, make_private_folder, open_regular, read_beginning
-from autotune.trial.folders import user_state_folder, why_exposed, why_not_ours
-
-VARIABLE = "AUTOTUNE_DAEMON_DIR"
-"""Variable that names the folder of all state of the daemon."""
-
-_ELSEWHERE = f"Name a place that is yours alone, on a local disk, with {VARIABLE}."
+from autotune.trial.user_folder import ELSEWHERE, TRAININGS, require_ours, unusable, user_folder
 
 
 class DaemonHome:
@@ -43,7 +33,7 @@ class DaemonHome:
         self.pipe = state / "wake"  # pipe by which commands wake the daemon
         self.status = state / "status.json"  # file in which a running daemon writes what it does
         self.queue = state / "queue"
-        self.trainings = state / "trainings"  # folder of what watched trainings report
+        self.trainings = state / TRAININGS  # folder of what watched trainings report
         self.advice = state / "advice"
         self.web_token = state / "web-token"  # file that holds the token of the page and of the metrics
         self.notify_log = state / "notify.log"  # log of the user's command that is told of events
@@ -78,24 +68,13 @@ def locate_home(environ: Mapping[str, str]) -> DaemonHome:
     """Locate the folders of this user's daemon on this machine; nothing is made.
 
     Args:
-        environ: The environment. The state is kept in ``$AUTOTUNE_DAEMON_DIR``, else in ``autotune/daemon`` in
-            ``$XDG_STATE_HOME`` or ``~/.local/state``, in a folder named like the machine.
+        environ: The environment; see `user_folder`.
 
     Raises:
         AutotuneError: Somebody else could put something into the state folder, or replace it; or the variable names no
             absolute path.
     """
-    named = environ.get(VARIABLE)
-    if named and not os.path.isabs(named):
-        raise AutotuneError(
-            f"{VARIABLE} is {named!r}, which depends on where a command is typed",
-            where=VARIABLE,
-            remedy="Name an absolute path.",
-        )
-    place = _own(Path(named) if named else user_state_folder(environ) / "daemon")
-    state = place / _machine(os.uname().nodename)
-    _check(state)
-    return DaemonHome(state=state)
+    return DaemonHome(state=user_folder(environ))
 
 
 def open_home(environ: Mapping[str, str]) -> DaemonHome:
@@ -110,10 +89,10 @@ def open_home(environ: Mapping[str, str]) -> DaemonHome:
             if folder != home.state.parent or not folder.exists():  # which may be a folder with other things in it
                 make_private_folder(folder)
         except OSError as error:
-            raise _unusable(folder, error.strerror) from error
-        _check(folder)  # somebody else may have been faster
+            raise unusable(folder, error.strerror) from error
+        require_ours(folder)  # somebody else may have been faster
     if not os.access(home.state, os.W_OK | os.X_OK, effective_ids=True):
-        raise _unusable(home.state, "it is read-only")
+        raise unusable(home.state, "it is read-only")
     return home
 
 
@@ -130,7 +109,7 @@ def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
         raise AutotuneError(
             f"the lock of the daemon cannot be used: {error.strerror}",
             where=str(home.lock),
-            remedy=f"Take away what is in its place. {_ELSEWHERE}",
+            remedy=f"Take away what is in its place. {ELSEWHERE}",
         ) from error
     with opened as file:
         try:
@@ -147,61 +126,15 @@ def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
             ) from None
         except OSError as error:  # some network file systems have none
             raise AutotuneError(
-                f"files cannot be locked there: {error.strerror}", where=str(home.lock), remedy=_ELSEWHERE
+                f"files cannot be locked there: {error.strerror}", where=str(home.lock), remedy=ELSEWHERE
             ) from error
         try:
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), b"%d" % os.getpid())
         except OSError as error:
             if error.errno != errno.ENOSPC:  # the number is only for the message to others
-                raise _unusable(home.lock, error.strerror) from error
+                raise unusable(home.lock, error.strerror) from error
         yield DaemonLock(path=home.lock, file=file)
-
-
-def _own(place: Path) -> Path:
-    """Return a folder with its links resolved, if nobody else could plant something in it or replace it.
-
-    Raises:
-        AutotuneError: Somebody could.
-    """
-    try:
-        is_planted = place.is_symlink() and place.lstat().st_uid not in (os.geteuid(), 0)
-        real = Path(os.path.realpath(place))
-    except (OSError, RuntimeError) as error:
-        raise _unusable(place, getattr(error, "strerror", None) or str(error)) from error
-    if is_planted:
-        raise _not_ours(place, "it is a link that another user made")
-    if why := why_exposed(real.parent):
-        raise _not_ours(real, why)
-    _check(real)
-    return real
-
-
-def _check(folder: Path) -> None:
-    """Raise an error if a folder exists and is not this user's alone."""
-    if why := why_not_ours(folder, frozenset({os.geteuid()})):
-        raise _not_ours(folder, why)
-
-
-def _machine(node: str) -> str:
-    """Return a machine's name as part of a path; one that had to be changed ends in a hash of the original."""
-    safe = re.sub(r"[^A-Za-z0-9._-]", "-", node).lstrip(".")[:64]
-    if safe == node and node:
-        return node
-    return f"{safe or 'machine'}-{hashlib.sha256(os.fsencode(node)).hexdigest()[:8]}"
-
-
-def _not_ours(folder: Path, why: str) -> AutotuneError:
-    return AutotuneError(
-        f"the daemon's folder is not used: {why}",
-        where=str(folder),
-        remedy=f"Whoever may write to it could have code of theirs run. If it is yours, close it (chmod go-w). "
-        f"{_ELSEWHERE}",
-    )
-
-
-def _unusable(folder: Path, why: str | None) -> AutotuneError:
-    return AutotuneError(f"the daemon's folder cannot be written: {why}", where=str(folder), remedy=_ELSEWHERE)
 
 
 # Control by commands: a pipe that wakes the daemon, and a file in which it writes what it does.

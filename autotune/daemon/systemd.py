@@ -14,12 +14,12 @@ from pathlib import Path
 
 from autotune import __version__
 from autotune.clock import Clock
-from autotune.daemon.home import VARIABLE
 from autotune.errors import AutotuneError
 from autotune.files import open_regular, replace_durably
 from autotune.measure.host import is_in_container
 from autotune.process import settings_folder
 from autotune.trial.folders import why_exposed, why_not_ours
+from autotune.trial.user_folder import VARIABLE
 
 _MOST_BYTES = 1 << 20
 _log = logging.getLogger(__name__)

@@ -1,38 +1,27 @@
-"""Watched trainings of this user on this machine: their folders, and the watcher of all of them.
-
-The folders are the truth, whoever has made them.
-"""
+"""Watcher of the real trainings of this user on this machine that are to be watched."""
 
 from __future__ import annotations
 
 import json
 import os
-import re
-import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from dataclasses import asdict, replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from autotune.clock import Clock, format_duration
-from autotune.daemon.drift import ConfirmedSpeed, MachineState, PaceChange, PaceWindow, TrainingWatch, Turn
+from autotune.daemon.drift import MachineState, PaceChange, TrainingWatch, Turn
 from autotune.daemon.home import json_object
 from autotune.daemon.machine_watch import MachineWatch
-from autotune.errors import AutotuneError
-from autotune.files import create_private, file_sha256, make_private_folder, open_regular, read_beginning
+from autotune.files import file_sha256, open_regular, read_beginning
 from autotune.measure.gpu.occupancy import OccupancyWatch
 from autotune.measure.host import ProcessTree, io_pressure
-from autotune.records import Scalar, Values
-from autotune.trial.folders import copy_observer, delete_tree, why_exposed, why_not_ours
-from autotune.trial.process_identity import git_commit, is_gone, this_process
-from autotune.trial.step_files import LineTail
-
-KEPT = 50
-"""Ended trainings that are kept."""
+from autotune.records import Scalar
+from autotune.trial.pace_files import PaceReader, PaceWindow
+from autotune.trial.process_identity import this_process
+from autotune.trial.trainings import TrainingHeader, code_state, training_names
 
 
 class Trainings:
@@ -47,7 +36,7 @@ class Trainings:
         self._clock = clock
         self._this = this_process()
         self._alive: dict[str, WatchedTraining] = {}
-        self._ended: set[str] = set()
+        self._passed: set[str] = set()
         self._look_due_s = clock.now_s()
 
     @property
@@ -73,8 +62,7 @@ class Trainings:
             events += training.poll(machine_state)
             if training.is_over:
                 del self._alive[name]
-                self._ended.add(name)
-                self._prune()
+                self._passed.add(name)
         return events
 
     def uses(self, config: Path) -> bool:
@@ -90,42 +78,18 @@ class Trainings:
 
     def _find(self) -> None:
         """Find new trainings; what ended before anybody watched is only counted."""
-        for name in self._names():
-            if name in self._alive or name in self._ended or len(self._alive) >= 256:  # trainings that are looked at
+        for name in training_names(self._folder):
+            if name in self._alive or name in self._passed or len(self._alive) >= 256:  # trainings that are looked at
                 continue
             header = TrainingHeader.read(self._folder / name)
             if header is None:
                 continue
             training = WatchedTraining(self._folder / name, header, self._this, self._clock)
-            if training.ended_unseen():
-                self._ended.add(name)
+            if training.ended_unseen() or not header.is_watched:
+                self._passed.add(name)
             else:
                 self._alive[name] = training
-        self._ended &= set(self._names())
-        self._prune()
-
-    def _names(self) -> list[str]:
-        """Return the names of the trainings' folders, oldest first; none where somebody else owns their place."""
-        if why_not_ours(self._folder, frozenset({os.geteuid()})) is not None:
-            return []
-        try:
-            with os.scandir(self._folder) as entries:
-                return sorted(
-                    entry.name for entry in entries if is_training(entry.name) and entry.is_dir(follow_symlinks=False)
-                )
-        except OSError:  # it is not there yet
-            return []
-
-    def _prune(self) -> None:
-        """Delete the oldest ended trainings, and folders that never became one."""
-        for name in sorted(self._ended)[:-KEPT]:
-            if delete_tree(self._folder / name):
-                self._ended.discard(name)
-        for name in set(self._names()) - self._alive.keys() - self._ended:
-            with suppress(OSError):
-                age_s = self._clock.utc().timestamp() - (self._folder / name).lstat().st_mtime
-                if age_s > 86400.0:  # a younger one may be a training that is just being made
-                    delete_tree(self._folder / name)
+        self._passed &= set(training_names(self._folder))
 
 
 TrainingEvent = dict[str, Any]
@@ -215,12 +179,8 @@ class WatchedTraining:
     def is_gone(self) -> bool:
         """Return whether its process has ended: with this boot or an earlier one of this machine."""
         owner, this = self.header.owner, self._this
-        if is_gone(owner):
-            return True
-        if owner.get("host") != this.get("host"):
-            return False
-        if owner.get("boot_id") != this.get("boot_id"):
-            return True
+        if self.header.is_over(this) or owner.get("host") != this.get("host"):
+            return self.header.is_over(this)
         is_unseen = owner.get("pid_namespace") != this.get("pid_namespace")  # in a container of its own
         # of a process that cannot be looked at, after which it counts as gone
         return is_unseen and self._clock.now_s() - self._heard_s > 900.0
@@ -331,209 +291,8 @@ def _told(folder: Path) -> set[str]:
     return {key for key in keys if isinstance(key, str)}
 
 
-# Folder of a training, made by the process that is about to become it.
-
-
-WATCH_VARIABLE = "AUTOTUNE_WATCH_DIR"
-"""Variable that names a training's folder to the observer inside the training."""
-
-TRIAL_VARIABLE = "AUTOTUNE_TRIAL_DIR"
-_FOLDER_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,10}-[0-9a-f]{8}")
-_INJECT = "inject"
 EVENTS = "told.jsonl"
 """File in a training's folder of the events that were told, one a line."""
-
-
-def is_training(name: str) -> bool:
-    """Return whether a folder of that name is one of a watched training."""
-    return _FOLDER_NAME.fullmatch(name) is not None
-
-
-def make_training(trainings: Path, header: TrainingHeader, now: datetime) -> Path:
-    """Make the folder of a training that this process is about to become.
-
-    Args:
-        trainings: Folder of all of them; made if it does not exist.
-
-    Returns:
-        The folder, with the header and the observer's copy in it.
-
-    Raises:
-        AutotuneError: It cannot be made, or others could plant something there.
-    """
-    try:
-        make_private_folder(trainings)
-        why = why_not_ours(trainings, frozenset({os.geteuid()})) or why_exposed(trainings.parent.resolve())
-        if why:
-            raise AutotuneError(
-                f"{trainings} is not used: {why}", remedy="Name a folder that is yours alone with AUTOTUNE_DAEMON_DIR."
-            )
-        folder = trainings / f"{now:%Y%m%dT%H%M%SZ}-{os.getpid()}-{secrets.token_hex(4)}"
-        make_private_folder(folder)
-        copy_observer(folder / _INJECT)
-        header.write(folder)
-    except OSError as error:
-        raise AutotuneError(
-            f"no folder can be made for it in {trainings}: {error.strerror}",
-            remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
-        ) from error
-    return folder
-
-
-def watched_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment of a training that is watched."""
-    # In front of the user's own path; an empty entry would mean the working directory.
-    path = os.pathsep.join(filter(None, (str(folder / _INJECT), environ.get("PYTHONPATH"))))
-    return {**environ, WATCH_VARIABLE: str(folder), "PYTHONPATH": path}
-
-
-FILE = "training.json"
-FORMAT = 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingHeader:
-    """Description of a training, written before it starts.
-
-    Attributes:
-        argv: Its command, with secrets masked.
-        config: Real path of its config; None if it has none.
-        code: What of the code is known: the git commit, and size and time of the scripts of the command.
-        study: Name of the study that knows the config.
-        confirmed: What that study has confirmed for these values; None if nothing.
-    """
-
-    argv: tuple[str, ...]
-    cwd: str
-    owner: Mapping[str, Scalar]
-    started_utc: str
-    hardware: str = ""
-    config: str | None = None
-    config_sha256: str | None = None
-    values: Values | None = None
-    code: Mapping[str, str] | None = None
-    study: str | None = None
-    confirmed: ConfirmedSpeed | None = None
-
-    def write(self, folder: Path) -> None:
-        """Write it.
-
-        Raises:
-            OSError: It cannot be written.
-        """
-        create_private(folder / FILE, (json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n").encode())
-
-    @classmethod
-    def read(cls, folder: Path) -> TrainingHeader | None:
-        """Read it back; None if there is none, or it is of another format or form."""
-        try:
-            document = json.loads(read_beginning(folder / FILE, 256 << 10))
-            return msgspec.convert(document, cls) if document["format"] == FORMAT else None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return None
-
-
-# State of a training's code, read without starting anything, to see later whether it was edited.
-
-
-def code_state(argv: Sequence[str], cwd: Path) -> dict[str, str]:
-    """Return what tells one state of the code from another: the commit, and size and time of the command's scripts."""
-    state: dict[str, str] = {}
-    if (commit := git_commit(cwd)) is not None:
-        state["commit"] = commit
-    scripts = [word for word in argv if word.endswith((".py", ".sh"))][:16]
-    for script in scripts:
-        try:
-            status = os.stat(cwd / script)
-        except (OSError, ValueError):
-            continue
-        state[script] = f"{status.st_size} {status.st_mtime_ns}"
-    return state
-
-
-# What a training reports of its pace.
-
-
-_NAME = re.compile(r"pace\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
-_LINE_BYTES = 4 << 10
-_Amount = Annotated[float, msgspec.Meta(ge=0.0, lt=1e15)]
-
-
-class _Line(msgspec.Struct, kw_only=True):
-    """Line of a file: its head has a version, all others a kind."""
-
-    v: int = 1
-    clock: str = "monotonic"
-    k: str = ""
-    t0_s: _Amount = 0.0
-    t1_s: _Amount = 0.0
-    steps: _Amount = 0.0
-    train_s: _Amount = 0.0
-    samples: _Amount | None = None
-    work: _Amount | None = None
-    wait_s: _Amount | None = None
-    waits: _Amount = 0.0
-    epochs: _Amount = 0.0
-
-
-class PaceReader:
-    """Incremental reader of all ``pace.<pid>.<n>.<part>.jsonl`` of a training's folder, of 32 processes at most."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._files: dict[str, LineTail] = {}
-        self._processes: set[str] = set()
-        self._foreign: set[str] = set()  # files of another version or clock
-
-    def poll(self) -> list[PaceWindow]:
-        """Return the windows written since the last poll, in the order of their time."""
-        try:
-            matches = [match for name in os.listdir(self._folder) if (match := _NAME.fullmatch(name))]
-        except OSError:  # the folder is gone
-            return []
-        names = {match[0] for match in matches}
-        self._files = {name: tail for name, tail in self._files.items() if name in names}  # old parts are dropped
-        windows = []
-        for match in sorted(matches, key=lambda match: [int(part) for part in match.groups()]):
-            name, process = match[0], f"{match[1]}.{match[2]}"
-            if name not in self._files:
-                if len(self._files) >= 128 or len(self._processes | {process}) > 32:
-                    continue
-                self._processes.add(process)
-                self._files[name] = LineTail(self._folder / name, longest_bytes=_LINE_BYTES)
-            # of each file; four hours of a process are less than half of it
-            lines = [self._understood(line, name) for line in self._files[name].read(1 << 20)]
-            windows += [_window(line, process) for line in lines if line is not None]
-        return sorted(windows, key=lambda window: window.t1_s)
-
-    def _understood(self, text: bytes, name: str) -> _Line | None:
-        """Parse a line; None if it is no window, or the file is of another version or clock."""
-        try:
-            line = msgspec.json.decode(text, type=_Line)
-        except (ValueError, RecursionError):
-            return None
-        if (line.v, line.clock) != (1, "monotonic"):
-            self._foreign.add(name)  # what follows would be misread
-        # The monotonic clock starts with the machine: thirty years.
-        is_window = line.k == "pace" and name not in self._foreign and line.t0_s < line.t1_s < 1e9
-        return line if is_window else None
-
-
-def _window(line: _Line, process: str) -> PaceWindow:
-    wait = None
-    if line.wait_s is not None and line.waits and line.steps and line.train_s:
-        wait = min((line.wait_s / line.waits) / (line.train_s / line.steps), 1.0)
-    return PaceWindow(
-        process=process,
-        t0_s=line.t0_s,
-        t1_s=line.t1_s,
-        steps=int(line.steps),
-        train_s=line.train_s,
-        samples=line.samples or None,
-        work=line.work or None,
-        wait_fraction=wait,
-        epochs=int(line.epochs),
-    )
 
 
 class MachineReader:

@@ -9,7 +9,7 @@ among points no slower than the baseline.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean, median
 
 from autotune.measure.statistics import TYPICAL_CV, lacks_cycles, student_t_quantile, winsorized
@@ -184,6 +184,22 @@ class Judgement:
         """True if it looks as if further pairs could show that."""
         return self.speed.ratio > LEAST_SPEED and self._is_steadier(lambda ratio: ratio.ratio)
 
+    def widened(self, sd: float) -> "Judgement":
+        """Return it with wider intervals, for an error that its pairs have in common.
+
+        Args:
+            sd: Standard deviation of that error, of ln speed.
+        """
+        if not sd:
+            return self
+        z = student_t_quantile(0.5 + _CONFIDENCE / 2.0, math.inf)
+        return replace(
+            self,
+            speed=_widened(self.speed, z * sd),
+            score=_widened(self.score, z * sd),
+            standard_error=math.hypot(self.standard_error, sd),
+        )
+
     def _is_steadier(self, end: Callable[[Ratio], float]) -> bool:
         known = [ratio for ratio in (self.steadiness, self.utilization) if ratio is not None]
         return any(end(ratio) > LEAST_STEADIER for ratio in known) and all(ratio.ratio > _NO_LESS for ratio in known)
@@ -204,6 +220,11 @@ class Judgement:
         # probability that further pairs would still confirm the gain
         luck = student_t_quantile(1.0 - 0.01, self.df) * math.sqrt(1.0 - share)
         return math.log(self.score.ratio) + (luck - reach) * self.standard_error < math.log(LEAST_SCORE_GAIN)
+
+
+def _widened(ratio: Ratio, half_width: float) -> Ratio:
+    low, high = (math.hypot(math.log(end / ratio.ratio), half_width) for end in (ratio.low, ratio.high))
+    return Ratio(ratio=ratio.ratio, low=ratio.ratio * math.exp(-low), high=ratio.ratio * math.exp(high))
 
 
 def confidence_of(pairs: int, planned_pairs: int | None) -> float:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from autotune.measure.cycles import Ends, Lengths, Series, find_cycles, first_end, speed_error, warm_up
 from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
 from autotune.measure.statistics import lacks_cycles
-from autotune.records import PAUSES, Measurement, TraineeEvent
+from autotune.records import PAUSES, Measurement, Pauses, TraineeEvent
 from autotune.stage_times import PipelineTimes
 
 _SHORTEST_S = 1e-3  # stamps closer than this are no training
@@ -422,6 +422,7 @@ def measure_trial(
     gpu: GpuUsage = GpuUsage(),  # noqa: B008 - immutable
     filling: bool = False,
     stages: PipelineTimes | None = None,
+    pauses: Pauses | None = None,
 ) -> Measurement:
     """Condense a window to the numbers that are kept.
 
@@ -430,6 +431,7 @@ def measure_trial(
         gpu: Usage of the GPUs between the window's ends.
         filling: True if the trial's caches were still being filled.
         stages: Times of its pipeline's stages, see `stages_between`; None where it has no such pipeline.
+        pauses: What it came to between its steps, see `pauses_of`; None for nothing.
     """
     p50_s, p95_s, p99_s, max_s = np.percentile(window.durations_s, (50, 95, 99, 100))
     stalls = window.stalls()
@@ -449,7 +451,7 @@ def measure_trial(
         stall_fraction=stalls.fraction,
         stall_wait_fraction=stalls.wait_fraction,
         stall_epoch_fraction=stalls.epoch_fraction,
-        overall_samples_per_s=samples_per_s * min(1.0, window.time_s / (window.t1_s - window.t0_s)),
+        pauses=pauses,
         data_wait_fraction=_data_wait_fraction(window),
         first_step_s=window.first_step_end_s - started_s,
         setup_s=None if window.begin_s is None else window.begin_s - started_s,

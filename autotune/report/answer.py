@@ -18,6 +18,8 @@ from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import (
     CODE,
     CONFIRMED,
+    PAUSE_NOUNS,
+    Achieved,
     Change,
     Learning,
     PooledGpu,
@@ -79,6 +81,8 @@ def print_answer(
         )
         parts += [Text(remark, style="dim") for remark in more]
     notes = [*race_notes(result), *validation_notes(result), *answer_notes(result), *_time_notes(result, elapsed_s)]
+    if uncovered := uncovered_text(result):
+        notes.append(Text(uncovered, style="dim"))
     for caution in result.cautions:
         notes.append(Text.assemble(("Caution: ", "bold yellow"), plain(caution, longest=_LONGEST)))
     for note in notes:
@@ -104,6 +108,7 @@ def print_rules(console: Console, rules: Iterable[VerdictRule]) -> None:
 def _details(result: SearchResult, baseline: Side, shown: Side | None) -> Iterator[str]:
     """Yield notes on what was measured of today's config, and of what stands beside it."""
     yield from gpu_notes(baseline, result.why_no_gpu, shown)
+    yield from trainings_lines(result.achieved) if result.achieved else ()
     column = "best" if shown is result.best else "tried"
     for heading, side in (("Today", baseline), (f"The {column}", shown)):
         if side is not None and side.stages:
@@ -182,9 +187,76 @@ def print_failures(
         console.print(Text(f"  {remedy}Logs: {failure.folder}"), soft_wrap=True)
 
 
-def verdict(result: SearchResult) -> tuple[Text, Text]:
-    """Return the answer in a sentence, and its reason."""
-    return headline(result), Text(f"{plain(result.why, longest=_LONGEST)}.", style="dim")
+def verdict(result: SearchResult) -> list[Text]:
+    """Return the answer in a sentence, what that is for whole training, and its reason."""
+    whole = [Text(whole_text(result))] if result.verdict is Verdict.BETTER else []
+    whole += [Text(achieved_text(result))] if result.achieved else []
+    return [headline(result), *whole, Text(f"{plain(result.why, longest=_LONGEST)}.", style="dim")]
+
+
+def whole_text(result: SearchResult) -> str:
+    """Return what a confirmed gain is for whole training, with all that comes between its steps, as a sentence."""
+    whole = result.whole
+    if whole is not None and whole.speedup is not None:
+        kinds = _listed([PAUSE_NOUNS[kind][1] for kind in whole.seen], "and")
+        return f"Whole training, with {kinds}: about {ratio_text(whole.speedup)}."
+    nothing = f"Of steps alone: no {_listed([one for one, _ in PAUSE_NOUNS.values()], 'or')} was observed"
+    if result.validation is not None:
+        return f"{nothing}."
+    return f"{nothing}, nor {_GROWTH}; `--validate 2m` covers them."
+
+
+def achieved_text(result: SearchResult) -> str:
+    """Return what real trainings with the best values achieved, beside what is claimed for them, as a sentence."""
+    achieved = result.achieved
+    assert achieved is not None
+    over = format_duration(achieved.counted_s)
+    said = f"{achieved.steps:.2f}x over {over}"
+    if achieved.whole is not None:
+        said += f", {achieved.whole:.2f}x with all that comes between steps"
+    if achieved.pause_fraction >= 0.05:
+        said += f" ({achieved.pause_fraction:.0%} of the time)"
+    place = (
+        f"{'as' if achieved.outcome == 'as' else f'{achieved.outcome} than'} claimed, {ratio_text(achieved.claimed)}"
+    )
+    count = len(achieved.trainings)
+    return f"Achieved in {count} real {'training' if count == 1 else 'trainings'}: {said}; {place}."
+
+
+def trainings_lines(achieved: Achieved) -> Iterator[str]:
+    """Yield a line for each real training with the best values, and what they mean for later intervals."""
+    for one in achieved.trainings:
+        whole = f", {one.whole:.2f}x with all between steps" if one.whole is not None else ""
+        against = "trainings" if one.is_against_training else "trials"
+        yield (
+            f"Training {one.name}, until {one.ended_utc}, {format_duration(one.counted_s)}: {one.steps:.2f}x{whole}, "
+            f"against {against} of today's config."
+        )
+    if achieved.claims_sd >= 0.005:
+        yield (
+            f"What was claimed has missed what was achieved by about {math.expm1(achieved.claims_sd):.0%} beyond its "
+            "intervals: those of later searches are wider for it."
+        )
+    else:
+        yield "What was claimed held within its intervals: those of later searches stay as they are."
+
+
+_GROWTH = "growth of memory over minutes"
+
+
+def uncovered_text(result: SearchResult) -> str:
+    """Return what trials have not come to, as a sentence; empty where they came to all, or `whole_text` says it."""
+    is_said = result.verdict is Verdict.BETTER and (result.whole is None or result.whole.speedup is None)
+    if result.speedup is None or is_said:
+        return ""
+    seen = result.whole.seen if result.whole else ()
+    missed = [one for kind, (one, _) in PAUSE_NOUNS.items() if kind not in seen]
+    missed += [] if result.validation else [_GROWTH]
+    return f"Not covered by trials: {_listed(missed, 'or')}." if missed else ""
+
+
+def _listed(words: Sequence[str], last: str) -> str:
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
 
 def headline(result: SearchResult) -> Text:

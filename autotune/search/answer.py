@@ -14,15 +14,16 @@ from autotune.config.keys import first_of
 from autotune.errors import ConfigError, StorageAway, StudyError
 from autotune.records import (
     CODE,
+    NO_SEARCH,
     ChangeSet,
     KeyChange,
-    Purpose,
     SearchResult,
     Side,
     TrialRecord,
     Values,
 )
 from autotune.search.problem import Problem, open_problem
+from autotune.search.real_trainings import trainings_here
 from autotune.space.space import Space
 from autotune.study.answer import Kinds
 from autotune.study.entry import UndeliveredTrials, read_records
@@ -77,8 +78,8 @@ class Study:
                 why += f": the last one {last.ending.value} ({last.detail})"
             if self.why_not_current:
                 why = f"no trial of the trainer as it is now has given numbers: {self.why_not_current}"
-            elif self.trials and all(trial.purpose is Purpose.DIAGNOSE for trial in self.trials):
-                why = "there are only diagnoses of this config yet, and no search"
+            elif self.trials and all(trial.purpose in NO_SEARCH for trial in self.trials):
+                why = "there is no search of this config yet, only diagnoses and trainings"
             raise StudyError(why, where=self.where, remedy=_remedy(problem))
         if not problem.command and (versions := frameworks_text(self.trials[-1].conditions.frameworks)):
             unknown = f"Measured with {versions}; whether training uses that is not known: the config has no command."
@@ -140,7 +141,9 @@ class Study:
                 versions = frameworks_text(problem.frameworks) or "the frameworks as they are"
                 why += f" with {versions}; study {other} is of others"
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
-        self.trials, self._ratings = read_study(known, problem.storage, pending=problem.state.pending(known))
+        kept, self._ratings = read_study(known, problem.storage, pending=problem.state.pending(known))
+        trainings = trainings_here(known, {trial.search for trial in kept})
+        self.trials = [*kept, *(training for training, _ in trainings)]
         self._problem = problem
         self.name = known
         self.where = problem.storage.where(known)

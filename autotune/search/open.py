@@ -22,6 +22,7 @@ from autotune.search.gpus import busy_remarks, remarks_on_gpus, require_free_gpu
 from autotune.search.neighbours import Neighbours
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem, growth_remark, limited, open_problem
+from autotune.search.real_trainings import keep_trainings
 from autotune.search.schedule import Budget, why_no_time
 from autotune.search.trainer_code import why_code_differs
 from autotune.search.tuner import Tuner
@@ -302,6 +303,7 @@ def _open_study(
         problem.storage.set_aside(problem.study, clock)
     study = StudyRecord(problem.study, problem.storage, pending=pending, owner=owner, remark=remark)
     study.close_abandoned()
+    keep_trainings(study)
     if study.torn_bytes:
         remark("The last trial of an earlier search was cut off by a crash; all others are there.")
     if ended := end_orphans(problem.state.trials(problem.study), clock).killed:

@@ -25,6 +25,7 @@ from autotune.search.warm_start import WarmStart
 from autotune.search.worth import taken_back
 from autotune.space.knob import Label
 from autotune.space.space import Space
+from autotune.study.achieved import claims_sd
 from autotune.study.answer import gave_no_numbers, standing_answer
 from autotune.study.gpu_pool import pooled_gpus
 from autotune.study.record import StudyRecord
@@ -54,6 +55,7 @@ class SearchState:
         self.windows = Windows(problem, trials, self.model, budget_s)
         self.answer = CurrentAnswer(problem, trials, self.model, self.windows, budget_s)
         self.incumbent = Incumbent(by_utilization=problem.objective.by_utilization)
+        self.claims_sd = claims_sd(trials.of_study(), problem.objective)  # as it is when the search begins
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
         """Learn from one more trial, which is among the search's own already."""

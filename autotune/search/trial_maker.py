@@ -325,6 +325,7 @@ class TrialMaker:
             outside_answer=state.answer.outside,
             left_out_answer=None if state.answer.outside else state.answer.left_out,
             pairs_planned=trial.planned_pairs,
+            claims_sd=state.claims_sd or None if trial.purpose is Purpose.CONFIRM else None,
             alone=self._parts.neighbours.waited,
             unheeded=self._findings.unread_knobs(trial.values, done.folder, problem.space) if done.measurement else (),
             free_data_ratio=free_data.ratio if free_data else None,

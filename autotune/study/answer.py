@@ -19,6 +19,7 @@ from autotune.measure.score import (
     on_all_machines,
 )
 from autotune.records import (
+    NO_SEARCH,
     Ending,
     Measurement,
     Purpose,
@@ -268,7 +269,7 @@ def _recent(records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
     """Return the trials of the last searches: those before tell the noise of the last one no more."""
     names: set[str] = set()
     for place in range(len(records) - 1, -1, -1):
-        names.add(records[place].search)
+        names |= {records[place].search} if records[place].purpose not in NO_SEARCH else set()
         if len(names) > 12:  # more than twice those that `pair_noise` looks at: some of them have repeated nothing
             return records[place + 1 :]
     return records
@@ -313,6 +314,7 @@ def _judged_on_one(
         objective=objective,
         planned_pairs=planned,
     )
+    judgement = judgement.widened(finalist.trial.conditions.claims_sd or 0.0)
     return judgement if judgement.better or pairs >= LEAST_PAIRS else None
 
 

@@ -15,7 +15,7 @@ from autotune.measure.score import (
     Judgement,
     Objective,
 )
-from autotune.records import CONFIRMED, Purpose, Ratio, SearchResult, TrialRecord, Values
+from autotune.records import CONFIRMED, NO_SEARCH, Purpose, Ratio, SearchResult, TrialRecord, Values
 from autotune.study.answer import (
     Finalist,
     chosen_finalist,
@@ -54,7 +54,7 @@ def rules_of(
         inputs=f"{len(records) + of_other_code} on record",
         result=f"{len(records)} count",
     )
-    searches = list(dict.fromkeys(trial.search for trial in records))
+    searches = list(dict.fromkeys(trial.search for trial in records if trial.purpose not in NO_SEARCH))
     stood = standing_answers(records, objective)
     answer = stood[None]
     yield VerdictRule(

@@ -26,6 +26,7 @@ from autotune.measure.score import (
 from autotune.metrics import METRICS, values_of
 from autotune.records import (
     CONFIRMED,
+    NO_SEARCH,
     BrokenPoint,
     Change,
     Measurement,
@@ -39,11 +40,13 @@ from autotune.records import (
     TrialRecord,
     Values,
     Verdict,
+    WholeTraining,
     changes_training,
 )
 from autotune.sampler.observations import expected_sd_of
 from autotune.space.knob import Knob, Label, same_scalar
 from autotune.space.space import Space
+from autotune.study.achieved import achieved_with, claims_sd
 from autotune.study.answer import (
     Finalist,
     HeldBack,
@@ -58,6 +61,7 @@ from autotune.study.answer import (
 )
 from autotune.study.members import hosts_of, on_one_scale
 from autotune.study.race_judgement import judge_race
+from autotune.study.whole import whole_training
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,10 +94,10 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
     """Return the search to report: the last one with an answer, else the last; None for an empty record.
 
     An answer is a full confirmation, or the finding that nothing was better than the baseline. A search that was killed
-    earlier does not hide the answer of an older one, and neither does a diagnosis, which is no search.
+    earlier does not hide the answer of an older one, and neither does what is no search: a diagnosis, a training.
     """
     firsts = {trial.search: trial for trial in reversed(records)}
-    searches = [name for name in dict.fromkeys(trial.search for trial in records) if not _is_diagnosis(firsts[name])]
+    searches = [name for name in dict.fromkeys(trial.search for trial in records) if not _is_no_search(firsts[name])]
     for search in reversed(searches):
         trials = [trial for trial in records if trial.search == search]
         baseline_point, good = trials[0].point, comparable_trials(trials, objective)
@@ -105,9 +109,9 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
     return searches[-1] if searches else None
 
 
-def _is_diagnosis(first: TrialRecord) -> bool:
+def _is_no_search(first: TrialRecord) -> bool:
     """Return whether a search is none, by its first trial: a search begins with today's config as it is."""
-    return first.purpose is Purpose.DIAGNOSE
+    return first.purpose in NO_SEARCH
 
 
 def answer_of(
@@ -155,7 +159,7 @@ def answer_of(
         stood=stood,
         ratings=ratings,
     )
-    return result and _with_later_evidence(result, records, space)
+    return result and _with_later_evidence(result, records, space, objective)
 
 
 def summarize(
@@ -335,6 +339,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         best=candidate if chosen else baseline,
         candidate=None if chosen else candidate,
         speedup=judgement.speed if judgement else None,
+        whole=_whole(searched.records, search, judgement.speed, (first.point, best or "")) if judgement else None,
         score_ratio=judgement.score if judgement else None,
         steadiness=judgement.steadiness if judgement else None,
         utilization=judgement.utilization if judgement else None,
@@ -359,6 +364,19 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
             *(race.cautions if race else ()),
         ),
     )
+
+
+def _whole(records: Sequence[TrialRecord], search: str, speed: Ratio, points: tuple[str, str]) -> WholeTraining:
+    """Return the speed of whole training with a point over the baseline, by all that trials and trainings came to.
+
+    Args:
+        points: The baseline and the other.
+    """
+    made = [(one.search, one.point, one.comparable) for one in records]
+    today, other = ([one for name, at, one in made if one and (name, at) == (search, point)] for point in points)
+    known = [(one.point, one.measurement) for one in records if one.measurement and one.purpose is not Purpose.DIAGNOSE]
+    pauses = ([one.pauses for at, one in known if at == point and one.pauses] for point in points)
+    return whole_training(speed, (today, other), *pauses)
 
 
 def _verdict(chosen: Finalist | None) -> Verdict:
@@ -432,23 +450,36 @@ def _differing(finalist: Finalist, baseline: TrialRecord) -> Values:
     return {path: value for path, value in finalist.trial.values.items() if old.get(path) != value}
 
 
-def _with_later_evidence(result: SearchResult, records: Sequence[TrialRecord], space: Space) -> SearchResult:
+def _with_later_evidence(
+    result: SearchResult, records: Sequence[TrialRecord], space: Space, objective: Objective
+) -> SearchResult:
     shown = result.best if result.verdict in CONFIRMED else None
     if shown is None or result.baseline is None:
         return result
+    baseline, today = result.baseline.point, result.baseline.values
     searches = list(dict.fromkeys(trial.search for trial in records))
     for search in reversed(searches[searches.index(result.search) + 1 :]):
         trials = [trial for trial in records if trial.search == search]
-        if trials[0].point != result.baseline.point:
+        if trials[0].point != baseline:
             continue
-        changes = space.labels_of(shown.values, result.baseline.values)
+        changes = space.labels_of(shown.values, today)
         race = judge_race(trials, shown.point, changes=changes)
         checked = [trial.validation for trial in trials if trial.point == shown.point and trial.validation]
         if race is not None and result.race is None:
             result = replace(result, race=race, why_not_raced="")
         if checked and result.validation is None:
             result = replace(result, validation=checked[-1])
-    return result
+    if result.speedup is None or not any(trial.purpose is Purpose.TRAINING for trial in records):
+        return result
+    claims = [(shown.point, result.speedup)]
+    if result.same_training is not None and result.same_training_confirmed is not None:  # which `apply` writes
+        claims.append((result.same_training[0].point, result.same_training_confirmed))
+    achieved = (achieved_with(records, baseline, point, claimed=claimed) for point, claimed in claims)
+    latest = max(filter(None, achieved), key=lambda one: one.trainings[-1].ended_utc, default=None)
+    if latest is not None:
+        latest = replace(latest, claims_sd=claims_sd(records, objective))
+    whole = _whole(records, result.search, result.speedup, (baseline, shown.point))
+    return replace(result, whole=whole, achieved=latest)
 
 
 def _broken(searched: _Searched, finalist: Finalist) -> BrokenPoint:

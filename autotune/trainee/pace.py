@@ -9,9 +9,9 @@ of the same pid wrote before. Each part begins with a header, all other lines ar
 ``steps`` are those between ``t0_s`` and ``t1_s`` whose time is training, ``train_s`` their time, ``samples`` and
 ``work`` what they held (left out unless known of all of them), ``wait_s`` how long ``waits`` of them waited for data,
 ``ln_sum`` and ``ln_squares`` sums over the logarithms of their times in seconds, ``longest_s`` the longest of them. A
-step that holds an evaluation, a checkpoint or the end of an epoch is none of them: its time is in ``pause_s``, and it
-is counted in ``evals``, ``checkpoints`` or ``epochs``. Only the ends of epochs of less than 20 steps, too many to be
-left out, are counted and stay. ``cpu_s`` is the CPU time of this process meanwhile.
+step that holds an evaluation, a checkpoint or the end of an epoch is none of them: it is one of ``pauses``, its time
+is in ``pause_s``, and it is counted in ``evals``, ``checkpoints`` or ``epochs``. Only the ends of epochs of less than
+20 steps, too many to be left out, are counted and stay. ``cpu_s`` is the CPU time of this process meanwhile.
 
 All files of a training together stay below 10 MB, however long it lasts, at one line every 10 s: of each process the
 first part (the first four hours) and the last two are kept, and of the processes eight; a further one takes the place
@@ -56,6 +56,7 @@ class _StepSums:
     ln_sum: float = 0.0
     ln_squares: float = 0.0
     longest_s: float = 0.0
+    pauses: int = 0
     pause_s: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)  # of pauses
 
@@ -167,6 +168,7 @@ class Pace:
         if "epochs" in pauses:
             self._epoch_steps = 0
         if is_left_out:
+            self._sums.pauses += 1
             self._sums.pause_s += t_s - last_s
         return None if is_left_out else t_s - last_s
 
@@ -181,6 +183,7 @@ class Pace:
             "work": not sums.work > 0.0,
             "wait_s": not sums.waits,
             "waits": not sums.waits,
+            "pauses": not sums.counts,
             "pause_s": not sums.counts,
         }
         fields["cpu_s"] = cpu_s - self._cpu_s

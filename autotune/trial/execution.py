@@ -14,6 +14,7 @@ from pathlib import Path
 from autotune.clock import Clock
 from autotune.config.load import Copy, Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
+from autotune.measure.pauses import pauses_of
 from autotune.measure.phases import Bounds, bounds_of, phased_trial
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
 from autotune.measure.window import Window, WindowGoal, measure_trial, stages_between
@@ -249,6 +250,7 @@ def _judged(
             gpu=seen,
             filling=limits.filling,
             stages=stages_between(stop_rule.events, window),
+            pauses=pauses_of(stop_rule.events, window, default_samples=spec.samples_per_step),
         )
     return Execution(
         ending=ending,

@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from autotune.daemon.drift import (
     Cause,
     CauseKind,
-    ConfirmedSpeed,
     MachineState,
-    PaceWindow,
     Slowdown,
     StartCheck,
     TrainingWatch,
     Turn,
     prediction_interval,
 )
+from autotune.trial.pace_files import PaceWindow
+from autotune.trial.trainings import ConfirmedSpeed
 from scripts.bench.results import Commands, markdown_table
 
 Values = NDArray[np.float64]

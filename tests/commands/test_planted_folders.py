@@ -21,6 +21,7 @@ from tests.users import MALLORY, acting_as, only_root
 def mine(shared: Path, monkeypatch: pytest.MonkeyPatch) -> CommandLine:
     """Project in a place like /tmp, with a home beside it."""
     monkeypatch.setenv("HOME", str(shared / "home"))
+    monkeypatch.delenv("XDG_STATE_HOME")
     folder = shared / "project"
     folder.mkdir(mode=0o755)
     (folder / "config.yaml").write_text(CONFIG)

@@ -13,9 +13,9 @@ from typing import NoReturn
 
 import pytest
 
-from autotune.daemon.trainings import TrainingHeader
 from autotune.errors import AutotuneError
 from autotune.trial import python_command
+from autotune.trial.trainings import TrainingHeader
 from tests.command_line import CommandLine, typed
 from tests.commands.conftest import Autotune
 
@@ -127,8 +127,9 @@ def state(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def _training(state: Path) -> tuple[Path, dict[str, object]]:
-    """Return the folder of the one training, and its header."""
-    (folder,) = (state / socket.gethostname() / "trainings").iterdir()
+    """Return the folder of the last training, and its header."""
+    folders = (state / socket.gethostname() / "trainings").iterdir()
+    folder = max(folders, key=lambda one: one.stat().st_mtime_ns)
     return folder, json.loads((folder / "training.json").read_text())
 
 
@@ -143,16 +144,22 @@ sys.exit(7)
 
 
 def test_a_watched_training_is_the_same_training(project: Path, state: Path, autotune: Autotune) -> None:
-    """Output, exit status and import path are the trainer's own; its pace lies in the daemon's state folder."""
+    """Output, exit status and import path are the trainer's own; its pace lies in the daemon's state folder.
+
+    So it is where the daemon is not to watch it: it is counted all the same, and not with `python train.py`.
+    """
     (project / "train.py").write_text(_STEPPING)
     (project / "config.yaml").write_text(
         "batch_size: 4\nautotune:\n  folder: .\n"
         '  command: "{python} train.py --batch_size={batch_size} --api-key=hunter22"\n'
     )
-    alone, done = (autotune("run", "--config", "config.yaml", *more) for more in ((), ("--watch",)))
-    assert (done.returncode, done.stderr) == (7, "")
-    assert json.loads(done.stdout) == {**json.loads(alone.stdout), "watched": True}
+    counted, done = (autotune("run", "--config", "config.yaml", *more) for more in ((), ("--watch",)))
+    assert (done.returncode, done.stderr) == (counted.returncode, counted.stderr) == (7, "")
+    words = [sys.executable, "train.py", "--batch_size=4", "--api-key=hunter22"]
+    alone = subprocess.run(words, cwd=project, capture_output=True, text=True, check=False)
+    assert json.loads(done.stdout) == json.loads(counted.stdout) == {**json.loads(alone.stdout), "watched": True}
     folder, header = _training(state)
+    assert header["is_watched"] is True
     assert folder.stat().st_mode & 0o777 == 0o700
     assert list(folder.glob("pace.*.0.0.jsonl"))
     assert header["config"] == str(project / "config.yaml")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.measure.pauses import pauses_of
 from autotune.measure.probe import GpuUsage, HostUsage
 from autotune.measure.window import WindowGoal, main_stream, measure_trial, stages_between, steady_window
 from autotune.records import GpuFigures, GpuMeasurement, TraineeEvent
@@ -216,3 +217,22 @@ def test_batches_that_were_ready_before_the_first_step_do_not_count(waits):
     early = steady_window(ready(64, durations_s[:9], waits_s[:9]))
     assert early.steps == 5
     assert steady_window(ready(64, durations_s[:21], [None] * 21), cut_s=200.0).steps >= 10
+
+
+def test_pauses_take_what_their_steps_take_beyond_usual_ones():
+    """An evaluation of 2 s and an epoch's end of 0.5 s, in 250 steps of 8 samples; the last one is followed by none."""
+    steps = [0.1] * 251
+    steps[100] += 2.0
+    steps[200] += 0.5
+    ends_s = 100.0 + np.cumsum(steps)
+    marks = [mark("eval", ends_s[99] + 1.9), mark("epoch_end", ends_s[199]), mark("checkpoint", ends_s[-1] + 1.0)]
+    events = [*events_of(steps, samples=8.0), *marks, mark("eval", ends_s[50] + 0.05, stream="8.0")]
+    window = steady_window(events)
+    pauses = pauses_of(events, window)
+    assert (pauses.evaluations, pauses.epoch_ends, pauses.checkpoints) == (1, 1, 0)
+    assert (pauses.time_s, pauses.in_window_s) == pytest.approx((2.5, 0.5))
+    assert pauses.samples == 201 * 8.0
+    measured = measure_trial(window, started_s=100.0, pauses=pauses)
+    assert 1.0 / measured.sample_s == pytest.approx(80.0)
+    assert measured.overall_samples_per_s == pytest.approx(1.0 / (1 / 80.0 + 2.5 / 1608))
+    assert measure_trial(window, started_s=100.0).overall_samples_per_s is None

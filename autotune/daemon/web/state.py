@@ -28,7 +28,7 @@ from autotune.clock import Clock
 from autotune.daemon.advice import Advice, Advices
 from autotune.daemon.home import DaemonHome, json_object
 from autotune.daemon.queue import Queue, QueueEntry
-from autotune.daemon.trainings import EVENTS, is_training
+from autotune.daemon.trainings import EVENTS
 from autotune.daemon.web.search_section import Event, SearchFollower, clean, event_file_of, events_of, number
 from autotune.errors import AutotuneError
 from autotune.files import read_tail
@@ -36,6 +36,7 @@ from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuFacts, T
 from autotune.records import Ending
 from autotune.report.plain_text import value_text
 from autotune.trial.step_files import LineTail
+from autotune.trial.trainings import is_training
 
 _MOST_GPUS, _MOST_TRAININGS = 32, 40
 _STEPS = {"utilization": 0.01, "memory_used_bytes": 16 << 20, "power_w": 1, "power_limit_w": 1}

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from autotune.records import (
     CONFIRMED,
+    NO_SEARCH,
     Ending,
     GpuMeasurement,
     PooledGpu,
@@ -24,10 +25,13 @@ from autotune.records import (
 )
 from autotune.report.answer import (
     NOT_MEASURED,
+    achieved_text,
     answer_notes,
     headline,
     metrics_rows,
+    uncovered_text,
     validation_notes,
+    whole_text,
     why_it_may_learn_more_slowly,
 )
 from autotune.report.plain_text import changes_text, plain, value_text
@@ -159,7 +163,10 @@ class StudyContents:
     def notes(self) -> list[Text]:
         """Remarks on the answer."""
         assert self.result is not None, "only an answer has remarks"
-        return [*validation_notes(self.result), *answer_notes(self.result)]
+        whole = [whole_text(self.result)] if self.result.verdict is Verdict.BETTER else []
+        achieved = [achieved_text(self.result)] if self.result.achieved else []
+        said = [Text(text) for text in (*whole, *achieved, uncovered_text(self.result)) if text]
+        return [*said, *validation_notes(self.result), *answer_notes(self.result)]
 
     @property
     def changed(self) -> str:
@@ -180,7 +187,8 @@ class StudyContents:
     def ratios(self) -> dict[str, Ratio]:
         """What was compared in pairs with today's config."""
         assert self.result is not None, "without an answer nothing was compared"
-        known = {"speed": self.result.speedup, "score": self.result.score_ratio}
+        whole = self.result.whole.speedup if self.result.whole else None
+        known = {"speed": self.result.speedup, "whole training": whole, "score": self.result.score_ratio}
         return {name: ratio for name, ratio in known.items() if ratio is not None}
 
     @property
@@ -205,7 +213,7 @@ class StudyContents:
         """Time that the search took; where it has not said that, the time of its trials."""
         if self.elapsed_s is not None:
             return self.elapsed_s
-        return sum(trial.duration_s for trial in self.trials if trial.purpose is not Purpose.DIAGNOSE)
+        return sum(trial.duration_s for trial in self.trials if trial.purpose not in NO_SEARCH)
 
     @property
     def race_legs(self) -> list[RaceLeg]:
@@ -295,11 +303,11 @@ class TrialPoint:
 
 
 def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
-    """Return the trials of a study's searches, in the order of their ends, without those of diagnoses."""
+    """Return the trials of a study's searches, in the order of their ends, and no diagnoses or real trainings."""
     firsts = {trial.search: trial for trial in reversed(trials)}
     # A diagnosis begins with a trial of its own, and goes on with trials that are named as those of a search are.
-    diagnoses = {search for search, first in firsts.items() if first.purpose is Purpose.DIAGNOSE}
-    made = [trial for trial in trials if trial.search not in diagnoses and trial.purpose is not Purpose.DIAGNOSE]
+    others = {search for search, first in firsts.items() if first.purpose in NO_SEARCH}
+    made = [trial for trial in trials if trial.search not in others and trial.purpose not in NO_SEARCH]
     baseline = next((trial for trial in made if trial.purpose is Purpose.BASELINE), None)
     if baseline is None:
         return []

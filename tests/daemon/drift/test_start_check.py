@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from autotune.daemon.drift import ConfirmedSpeed, PaceChange, PaceWindow, StartCheck
+from autotune.daemon.drift import PaceChange, StartCheck
+from autotune.trial.pace_files import PaceWindow
+from autotune.trial.trainings import ConfirmedSpeed
 
 _CONFIRMED = ConfirmedSpeed(samples_per_s=100.0, low=0.93, high=1.07, trials=8)
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from autotune.daemon.trainings import code_state
+from autotune.trial.trainings import code_state
 
 
 def test_an_edited_script_is_another_state(tmp_path: Path) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import VirtualClock
-from autotune.daemon import trainings as watcher
 from autotune.daemon.drift import MachineState
 from autotune.daemon.trainings import TrainingEvent, Trainings, WatchedTraining
+from autotune.trial import trainings
 from autotune.trial.process_identity import this_process
+from autotune.trial.trainings import prune_trainings
 from tests.daemon.web.busy_daemon import CONFIRMED, HEADER, Training, quiet
 
 _NAME = "20300101T000000Z-%d-0123abcd"
@@ -154,12 +155,21 @@ def test_the_last_ended_trainings_are_kept(
     folder: Path, ended: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Older ones are deleted; those that go on, and folders of other names, never."""
-    monkeypatch.setattr(watcher, "KEPT", 2)
+    monkeypatch.setattr(trainings, "KEPT", 2)
     for number in range(1, 6):
         _training(folder, number, **({} if number == 1 else {"owner": ended}))
     (folder / "notes").mkdir()
-    _poll(Trainings(folder, VirtualClock()), VirtualClock())
+    prune_trainings(folder, VirtualClock().utc())
     assert sorted(path.name for path in folder.iterdir()) == [*(_NAME % number for number in (1, 4, 5)), "notes"]
+
+
+def test_a_training_that_is_only_counted_is_not_watched(folder: Path) -> None:
+    """Nothing is told of it, and its folder stays."""
+    training = _training(folder, is_watched=False)
+    training.trains(5, 100.0)
+    watching = Trainings(folder, VirtualClock())
+    assert (_poll(watching, VirtualClock()), watching.alive) == ([], ())
+    assert training.file.exists()
 
 
 def test_a_process_started_anew_with_an_edited_config_is_told_so(folder: Path, tmp_path: Path) -> None:

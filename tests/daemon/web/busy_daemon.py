@@ -10,10 +10,10 @@ from typing import Any
 
 from autotune.clock import VirtualClock
 from autotune.daemon.advice import Advices
-from autotune.daemon.drift import ConfirmedSpeed, MachineState
+from autotune.daemon.drift import MachineState
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import EntryState, Queue, QueueEntry, SearchAnswerSummary
-from autotune.daemon.trainings import TrainingHeader, Trainings, WatchedTraining
+from autotune.daemon.trainings import Trainings, WatchedTraining
 from autotune.daemon.web.state import PageState, Sample, View
 from autotune.events import (
     Event,
@@ -29,6 +29,7 @@ from autotune.records import Ending, Purpose, Ratio, Scalar, TrialRecord, Validi
 from autotune.search.open import EventLog
 from autotune.space.space import point_name
 from autotune.trial.process_identity import this_process
+from autotune.trial.trainings import ConfirmedSpeed, TrainingHeader
 from tests.daemon.advised import advice
 from tests.daemon.queue.entries import entry
 from tests.runs import measured

@@ -1,0 +1,43 @@
+"""What a trial's training came to between its steps: evaluations, checkpoints and the ends of epochs."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from autotune.measure.window import Window, main_stream
+from autotune.records import Pauses, TraineeEvent
+
+_KINDS = {"epoch_end": "epoch_ends", "eval": "evaluations", "checkpoint": "checkpoints"}
+
+
+def pauses_of(events: Sequence[TraineeEvent], window: Window, *, default_samples: float | None = None) -> Pauses | None:
+    """Return the pauses of a trial after which it trained on; None if there were none.
+
+    A pause takes what the step that it falls into takes beyond a usual step of the window: so its time holds what it
+    brings with it, such as a loader that starts anew, which no event reports.
+
+    Args:
+        default_samples: Samples in a step where the steps do not tell; None counts steps.
+    """
+    stream = main_stream(events)
+    steps = [event for event in events if event.kind == "step" and event.stream == stream]
+    ends_s = np.array([step.t_s for step in steps])
+    usual_s = float(np.median(window.durations_s))
+    counts, held = dict.fromkeys(_KINDS.values(), 0), set[int]()
+    for event in events:
+        if event.kind not in _KINDS or event.pid != steps[0].pid or not ends_s[0] <= event.t_s < ends_s[-1]:
+            continue
+        # an epoch's end may be reported at the very time of the step before it, a pause at that of the step it is in
+        place = int(np.searchsorted(ends_s, event.t_s, "right" if event.kind == "epoch_end" else "left"))
+        if place:
+            counts[_KINDS[event.kind]] += 1
+            held.add(place)
+    if not held:
+        return None
+    places = np.array(sorted(held))
+    beyond_s = np.maximum(np.diff(ends_s)[places - 1] - usual_s, 0.0)
+    in_window_s = np.maximum(window.durations_s[window.at_epoch_ends] - usual_s, 0.0)
+    amounts = [step.samples or default_samples or 1.0 for step in steps[: places[-1] + 1]]
+    return Pauses(
+        time_s=float(beyond_s.sum()), samples=float(sum(amounts)), in_window_s=float(in_window_s.sum()), **counts
+    )

@@ -1,0 +1,79 @@
+"""Real trainings of a study's config as trials of the study: what `autotune run` has counted.
+
+They are kept with the trials, so that claimed and achieved speeds are compared wherever the study goes. Who only reads
+a study sees those of this machine beside it; a search, and an export, write them into it once they are over.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+from autotune.errors import AutotuneError
+from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
+from autotune.trial.pace_files import PaceReader
+from autotune.trial.process_identity import this_process
+from autotune.trial.trainings import TrainingHeader, achieved_by, training_names
+from autotune.trial.user_folder import TRAININGS, user_folder
+
+if TYPE_CHECKING:
+    from autotune.study.record import StudyRecord
+
+
+def trainings_here(
+    study: str, known: Collection[str], environ: Mapping[str, str] = os.environ
+) -> Iterator[tuple[TrialRecord, bool]]:
+    """Yield the trainings of a study's config on this machine that tell how fast they are, and whether each is over.
+
+    Args:
+        known: Names of those that are left out, because the study has them.
+    """
+    try:
+        folder = user_folder(environ) / TRAININGS
+    except AutotuneError:  # somebody else could have written there
+        return
+    this = this_process()
+    for name in training_names(folder):
+        header = None if name in known else TrainingHeader.read(folder / name)
+        if header is None or header.study != study or not header.point:
+            continue
+        windows = PaceReader(folder / name).poll()
+        measured = achieved_by(windows, header.samples_per_step)
+        if measured is not None:
+            counted_s = max(one.t1_s for one in windows) - min(one.t0_s for one in windows)
+            yield _record(name, header, measured, counted_s), header.is_over(this)
+
+
+def keep_trainings(study: StudyRecord) -> None:
+    """Write the trainings of a study's config on this machine that are over into the study, each once.
+
+    Raises:
+        StudyError: They cannot be written.
+    """
+    known = {trial.search for trial in study.records() if trial.purpose is Purpose.TRAINING}
+    for record, is_over in trainings_here(study.name, known):
+        if is_over:
+            about = {"search": record.search, "purpose": record.purpose.value, "machine": record.machine}
+            study.finish(study.begin({}, {}, **about), record)  # what it trained with is in the record
+
+
+def _record(name: str, header: TrainingHeader, measured: Measurement, counted_s: float) -> TrialRecord:
+    assert header.conditions is not None
+    assert header.point is not None
+    ended = datetime.fromisoformat(header.started_utc) + timedelta(seconds=counted_s)
+    return TrialRecord(
+        number=0,
+        search=name,
+        point=header.point,
+        values=header.values or {},
+        purpose=Purpose.TRAINING,
+        ending=Ending.COMPLETED,
+        validity=Validity.GOOD,
+        ended_utc=ended.isoformat(timespec="seconds"),
+        duration_s=counted_s,
+        measurement=measured,
+        conditions=header.conditions,
+        code=header.digests,
+    )

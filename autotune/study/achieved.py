@@ -1,0 +1,108 @@
+"""Achieved speeds beside claimed ones: what real trainings of a study's config did, and what that says of claims."""
+
+import math
+from collections.abc import Iterable, Sequence
+from statistics import fmean
+
+from autotune.measure.score import Objective
+from autotune.measure.statistics import TYPICAL_CV
+from autotune.records import Achieved, AchievedTraining, Purpose, Ratio, TrialRecord
+from autotune.study.answer import judged_finalists
+
+TRAINING_SD = 0.03
+"""Standard deviation of ln speed between real trainings of one config that are minutes long and longer."""
+
+_UNTOLD = 2
+"""Claims that came true exactly, which are assumed besides those that were compared: one alone tells little."""
+
+
+def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, claimed: Ratio) -> Achieved | None:
+    """Return what real trainings achieved with a point over the baseline; None where none can be compared.
+
+    A training is compared with those of the baseline on the same machine, where there are such, else with its trials.
+
+    Args:
+        records: The study's record, trials of other code left out.
+        baseline: Name of the point that it is compared with.
+        claimed: Its speed over that by confirming pairs.
+    """
+    compared = list(filter(None, (_compared(one, records, baseline) for one in _trainings(records, point))))
+    if not compared:
+        return None
+    counted_s = math.fsum(one.counted_s for one in compared)
+
+    def mean(values: Iterable[tuple[float, float]]) -> float:
+        return math.fsum(value * weight_s for value, weight_s in values) / counted_s
+
+    steps = mean((one.steps, one.counted_s) for one in compared)
+    wholes = [(one.whole, one.counted_s) for one in compared if one.whole is not None]
+    return Achieved(
+        claimed=claimed,
+        outcome=_outcome(steps, claimed),
+        counted_s=counted_s,
+        steps=steps,
+        whole=mean(wholes) if len(wholes) == len(compared) else None,
+        pause_fraction=mean((one.pause_fraction, one.counted_s) for one in compared),
+        trainings=tuple(compared),
+    )
+
+
+def _outcome(steps: float, claimed: Ratio) -> str:
+    if steps < claimed.low * (1.0 - TRAINING_SD):
+        return "less"
+    return "more" if steps > claimed.high * (1.0 + TRAINING_SD) else "as"
+
+
+def _compared(training: TrialRecord, records: Sequence[TrialRecord], baseline: str) -> AchievedTraining | None:
+    done = training.measurement
+    assert done is not None
+    trained = [one.measurement for one in _trainings(records, baseline) if one.machine == training.machine]
+    tried = [one.comparable for one in records if (one.point, one.machine) == (baseline, training.machine)]
+    today = [one for one in trained or tried if one is not None]
+    if not today:
+        return None
+    overall_s = [1.0 / one.overall_samples_per_s for one in today if one.overall_samples_per_s]
+    sample_s = fmean(one.sample_s for one in today)
+    overall = done.overall_samples_per_s
+    return AchievedTraining(
+        name=training.search,
+        ended_utc=training.ended_utc,
+        counted_s=training.duration_s,
+        steps=sample_s / done.sample_s,
+        whole=fmean(overall_s) * overall if overall_s and overall else None,
+        pause_fraction=1.0 - overall * done.sample_s if overall else 0.0,
+        is_against_training=bool(trained),
+    )
+
+
+def _trainings(records: Iterable[TrialRecord], point: str) -> list[TrialRecord]:
+    return [one for one in records if one.purpose is Purpose.TRAINING and one.point == point and one.measurement]
+
+
+def claims_sd(records: Sequence[TrialRecord], objective: Objective) -> float:
+    """Return by how much claims of a study have missed what trainings achieved, beyond what their intervals allow.
+
+    The squared distance of each on the ln scale is compared with the variances of the claim and of what was achieved
+    (the method of moments of a random-effects model: DerSimonian and Laird, "Meta-analysis in clinical trials",
+    Controlled Clinical Trials 7, 1986); what is left over is shrunk towards nothing while few are known.
+
+    Returns:
+        A standard deviation of ln speed; 0 where all claims held, or none can be compared.
+    """
+    trained = {one.point for one in records if one.purpose is Purpose.TRAINING}
+    searches = dict.fromkeys(one.search for one in records if trained and one.purpose is Purpose.CONFIRM)
+    beyond = []
+    for search in searches:
+        baseline = next(one.point for one in records if one.search == search)
+        for finalist in judged_finalists(records, search, objective):
+            point, judged = finalist.trial.point, finalist.judgement
+            if judged is None or not judged.wins or point not in trained:
+                continue
+            achieved = achieved_with(records, baseline, point, claimed=judged.speed)
+            if achieved is None:
+                continue
+            claim_sd = math.log(judged.speed.high / judged.speed.low) / (2.0 * 1.96)
+            against_training = all(one.is_against_training for one in achieved.trainings)
+            own = TRAINING_SD**2 + (TRAINING_SD if against_training else TYPICAL_CV) ** 2
+            beyond.append(math.log(achieved.steps / judged.speed.ratio) ** 2 - claim_sd**2 - own)
+    return math.sqrt(max(0.0, math.fsum(beyond)) / (len(beyond) + _UNTOLD))

@@ -1,0 +1,268 @@
+"""Real trainings of this user on this machine: `autotune run` makes a folder for each, in which its pace is counted.
+
+The folders are the truth, whoever has made them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from autotune.errors import AutotuneError
+from autotune.files import create_private, make_private_folder, read_beginning
+from autotune.records import Conditions, Measurement, Pauses, Scalar, Values
+from autotune.trial.folders import copy_observer, delete_tree, why_exposed, why_not_ours
+from autotune.trial.pace_files import PaceWindow
+from autotune.trial.process_identity import git_commit, is_gone, this_process
+
+WATCH_VARIABLE = "AUTOTUNE_WATCH_DIR"
+"""Variable that names a training's folder to the observer inside the training."""
+
+TRIAL_VARIABLE = "AUTOTUNE_TRIAL_DIR"
+
+KEPT = 100
+"""Trainings that are kept after they have ended."""
+
+_FOLDER_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,10}-[0-9a-f]{8}")
+_INJECT = "inject"
+
+
+def is_training(name: str) -> bool:
+    """Return whether a folder of that name is one of a watched training."""
+    return _FOLDER_NAME.fullmatch(name) is not None
+
+
+def make_training(trainings: Path, header: TrainingHeader, now: datetime) -> Path:
+    """Make the folder of a training that this process is about to become.
+
+    Args:
+        trainings: Folder of all of them; made if it does not exist.
+
+    Returns:
+        The folder, with the header and the observer's copy in it.
+
+    Raises:
+        AutotuneError: It cannot be made, or others could plant something there.
+    """
+    try:
+        make_private_folder(trainings)
+        why = why_not_ours(trainings, frozenset({os.geteuid()})) or why_exposed(trainings.parent.resolve())
+        if why:
+            raise AutotuneError(
+                f"{trainings} is not used: {why}", remedy="Name a folder that is yours alone with AUTOTUNE_DAEMON_DIR."
+            )
+        folder = trainings / f"{now:%Y%m%dT%H%M%SZ}-{os.getpid()}-{secrets.token_hex(4)}"
+        make_private_folder(folder)
+        copy_observer(folder / _INJECT)
+        header.write(folder)
+        prune_trainings(trainings, now)
+    except OSError as error:
+        raise AutotuneError(
+            f"no folder can be made for it in {trainings}: {error.strerror}",
+            remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
+        ) from error
+    return folder
+
+
+def training_names(trainings: Path) -> list[str]:
+    """Return the names of the trainings' folders, oldest first; none where somebody else owns their place."""
+    if why_not_ours(trainings, frozenset({os.geteuid()})) is not None:
+        return []
+    try:
+        with os.scandir(trainings) as entries:
+            return sorted(
+                entry.name for entry in entries if is_training(entry.name) and entry.is_dir(follow_symlinks=False)
+            )
+    except OSError:  # it is not there yet
+        return []
+
+
+def prune_trainings(trainings: Path, now: datetime) -> None:
+    """Delete the oldest trainings that are over, but for the last `KEPT`, and folders that never became one."""
+    names, this = training_names(trainings), this_process()
+    for name in names[: max(0, len(names) - KEPT)]:
+        header, age_s = TrainingHeader.read(trainings / name), 0.0
+        with suppress(OSError):
+            age_s = now.timestamp() - (trainings / name).lstat().st_mtime
+        # a young one without a header may be a training that is just being made
+        if header.is_over(this) if header else age_s > 86400.0:
+            delete_tree(trainings / name)
+
+
+def watched_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return the environment of a training that is watched."""
+    # In front of the user's own path; an empty entry would mean the working directory.
+    path = os.pathsep.join(filter(None, (str(folder / _INJECT), environ.get("PYTHONPATH"))))
+    return {**environ, WATCH_VARIABLE: str(folder), "PYTHONPATH": path}
+
+
+FILE = "training.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingHeader:
+    """Description of a training, written before it starts.
+
+    Attributes:
+        argv: Its command, with secrets masked.
+        config: Real path of its config; None if it has none.
+        code: What of the code is known: the git commit, and size and time of the scripts of the command.
+        study: Name of the study of the config, which need not exist yet.
+        confirmed: What that study has confirmed for these values; None if nothing, or if nobody watches.
+        is_watched: Whether the daemon is to tell when it gets slow.
+        point: Name of the point that the config holds; None without a config, as all that follows.
+        samples_per_step: Samples in a step where the steps do not say.
+        conditions: Conditions of a trial of that study, here and now.
+        digests: Digests of the trainer's files, see `TrialRecord.code`.
+    """
+
+    argv: tuple[str, ...]
+    cwd: str
+    owner: Mapping[str, Scalar]
+    started_utc: str
+    hardware: str = ""
+    config: str | None = None
+    config_sha256: str | None = None
+    values: Values | None = None
+    code: Mapping[str, str] | None = None
+    study: str | None = None
+    confirmed: ConfirmedSpeed | None = None
+    is_watched: bool = True
+    point: str | None = None
+    samples_per_step: float | None = None
+    conditions: Conditions | None = None
+    digests: Mapping[str, str] = field(default_factory=dict)
+
+    def is_over(self, this: Mapping[str, Scalar]) -> bool:
+        """Return whether its process is known to be gone: with this boot, or an earlier one of this machine.
+
+        Args:
+            this: Identity of this process, see `this_process`.
+        """
+        return is_gone(self.owner) or (
+            self.owner.get("host") == this.get("host") and self.owner.get("boot_id") != this.get("boot_id")
+        )
+
+    def write(self, folder: Path) -> None:
+        """Write it.
+
+        Raises:
+            OSError: It cannot be written.
+        """
+        create_private(folder / FILE, (json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n").encode())
+
+    @classmethod
+    def read(cls, folder: Path) -> TrainingHeader | None:
+        """Read it back; None if there is none, or it is of another format or form."""
+        try:
+            document = json.loads(read_beginning(folder / FILE, 256 << 10))
+            return msgspec.convert(document, cls) if document["format"] == FORMAT else None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+
+# State of a training's code, read without starting anything, to see later whether it was edited.
+
+
+def code_state(argv: Sequence[str], cwd: Path) -> dict[str, str]:
+    """Return what tells one state of the code from another: the commit, and size and time of the command's scripts."""
+    state: dict[str, str] = {}
+    if (commit := git_commit(cwd)) is not None:
+        state["commit"] = commit
+    scripts = [word for word in argv if word.endswith((".py", ".sh"))][:16]
+    for script in scripts:
+        try:
+            status = os.stat(cwd / script)
+        except (OSError, ValueError):
+            continue
+        state[script] = f"{status.st_size} {status.st_mtime_ns}"
+    return state
+
+
+# What a training achieved, by all that it has reported.
+
+
+LEAST_COUNTED_S = 30.0
+"""Time of steps below which a training does not tell how fast it is."""
+
+
+def achieved_by(windows: Iterable[PaceWindow], samples_per_step: float | None) -> Measurement | None:
+    """Return the numbers of a real training; None while too little is counted.
+
+    Of several processes that train side by side the one with the most training counts, as in a trial. Percentiles are
+    those of a log-normal distribution: only sums over the steps are known.
+
+    Args:
+        samples_per_step: Samples in a step where the steps do not say; None counts steps.
+    """
+    by_process: dict[str, list[PaceWindow]] = {}
+    for window in windows:
+        by_process.setdefault(window.process, []).append(window)
+    own = max(by_process.values(), key=lambda some: math.fsum(one.train_s for one in some), default=[])
+    train_s, steps = math.fsum(one.train_s for one in own), sum(one.steps for one in own)
+    if train_s < LEAST_COUNTED_S or not steps:
+        return None
+    told = [one.samples for one in own if one.samples is not None]
+    samples = math.fsum(told) if len(told) == len(own) else steps * (samples_per_step or 1.0)
+    ln_mean = math.fsum(one.ln_sum for one in own) / steps
+    ln_sd = math.sqrt(max(0.0, math.fsum(one.ln_squares for one in own) / steps - ln_mean**2))
+    waits = [one.wait_fraction * one.train_s for one in own if one.wait_fraction is not None]
+    return Measurement(
+        window_s=train_s,
+        steps=steps,
+        samples_per_s=samples / train_s,
+        cv=math.sqrt(math.expm1(min(ln_sd, 3.0) ** 2)),
+        step_p50_s=math.exp(ln_mean),
+        step_p95_s=math.exp(ln_mean + 1.645 * ln_sd),
+        data_wait_fraction=math.fsum(waits) / train_s if len(waits) == len(own) else None,
+        first_step_s=0.0,
+        pauses=_pauses(own, samples, train_s / steps),
+    )
+
+
+def _pauses(windows: Sequence[PaceWindow], samples: float, step_s: float) -> Pauses | None:
+    pauses = Pauses(
+        time_s=max(0.0, math.fsum(one.pause_s for one in windows) - step_s * sum(one.pauses for one in windows)),
+        samples=samples,
+        epoch_ends=sum(one.epochs for one in windows),
+        evaluations=sum(one.evaluations for one in windows),
+        checkpoints=sum(one.checkpoints for one in windows),
+    )
+    return pauses if pauses.count else None
+
+
+# What a study has confirmed for the values of a training.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfirmedSpeed:
+    """Speed of a point by the trials of its study.
+
+    Attributes:
+        samples_per_s: Geometric mean over the trials; steps instead of samples where those are not known.
+        low: Lower end of the prediction interval for one more training, over that mean.
+        samples_per_step: Samples in a step where the steps do not say; None if that is not known either.
+        after_first_pass: Whether it is the speed after the first pass over the data, when caches are filled.
+    """
+
+    samples_per_s: float
+    low: float
+    high: float
+    trials: int
+    samples_per_step: float | None = None
+    after_first_pass: bool = False
+
+    def __post_init__(self) -> None:
+        if not (0.0 < self.samples_per_s < math.inf and 0.0 < self.low <= 1.0 <= self.high < math.inf):
+            raise ValueError(f"no speed with its interval: {self.samples_per_s}, {self.low} to {self.high}")
