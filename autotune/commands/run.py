@@ -163,8 +163,8 @@ def _header(
             digests=problem.code.now.digests(),
             study=problem.study,
         )
-        study = Study.of(problem)
+        header = replace(header, study=problem.place.known_study() or problem.study)
+        trials = Study.of(problem).trials if is_watched else ()
     except (AutotuneError, OSError):  # also where nothing is known of it yet, or the storage is away
         return header
-    speed = confirmed_speed(study.trials, point, samples_per_step=samples_per_step) if is_watched else None
-    return replace(header, study=study.name, confirmed=speed)
+    return replace(header, confirmed=confirmed_speed(trials, point, samples_per_step=samples_per_step))

@@ -85,7 +85,7 @@ class Trainings:
             if header is None:
                 continue
             training = WatchedTraining(self._folder / name, header, self._this, self._clock)
-            if training.ended_unseen() or not header.is_watched:
+            if training.ended_unseen():
                 self._passed.add(name)
             else:
                 self._alive[name] = training
@@ -263,8 +263,8 @@ class WatchedTraining:
         return self._say("ended", "training_ended", t_s, text, facts)
 
     def _say(self, key: str, kind: str, t_s: float, text: str, facts: Mapping[str, Any]) -> list[TrainingEvent]:
-        """Return an event, unless it was told before; what was told is written down."""
-        if key in self._told:
+        """Return an event, unless it was told before, or nobody wants to know; what was told is written down."""
+        if key in self._told or not self.header.is_watched:
             return []
         self._told.add(key)
         about = {"training": self.folder.name, "name": self.name, "pid": self.pid, "utc": self._utc(t_s)}

