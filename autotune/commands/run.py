@@ -163,7 +163,9 @@ def _header(
             digests=problem.code.now.digests(),
             study=problem.study,
         )
-        header = replace(header, study=problem.place.known_study() or problem.study)
+        header = replace(
+            header, study=problem.place.known_study() or problem.study
+        )  # one may be known by an older name
         trials = Study.of(problem).trials if is_watched else ()
     except (AutotuneError, OSError):  # also where nothing is known of it yet, or the storage is away
         return header

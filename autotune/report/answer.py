@@ -229,8 +229,8 @@ def trainings_lines(achieved: Achieved) -> Iterator[str]:
         whole = f", {one.whole:.2f}x with all between steps" if one.whole is not None else ""
         against = "trainings" if one.is_against_training else "trials"
         yield (
-            f"Training {one.name}, until {one.ended_utc}, {format_duration(one.counted_s)}: {one.steps:.2f}x{whole}, "
-            f"against {against} of today's config."
+            f"Training {plain(one.name)}, until {plain(one.ended_utc)}, {format_duration(one.counted_s)}: "
+            f"{one.steps:.2f}x{whole}, against {against} of today's config."
         )
     if achieved.claims_sd:
         yield (

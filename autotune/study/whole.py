@@ -31,7 +31,7 @@ def whole_training(
 
     Returns:
         The ratio with its 95 % interval (delta method on its logarithm): of the steps, of what differs between pauses,
-        and of the baseline's own speed, of which the share of pauses depends.
+        and of the baseline's own speed, on which the share of pauses depends.
     """
     seen = frozenset[str]().union(*(one.kinds for side in pauses for one in side))
     if not seen:

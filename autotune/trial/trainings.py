@@ -38,7 +38,7 @@ _INJECT = "inject"
 
 
 def is_training(name: str) -> bool:
-    """Return whether a folder of that name is one of a watched training."""
+    """Return whether a folder of that name is one of a training."""
     return _FOLDER_NAME.fullmatch(name) is not None
 
 
@@ -100,7 +100,7 @@ def prune_trainings(trainings: Path, now: datetime) -> None:
 
 
 def watched_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment of a training that is watched."""
+    """Return the environment of a training that is counted."""
     # In front of the user's own path; an empty entry would mean the working directory.
     path = os.pathsep.join(filter(None, (str(folder / _INJECT), environ.get("PYTHONPATH"))))
     return {**environ, WATCH_VARIABLE: str(folder), "PYTHONPATH": path}
