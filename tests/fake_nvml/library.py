@@ -15,13 +15,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.fake_nvml.scenario import Scenario
 
 _SOURCES = Path(__file__).parent
 _REPOSITORY = _SOURCES.parents[1]
 _FLAGS = ("-std=c11", "-Wall", "-Wextra", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread")
+
+NO_COMPILER = "no C compiler (cc or gcc) to build the fake NVIDIA driver with"
 
 FROZEN_ORIGIN_S = 1_000.0  # where autotune's VirtualClock starts, and
 FROZEN_EPOCH_S = 1_893_456_000.0  # what it says of the year: 2030-01-01T00:00:00Z
@@ -51,10 +51,14 @@ _FORKS.set_forkserver_preload(
 
 
 def build(library: Path) -> None:
-    """Builds the fake driver there; skips the test where there is no C compiler."""
+    """Builds the fake driver there.
+
+    Raises:
+        FileNotFoundError: There is no C compiler.
+    """
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
-        pytest.skip("no C compiler (cc or gcc) to build the fake NVIDIA driver with")
+        raise FileNotFoundError(NO_COMPILER)
     sources = sorted(map(str, _SOURCES.glob("*.c")))
     command = [compiler, *_FLAGS, "-Wl,-soname,libnvidia-ml.so.1", "-o", str(library), *sources]
     done = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
