@@ -11,7 +11,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,8 +61,8 @@ def _framework(python: str, env: Mapping[str, str]) -> tuple[str | None, str]:
     return None, "none that sees the GPU"
 
 
-def report(place: Place, version: str, inventory: GpuInventory) -> str:
-    """Makes all parts, and says what was found."""
+def reports(place: Place, version: str, inventory: GpuInventory) -> Iterator[str]:
+    """Makes all parts, and after each says what was found so far."""
     with Driver() as driver:
         driver_version = driver.version()
         reasons = reasons_of(_mask(driver.device(place.gpu.uuid)))
@@ -89,8 +89,7 @@ def report(place: Place, version: str, inventory: GpuInventory) -> str:
             part = Part(title=title, text=f"failed: {error!r}")
         texts.append(f"## {part.title}\n\n{part.text}")
         raw[make.__name__] = part.raw
-    texts.append(f"## Raw numbers\n\n```json\n{json.dumps(raw, indent=1)}\n```")
-    return "\n\n".join(texts) + "\n"
+        yield "\n\n".join([*texts, f"## Raw numbers\n\n```json\n{json.dumps(raw, indent=1)}\n```"]) + "\n"
 
 
 def _mask(device: Device) -> int:
@@ -119,7 +118,9 @@ def main() -> int:
     place = Place(gpu=gpu, python=arguments.python, framework=framework, env=env, loaded_s=arguments.seconds)
     slug = re.sub(r"[^a-z0-9]+", "-", gpu.name.lower()).strip("-")
     file = arguments.out / f"{datetime.now(UTC):%Y-%m-%d}-{slug}.md"
-    file.write_text(report(place, version, inventory), encoding="utf-8")
+    with place.loads_ready():
+        for text in reports(place, version, inventory):
+            file.write_text(text, encoding="utf-8")
     print(file)
     return 0
 

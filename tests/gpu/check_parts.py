@@ -23,7 +23,7 @@ from autotune.trial.outcome import ending_of
 from scripts.bench.results import markdown_table
 from tests.until import until
 
-CALLS = 200
+CALLS = 100
 _LOAD = Path(__file__).with_name("load.py")
 
 _OUT_OF_MEMORY = {
@@ -57,6 +57,7 @@ class Place:
         framework: ``torch``, ``tensorflow`` or ``fake``; None if there is none that sees the GPU.
         env: Environment of what is started.
         loaded_s: Time for which each load is watched.
+        waiting: Loads that have imported their framework, and wait for what to do.
     """
 
     gpu: GpuFacts
@@ -64,6 +65,34 @@ class Place:
     framework: str | None
     env: Mapping[str, str]
     loaded_s: float
+    waiting: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @contextmanager
+    def loads_ready(self, count: int = 2) -> Iterator[None]:
+        """Keep loads ready to begin, so that importing a framework takes no time of the parts; stop them at the end."""
+        try:
+            for _ in range(count if self.framework else 0):
+                self.waiting.append(self._new_load())
+            yield
+        finally:
+            for process in self.waiting:
+                process.kill()
+                process.communicate()
+
+    def begin_load(self, busy_ms: float, idle_ms: float, file: Path) -> subprocess.Popen[bytes]:
+        """Let a load begin, and make another one ready in its place."""
+        process = self.waiting.pop(0) if self.waiting else self._new_load()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps([busy_ms, idle_ms, str(file)]).encode() + b"\n")
+        process.stdin.flush()
+        self.waiting.append(self._new_load())
+        return process
+
+    def _new_load(self) -> subprocess.Popen[bytes]:
+        assert self.framework is not None
+        return subprocess.Popen(
+            [self.python, str(_LOAD), self.framework], env=self.env, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +112,7 @@ def driver_windows(place: Place) -> Part:
         now_s, epoch_s = time.monotonic(), time.time()
         newest_us = max((stamp_us for stamp_us, _ in ring), default=0)
         offset_s = clock_offset_s(newest_us, now_s=now_s, epoch_s=epoch_s)
-        lags_s, looked_until_s = [], time.monotonic() + 4.0
+        lags_s, looked_until_s = [], time.monotonic() + min(4.0, 0.6 * place.loaded_s)
         while time.monotonic() < looked_until_s:
             for stamp_us, _ in _new_samples(device, newest_us):
                 newest_us = max(newest_us, stamp_us)
@@ -211,11 +240,9 @@ def _ran(place: Place, programs: Mapping[str, str]) -> "subprocess.CompletedProc
 @contextmanager
 def _load(place: Place, busy_ms: float, idle_ms: float, file: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A load that has begun."""
-    assert place.framework is not None
-    command = [place.python, str(_LOAD), place.framework, str(busy_ms), str(idle_ms), str(file)]
-    with subprocess.Popen(command, env=place.env) as process:
+    with place.begin_load(busy_ms, idle_ms, file) as process:
         try:
-            until(lambda: len(_bursts(file)) >= 3 or process.poll() is not None, "the load does not begin")
+            until(lambda: _bursts(file) or process.poll() is not None, "the load does not begin")
             assert process.poll() is None, "the load has ended"
             yield process
         finally:
