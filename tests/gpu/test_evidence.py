@@ -376,6 +376,8 @@ _CHECK = """\
 | half busy | 50.1 % | 47.8 % | 47.9 % | 38.7 % |
 | busy | 99.7 % | 99.6 % | 99.5 % | 79.4 % |
 | starved | 28.0 % | - | 32.2 % | 36.4 % |
+
+Named `out of GPU memory`: torch.OutOfMemoryError: CUDA out of memory.
 """
 
 
@@ -385,8 +387,10 @@ _CHECK = """\
         (_CHECK, 0),
         (_CHECK.replace("32.2", "40.2"), 1),
         (_CHECK + "\nfailed: DriverError(999)\n", 1),
+        (_CHECK + "\nIt does not work: exit status 1.\n", 1),
         (_CHECK + "\nnot run: no framework\n", 1),
-        ("", 3),
+        (_CHECK.replace("Named `out of GPU memory`", "Named `crashed`"), 1),
+        ("", 4),
     ],
 )
 def test_the_check_sees_the_true_load(text: str, count: int) -> None:

@@ -25,7 +25,7 @@ from tests.gpu.evidence.report import PartReport, RunReport, State
 
 RUN_S = 480.0
 """Time limit of the whole run: what a machine is lent for leaves time for another one."""
-PREPARING_S = 25.0
+PREPARING_S = 28.0
 STOPPING_S = 3.0
 """Time that a part has to end in order, within its limit: a search ends its trials meanwhile."""
 _LEAST_S = STOPPING_S + 5.0  # for a part: with less none comes to anything
@@ -130,7 +130,8 @@ class Run:
         self._date = datetime.now(UTC)
         self._reports = [_not_run(part, self._chosen) for part in parts]
         self._gpu = "fake GPU" if is_fake else gpu_name()
-        self.file = _new_file(out, f"{self._date:%Y-%m-%d}-{_slug(self._gpu)}")
+        self._out = out
+        self.file = self._new_file()
 
     def make(self) -> int:
         """Make the parts; return the exit status: 0 only if every part passed."""
@@ -157,7 +158,11 @@ class Run:
         code, _ = self._ran([*command, *words], {}, log, limit_s=PREPARING_S)
         if code == 0:
             self._environment = read_environment(self._work)
-            self._gpu = self._environment.gpu
+            if self._environment.gpu != self._gpu:
+                self._gpu = self._environment.gpu
+                renamed = self._new_file()
+                self.file.replace(renamed)
+                self.file = renamed
             self._state = "Running."
             self._write()
             return
@@ -252,7 +257,14 @@ class Run:
             stop_group(process)
             assert process.stdin is not None
             process.stdin.close()
-        return process.returncode, is_late
+        return -signal.SIGKILL if process.returncode is None else process.returncode, is_late
+
+    def _new_file(self) -> Path:
+        """Return a file for the report that is not there yet: earlier reports stay."""
+        self._out.mkdir(parents=True, exist_ok=True)
+        stem = f"{self._date:%Y-%m-%d}-{_slug(self._gpu)}"
+        names = [f"{stem}.md", *(f"{stem}-{number}.md" for number in range(2, 1000))]
+        return next(self._out / name for name in names if not (self._out / name).exists())
 
     def _end(self, how: str) -> None:
         self._state = f"{how}; the run took {time.monotonic() - self._began_s:.0f} s of {RUN_S:.0f} s."
@@ -274,7 +286,7 @@ class Run:
 
 def stop_group(process: "subprocess.Popen[bytes]") -> None:
     """Stop all processes of a group, by its id: SIGTERM, then SIGKILL for those that are left; reap its leader."""
-    ends_s = time.monotonic() + STOPPING_S - 0.5
+    ends_s = time.monotonic() + STOPPING_S - 1.0
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
         while time.monotonic() < ends_s:
@@ -282,7 +294,8 @@ def stop_group(process: "subprocess.Popen[bytes]") -> None:
             os.killpg(process.pid, 0)
             time.sleep(0.02)
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in the driver cannot be killed, and is left
+        process.wait(timeout=0.5)
 
 
 def gpu_name() -> str:
@@ -304,13 +317,6 @@ def _not_run(part: Part, chosen: Sequence[str]) -> PartReport:
         notes=NotesData(),
         why="" if part.name in chosen else "not chosen",
     )
-
-
-def _new_file(folder: Path, stem: str) -> Path:
-    """Return a file that is not there yet: earlier reports stay."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [f"{stem}.md", *(f"{stem}-{number}.md" for number in range(2, 1000))]
-    return next(folder / name for name in names if not (folder / name).exists())
 
 
 def _slug(name: str) -> str:

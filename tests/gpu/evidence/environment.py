@@ -12,6 +12,8 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +22,7 @@ from tests.gpu.evidence.notes import replace_file
 from tests.gpu.evidence.pack import ROOT, TRAINER_PACKAGES, copy_trainer_packages, make_environment, wheels_for
 
 FAKE_MEMORY_BYTES = 80 << 30
+_PROBE_S = 23.0  # for what PyTorch says of itself; the run goes on without it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +56,7 @@ _HAS_AUTOTUNE = "import autotune.measure.gpu.driver, msgspec, optuna, psutil, py
 _MACHINE = """\
 import json, os
 import autotune, numpy, optuna, psutil
+import ruamel.yaml, rich.console, sqlalchemy.orm  # compiled now, and not within the first search
 from autotune.measure.gpu.driver import Driver, gpus
 inventory = gpus()
 if inventory.why_none:
@@ -88,15 +92,29 @@ def prepare(folder: Path, *, is_fake: bool) -> Environment:
     Raises:
         UnfitMachineError: There is no PyTorch, no GPU that it sees, or no autotune.
     """
-    python = _python(folder / "autotune")
+    ends_s = time.monotonic() + _PROBE_S
     env: dict[str, str] = {}
-    if is_fake:
-        fake = folder / "fake GPU"
-        fake.mkdir()
-        env |= json.loads(_said(python, _FAKE, str(fake), str(FAKE_MEMORY_BYTES), env=env))
-        env["OMP_NUM_THREADS"] = "1"  # training on the CPU leaves the other cores to the loader's workers
-    machine = json.loads(_said(python, _MACHINE, env=env))
-    version, seen = json.loads(_said(sys.executable, _TORCH, env=env))
+    # Begun first: the first import of PyTorch from a cold disk takes longest, and the parts find it warm.
+    with tempfile.TemporaryFile("w+") as errors:
+        probe = subprocess.Popen([sys.executable, "-c", _TORCH], stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            python = _python(folder / "autotune")
+            if is_fake:
+                fake = folder / "fake GPU"
+                fake.mkdir()
+                env |= json.loads(_said(python, _FAKE, str(fake), str(FAKE_MEMORY_BYTES), env=env))
+                env["OMP_NUM_THREADS"] = "1"  # training on the CPU leaves the other cores to the loader's workers
+            machine = json.loads(_said(python, _MACHINE, env=env))
+            said, _ = probe.communicate(timeout=max(0.1, ends_s - time.monotonic()))
+            if probe.returncode:
+                errors.seek(0)
+                raise UnfitMachineError(f"{sys.executable} has no PyTorch that works: {errors.read().strip()[-1000:]}")
+            version, seen = json.loads(said)
+        except subprocess.TimeoutExpired:
+            version, seen = f"not known: its first import took longer than {_PROBE_S:.0f} s", ""
+        finally:
+            probe.kill()
+            probe.communicate()
     if seen is None and not is_fake:
         raise UnfitMachineError(f"PyTorch {version} sees no GPU")
     if missing := [name for name in TRAINER_PACKAGES if importlib.util.find_spec(name) is None]:
@@ -110,7 +128,7 @@ def prepare(folder: Path, *, is_fake: bool) -> Environment:
         **machine,
         "kernel": platform.release(),
         "Python": platform.python_version(),
-        "PyTorch": f"{version}{'' if seen else ', on the CPU'}",
+        "PyTorch": f"{version}{', on the CPU' if is_fake else ''}",
     }
     return Environment(python=python, env=env, gpu="fake GPU" if is_fake else gpu, facts=facts)
 

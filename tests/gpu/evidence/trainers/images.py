@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 config = yaml.safe_load(open(sys.argv[1]))
 data, training = config["data"], config["training"]
-SIZE, WIDTH = (32, 4) if device.IS_FAKE else (384, 48)
+SIZE, WIDTH = (32, 4) if device.IS_FAKE else (416, 48)
 READ_S = 0.014 if device.IS_FAKE else 0.0  # of an image, from a slow disk, in place of a CPU's work
 SAMPLE_S = 0.002  # of the fake GPU
 
@@ -22,7 +22,7 @@ class Images(Dataset):
 
     def __init__(self):
         generator = torch.Generator().manual_seed(0)
-        small = torch.randint(0, 256, (64, 3, SIZE // 4, SIZE // 4), generator=generator, dtype=torch.uint8)
+        small = torch.randint(0, 256, (16, 3, SIZE // 4, SIZE // 4), generator=generator, dtype=torch.uint8)
         large = nn.functional.interpolate(small.float(), size=SIZE, mode="bilinear").to(torch.uint8)
         self.images = [zlib.compress(bytes(image.flatten().tolist()), 6) for image in large]
 
