@@ -78,14 +78,14 @@ class Pace:
         """Count a step of so many samples; return whether training is over."""
         now_s = time.monotonic()
         self._first_s = self._first_s or now_s
+        if self._since_s is not None:
+            self._samples += samples
+        elif now_s - self._first_s > 2.0:
+            self._since_s = now_s
         if now_s >= self._until_s:
             if not IS_FAKE:
                 torch.cuda.synchronize()
             took_s = time.monotonic() - (self._since_s or now_s)
             print(f"samples_per_s {self._samples / took_s if took_s else 0:.1f}", flush=True)
             return True
-        if self._since_s is not None:
-            self._samples += samples
-        elif now_s - self._first_s > 2.0:
-            self._since_s = now_s
         return False
