@@ -118,7 +118,7 @@ def main() -> int:
     place = Place(gpu=gpu, python=arguments.python, framework=framework, env=env, loaded_s=arguments.seconds)
     slug = re.sub(r"[^a-z0-9]+", "-", gpu.name.lower()).strip("-")
     file = arguments.out / f"{datetime.now(UTC):%Y-%m-%d}-{slug}.md"
-    with place.loads_ready():
+    with place.processes_ready():
         for text in reports(place, version, inventory):
             file.write_text(text, encoding="utf-8")
     print(file)

@@ -24,15 +24,15 @@ from scripts.bench.results import markdown_table
 from tests.until import until
 
 CALLS = 100
+_BESIDES_S = 3.0  # that a load is watched before and after what counts: readings come late
 _LOAD = Path(__file__).with_name("load.py")
 
 _OUT_OF_MEMORY = {
-    "torch": "import torch\nkept = []\nwhile True:\n    kept.append(torch.empty(1 << 30, device='cuda'))\n",
-    "tensorflow": "import tensorflow as tf\nkept = []\nwhile True:\n    kept.append(tf.random.normal((1 << 28,)))\n",
+    "torch": "kept = []\nwhile True:\n    kept.append(torch.empty(1 << 30, device='cuda'))\n",
+    "tensorflow": "kept = []\nwhile True:\n    kept.append(tensorflow.random.normal((1 << 28,)))\n",
 }
 _FORK = """\
-import json, os, sys, time
-import {module}
+import json, os, time
 began_s, threads = time.monotonic(), len(os.listdir("/proc/self/task"))
 pid = os.fork()
 if pid == 0:
@@ -45,6 +45,8 @@ _WORK = {
     "torch": "assert torch.ones(8, device='cuda').sum().item() == 8",
     "tensorflow": "assert float(tensorflow.reduce_sum(tensorflow.ones(8))) == 8",
 }
+_READY = "import json, sys\nimport {module}\nexec(json.loads(sys.stdin.readline() or '\"\"'))\n"
+_LOADING = "import runpy\nsys.argv = {argv!r}\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +59,7 @@ class Place:
         framework: ``torch``, ``tensorflow`` or ``fake``; None if there is none that sees the GPU.
         env: Environment of what is started.
         loaded_s: Time for which each load is watched.
-        waiting: Loads that have imported their framework, and wait for what to do.
+        ready: Processes that have imported the framework, and wait for a program.
     """
 
     gpu: GpuFacts
@@ -65,34 +67,34 @@ class Place:
     framework: str | None
     env: Mapping[str, str]
     loaded_s: float
-    waiting: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    ready: list[subprocess.Popen[str]] = field(default_factory=list)
 
     @contextmanager
-    def loads_ready(self, count: int = 2) -> Iterator[None]:
-        """Keep loads ready to begin, so that importing a framework takes no time of the parts; stop them at the end."""
+    def processes_ready(self) -> Iterator[None]:
+        """Keep two processes ready, as many as are on the GPU at a time: no part waits for a framework's import."""
         try:
-            for _ in range(count if self.framework else 0):
-                self.waiting.append(self._new_load())
+            for _ in range(2 if self.framework else 0):
+                self._make_ready()
             yield
         finally:
-            for process in self.waiting:
+            for process in self.ready:
                 process.kill()
                 process.communicate()
 
-    def begin_load(self, busy_ms: float, idle_ms: float, file: Path) -> subprocess.Popen[bytes]:
-        """Let a load begin, and make another one ready in its place."""
-        process = self.waiting.pop(0) if self.waiting else self._new_load()
+    def begin(self, program: str) -> "subprocess.Popen[str]":
+        """Let a process that is ready begin a program, and make another one ready in its place."""
+        process = self.ready.pop(0)
         assert process.stdin is not None
-        process.stdin.write(json.dumps([busy_ms, idle_ms, str(file)]).encode() + b"\n")
+        process.stdin.write(json.dumps(program) + "\n")
         process.stdin.flush()
-        self.waiting.append(self._new_load())
+        self._make_ready()
         return process
 
-    def _new_load(self) -> subprocess.Popen[bytes]:
-        assert self.framework is not None
-        return subprocess.Popen(
-            [self.python, str(_LOAD), self.framework], env=self.env, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
+    def _make_ready(self) -> None:
+        module = "sys" if self.framework == "fake" else self.framework
+        command = [self.python, "-c", _READY.format(module=module)]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        self.ready.append(subprocess.Popen(command, env=self.env, text=True, **pipes))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,14 +235,19 @@ def fork_before_cuda(place: Place) -> Part:
 
 def _ran(place: Place, programs: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
     """Run the program of the framework to its end."""
-    command = [place.python, "-c", programs[str(place.framework)]]
-    return subprocess.run(command, env=place.env, capture_output=True, text=True, timeout=120, check=False)
+    process = place.begin(programs[str(place.framework)])
+    try:
+        stdout, stderr = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 
 @contextmanager
-def _load(place: Place, busy_ms: float, idle_ms: float, file: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _load(place: Place, busy_ms: float, idle_ms: float, file: Path) -> Iterator["subprocess.Popen[str]"]:
     """A load that has begun."""
-    with place.begin_load(busy_ms, idle_ms, file) as process:
+    argv = [str(_LOAD), str(place.framework), str(busy_ms), str(idle_ms), str(file)]
+    with place.begin(_LOADING.format(argv=argv)) as process:
         try:
             until(lambda: _bursts(file) or process.poll() is not None, "the load does not begin")
             assert process.poll() is None, "the load has ended"
@@ -250,17 +257,20 @@ def _load(place: Place, busy_ms: float, idle_ms: float, file: Path) -> Iterator[
 
 
 def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUsage, float]:
-    """Return the usage that the collector's process gives of a load, and the truth."""
+    """Return the usage that the collector's process gives of a load, and the truth.
+
+    It is watched for two cycles at least: over a part of one the driver's windows at both ends tell too much.
+    """
     with tempfile.TemporaryDirectory() as name:
         lines, bursts = Path(name, "samples.jsonl"), Path(name, "bursts")
         with _load(place, busy_ms, idle_ms, bursts) as load, _reading(lines, place.gpu.uuid, place.env):
             began_s = time.monotonic()
-            ended_s = began_s + place.loaded_s
+            ended_s = began_s + max(place.loaded_s, _BESIDES_S + 2e-3 * (busy_ms + idle_ms))
             until(lambda: any(record.t_s > ended_s for record in _records_of(lines)), "the collector is silent")
             known = GpuTimeline([place.gpu.uuid], since_s=began_s)
             for record in _records_of(lines):
                 known.add(record)
-        t0_s, t1_s = began_s + 1.0, ended_s - 2.0
+        t0_s, t1_s = began_s + 1.0, ended_s + 1.0 - _BESIDES_S
         (use,) = known.between(t0_s, t1_s, own_pids={load.pid}, started_s=began_s).devices
         return use, _busy_fraction(bursts, t0_s, t1_s)
 

@@ -1,8 +1,5 @@
 """A load whose busy time is known, on a GPU: ``python load.py FRAMEWORK BUSY_MS IDLE_MS FILE``; see check.py.
 
-With ``python load.py FRAMEWORK`` it imports the framework, and waits for a line with the rest on stdin: whoever needs
-several loads need not wait for each import. The GPU is not touched until then.
-
 It keeps the GPU busy for `BUSY_MS`, waits until it is idle, stays idle for `IDLE_MS`, and so on until it is killed.
 Each stretch is a line of the file, in seconds of the monotonic clock: from before the first kernel was launched until
 after the last one was waited for. Standard library only, but for the framework: ``torch``, ``tensorflow``, or ``fake``
@@ -16,7 +13,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 
 Burst = Callable[[int], None]  # so many kernels, one after the other, and the wait for them
@@ -95,15 +91,5 @@ def main(framework: str, busy_s: float, idle_s: float, file: Path) -> None:
             time.sleep(idle_s)
 
 
-def _rest(framework: str) -> list[str]:
-    """Return the arguments after the framework from stdin, once it is imported; none if nobody has any."""
-    if framework != "fake":
-        import_module(framework)
-    line = sys.stdin.readline()
-    return json.loads(line) if line else sys.exit(0)
-
-
 if __name__ == "__main__":
-    framework, *words = sys.argv[1:]
-    busy_ms, idle_ms, file = words or _rest(framework)
-    main(framework, float(busy_ms) / 1e3, float(idle_ms) / 1e3, Path(file))
+    main(sys.argv[1], float(sys.argv[2]) / 1e3, float(sys.argv[3]) / 1e3, Path(sys.argv[4]))
