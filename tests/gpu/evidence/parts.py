@@ -541,21 +541,24 @@ def neighbours(context: Context) -> None:
         "20",
         str(context.folder / "bursts"),
     )
-    # A disturbed trial is repeated where the budget has the time for two of 10 s, as long as their time is not known.
-    words = project.argv("search", "--budget", "25s", "--no-apply", "--json")
+    # A disturbed trial is repeated if the budget has time for two of 10 s, while the trials' own time is not known. The
+    # search is interrupted once it has done that: then it says what it has.
+    words = project.argv("search", "--budget", "30s", "--no-apply", "--json")
     search, stdout, screen = context.start("autotune search", words, cwd=project.folder)
     other: subprocess.Popen[bytes] | None = None
-    stopped = False
+    interrupts_s = context.ends_s - 3.0
     try:
         while search.poll() is None and context.left_s() > 0.1:
-            events = project.events()
-            if other is None and any(event["event"] == "TrialStarted" for event in events):
+            trials = project.trials()
+            if other is None and any(event["event"] == "TrialStarted" for event in project.events()):
                 other, _, _ = context.start("The other process", load, cwd=context.folder)
                 notes.figure("the other process", f"{other.pid}, kernels for about 60 ms of 80 ms")
-            disturbed = any(event["event"] == "TrialEnded" and is_disturbed(event["trial"]) for event in events)
-            if other is not None and disturbed and not stopped:
+            if other is not None and other.poll() is None and any(map(is_disturbed, trials)):
                 other.kill()
-                stopped = True
+                other.wait()
+            if repeats_of_disturbed(trials) or time.monotonic() > interrupts_s:
+                search.send_signal(signal.SIGINT)
+                search.wait(timeout=context.left_s())
             time.sleep(0.05)
     finally:
         for process in filter(None, (other, search)):
@@ -571,18 +574,24 @@ def is_disturbed(trial: Document) -> bool:
     return trial["validity"] == "contaminated"
 
 
+def repeats_of_disturbed(trials: Sequence[Document]) -> list[Document]:
+    """Return the good trials of the point of the first disturbed one, after it."""
+    first = next(filter(is_disturbed, trials), None)
+    return [
+        trial
+        for trial in trials
+        if first
+        and trial["number"] > first["number"]
+        and trial["point"] == first["point"]
+        and trial["validity"] == "good"
+    ]
+
+
 def judge_neighbours(answer: Document, trials: Sequence[Document], screen: str) -> list[Criterion]:
     """Judge what a search does with a trial during which another process used the GPU."""
     disturbed = [trial for trial in trials if is_disturbed(trial)]
     first = disturbed[0]["number"] if disturbed else None
-    again = [
-        trial
-        for trial in trials
-        if disturbed
-        and trial["point"] == disturbed[0]["point"]
-        and trial["number"] > disturbed[0]["number"]
-        and trial["validity"] == "good"
-    ]
+    again = repeats_of_disturbed(trials)
     said = [line.strip() for line in screen.splitlines() if re.search(rf"\btrial {first}\b", line)]
     reported = [line for line in said if disturbed and disturbed[0]["detail"] and disturbed[0]["detail"] in line]
     sides = [side for side in (answer.get("baseline"), answer.get("best")) if side]
