@@ -35,10 +35,9 @@ def stub(name: str, limit_s: float = 60.0) -> Part:
 def results(report: Path) -> dict[str, str]:
     """Return the result of each part by the report, which has to be valid: each part has its row and its section."""
     text = report.read_text()
-    rows = re.findall(r"^\| ([\w ]+) \| \d+ \| [\d.]* \| ([^|]+) \|", text, re.MULTILINE)
-    heads = re.findall(
-        r"^## (.+)$", re.sub(r"^(`{3,})\n.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE
-    )
+    outside = re.sub(r"^(`{3,})\n.*?^\1$", "", text, flags=re.MULTILINE | re.DOTALL)  # of screens
+    rows = re.findall(r"^\| ([\w ]+) \| \d+ \| [\d.]* \| ([^|]+) \|", outside, re.MULTILINE)
+    heads = re.findall(r"^## (.+)$", outside, re.MULTILINE)
     assert heads == [name.capitalize() for name, _ in rows]
     assert len(re.findall(r"^`{3,}$", text, re.MULTILINE)) % 2 == 0
     return {name: result.strip() for name, result in rows}
