@@ -167,6 +167,9 @@ class TrialPhase(StrEnum):
     REPLAY = "replay"  # the same few batches are trained on again and again: data costs nothing
 
 
+WHEREABOUTS_VARIABLE = "AUTOTUNE_WHEREABOUTS"
+"""Variable that has the observer report in which lines of the trainer's own its loop stays."""
+
 PHASE_VARIABLE = "AUTOTUNE_PHASE_S"
 """Variable that has the observer take a trial through phases, each of so many seconds."""
 
@@ -204,8 +207,9 @@ class TraineeEvent:
         text: Of a note, or of ``unseen``, ``unphased`` and ``cost`` the reason: its text, printable and on one line.
         stages: Of ``stages``: the times of the pipeline's two stages so far.
         duration_s: Of ``eval``, ``checkpoint`` and ``load``: seconds that it took, up to its time; None if not known.
-            Of ``cost`` those of all of its kind and place so far.
-        cost: Of ``cost``: its kind, ``trace``, ``compile``, ``python`` or ``workers``.
+            Of ``cost`` those of all of its kind and place so far; of a ``stay`` its own.
+        cost: Of ``cost``: its kind, ``trace``, ``compile``, ``python``, ``workers``, or ``stay`` (of the loop in a
+            line).
         place: Of ``cost``: file, line and name, in the trainer's own code where it is known.
         times: Of ``cost``: how often so far.
         phase: Of ``phase``: the phase that begins; None if it is none that is known.

@@ -231,7 +231,7 @@ class Diagnoser:
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
         costs = self._judge_costs(watched, phased)
-        steadiness = judge_steadiness(timed_steps(watched.events))
+        steadiness = judge_steadiness(timed_steps(watched.events), watched.events, str(self._problem.settings.folder))
         # slow steps that do not wait for data are no matter of the input either
         slow = [one for one in steadiness.issues if one.numbers.get("waiting_fraction", 1.0) < 0.7]
         anew = [one for one in (*costs.issues, *slow) if one.bound and one.limit is not Limit.HOST]

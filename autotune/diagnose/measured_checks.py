@@ -325,8 +325,13 @@ def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
     return found[min(20, int(0.2 * len(found))) :]  # of the steps; they trace, compile and fill caches
 
 
-def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
-    """Judge whether slow steps recur, and cost much of the time."""
+def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] = (), folder: str = "") -> CheckResult:
+    """Judge whether slow steps recur, and cost much of the time.
+
+    Args:
+        events: All events of the trial; those that tell in which lines its loop stayed name the line.
+        folder: The folder that training runs in; places in it are named as seen from there.
+    """
     if len(steps) < 30:
         return CheckResult(check="steadiness", why_not=f"{len(steps)} steps are too few for it")
     usual_s = median(step.duration_s for step in steps)
@@ -361,14 +366,36 @@ def judge_steadiness(steps: Sequence[TimedStep]) -> CheckResult:
         f"{len(slow)} of {len(steps)} steps take {milliseconds(median(step.duration_s for step in slow))} instead of "
         f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
     )
+    place, fraction = _line_of(slow, events)
+    if fraction >= 0.5:
+        place = place.removeprefix(f"{folder}/")
+        sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {place.replace(' ', ' in ', 1)}."
     found = issue(
         "steadiness",
         sentence,
         numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share, **waiting},
         bound=bound,
         limit=Limit.STALLS,
+        place=place.partition(" ")[0] if fraction >= 0.5 else "",
     )
     return CheckResult(check="steadiness", issues=(found,))
+
+
+def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple[str, float]:
+    """Return the line that the loop stays in for most of the time of some steps, and the share of that it does.
+
+    Returns:
+        A place as `TraineeEvent` has it, and 0 where none is known.
+    """
+    stays_s: defaultdict[str, float] = defaultdict(float)
+    for event in events:
+        if event.kind == "cost" and event.cost == "stay" and event.place and event.duration_s:
+            begin_s = event.t_s - event.duration_s
+            for step in slow:
+                within_s = min(event.t_s, step.end_s) - max(begin_s, step.end_s - step.duration_s)
+                stays_s[event.place] += max(0.0, within_s)
+    place, stay_s = max(stays_s.items(), key=lambda one: one[1], default=("", 0.0))
+    return place, stay_s / sum(step.duration_s for step in slow)
 
 
 _AT_EPOCHS = "at the beginning of each epoch"

@@ -164,10 +164,10 @@ def _code_of(function: Any) -> Optional[CodeType]:
 
 def place_of(code: Optional[CodeType], name: Optional[str] = None) -> str:
     """Return the place of a function of the trainer's; of a library's, that of the line that has led to it."""
-    if code is not None and _is_own(code.co_filename):
+    if code is not None and is_own(code.co_filename):
         return f"{code.co_filename}:{code.co_firstlineno} {name or code.co_name}"
     frame: Any = sys._getframe(1)
-    while frame is not None and not _is_own(frame.f_code.co_filename):
+    while frame is not None and not is_own(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None:
         return name or (code.co_name if code is not None else NOWHERE)
@@ -175,7 +175,8 @@ def place_of(code: Optional[CodeType], name: Optional[str] = None) -> str:
 
 
 @functools.lru_cache(maxsize=1024)  # asked at each call of Python in a graph
-def _is_own(file: str) -> bool:
+def is_own(file: str) -> bool:
+    """Return whether a file is the trainer's own, and not of a library or of the observer."""
     return not (file.startswith(_OURS) or any(part in file for part in _LIBRARIES))
 
 

@@ -22,6 +22,7 @@ from autotune.records import (
     CONFIGS_VARIABLE,
     EACH_LOSS_VARIABLE,
     PHASE_VARIABLE,
+    WHEREABOUTS_VARIABLE,
     Ending,
     GpuConditions,
     Measurement,
@@ -192,6 +193,7 @@ def execute(
         trial=spec.name,
         phase_s=spec.phases.phase_s if spec.phases else None,
         reads_each_loss=spec.trains_s is not None,
+        tells_lines=spec.purpose is Purpose.DIAGNOSE and spec.phases is None,
     )
     folder = trainer.make_folder(spec.name)
     with instruments:
@@ -372,7 +374,13 @@ _COMPILED = ("JAX_COMPILATION_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
 
 
 def plan_trial(
-    trainer: Trainer, keys: Values, *, trial: str, phase_s: float | None = None, reads_each_loss: bool = False
+    trainer: Trainer,
+    keys: Values,
+    *,
+    trial: str,
+    phase_s: float | None = None,
+    reads_each_loss: bool = False,
+    tells_lines: bool = False,
 ) -> TrialPlan:
     """Plan a trial of a point.
 
@@ -380,6 +388,8 @@ def plan_trial(
         keys: Every key of the config that the point sets.
         trial: Name of the trial, which its folder gets too.
         phase_s: Length of each phase of one that is taken through phases; None for the others.
+        reads_each_loss: Whether the loss of each step is wanted.
+        tells_lines: Whether the lines are wanted that the training loop stays in.
 
     Raises:
         ConfigError: The trial's copy of the config, or its command line, cannot be made.
@@ -401,6 +411,8 @@ def plan_trial(
         env[PHASE_VARIABLE] = f"{phase_s:g}"
     if reads_each_loss:
         env[EACH_LOSS_VARIABLE] = "1"
+    if tells_lines:
+        env[WHEREABOUTS_VARIABLE] = "1"
     return TrialPlan(
         trial_id=f"{trainer.study}/{trial}",
         folder=folder.path,

@@ -1,6 +1,7 @@
 """Tests of what single trials show: steadiness, time outside of steps, memory, the fixed cost of a step."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -63,6 +64,19 @@ def test_slow_steps_that_recur_are_said_to(slow: range, after: dict[int, tuple[s
     assert [words in issue.sentence and why in issue.sentence for issue in issues if words] == ([True] if words else [])
     assert all(issue.limit is Limit.STALLS and issue.bound and issue.bound.low > 1.05 for issue in issues)
     assert bool(issues) is bool(words)
+
+
+def test_the_line_of_slow_steps_is_named() -> None:
+    """The line that the loop stays in for most of them, and not one that it stays in at other times."""
+    events = steps([0.5 if number % 40 == 0 else 0.02 for number in range(1, 400)])
+    slow = [after.t_s for before, after in pairwise(events) if after.t_s - before.t_s > 0.1]
+    about = {"kind": "cost", "stream": "7.0", "cost": "stay"}
+    stays = [TraineeEvent(t_s=t_s, place="/home/me/train.py:39 main", duration_s=0.48, **about) for t_s in slow]  # type: ignore[arg-type]
+    stays.append(TraineeEvent(t_s=slow[0] - 1.0, place="/home/me/train.py:7 load", duration_s=30.0, **about))  # type: ignore[arg-type]
+    (issue,) = judge_steadiness(timed_steps(events), stays, "/home/me").issues
+    assert issue.place == "train.py:39"
+    assert issue.sentence.endswith(" 96 % of that time the loop is at train.py:39 in main.")
+    assert judge_steadiness(timed_steps(events)).issues[0].place == ""
 
 
 def test_a_pause_is_no_slow_step() -> None:
