@@ -296,6 +296,8 @@ def test_precision_is_tried_beside_an_answer_that_leaves_the_training_unchanged(
         len(unmet(judges.judge_precision(answer, [*trials, tried("never started", measured=False, compile=True)]))) == 1
     )
     assert len(unmet(judges.judge_precision({**answer, "same_training": None}, trials))) == 1
+    slower = {"values": plain, "metrics": {"samples_per_s": 100.0}}
+    assert unmet(judges.judge_precision({**answer, "same_training": None, "baseline": slower}, trials)) == []
     assert unmet(judges.judge_precision({"verdict": "no_change"}, trials)) == []
     other = {"values": {**plain, "training.bf16": True}, "speedup": 2.0}
     assert len(unmet(judges.judge_precision({**answer, "same_training": other}, trials))) == 1
