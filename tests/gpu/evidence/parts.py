@@ -330,8 +330,8 @@ def judge_precision(answer: Document, trials: Sequence[Document]) -> list[Criter
     is_nothing = not any((one["measurement"] or {}).get("samples_per_s", 0.0) > today for one in only_compiled)
     found.append(
         Criterion(
-            text="the answer that leaves the training unchanged stands beside it, and changes nothing else; or no trial "
-            "of such was faster",
+            text="the answer that leaves the training unchanged stands beside it, and changes nothing else; or no "
+            "trial of such was faster",
             passed=(not others if same is not None else is_nothing) or is_itself,
             seen=(
                 f"none; {len(only_compiled)} trials of torch.compile alone"
