@@ -58,6 +58,7 @@ class Loop:
         self.digest_due_s = 0.0
         self._synced_s = 0.0
         self._sync_every_s = math.inf if is_only_watched() else SYNC_EVERY_S
+        self._sees_completion = not is_only_watched()
         self._pauses = 0  # within one another
         self.aggregated = AggregatedSteps(report, self.counters)
         self.steps = StepMaker(report)
@@ -129,6 +130,13 @@ class Loop:
         self.recorded.append((StepMaker.worked, key, begin_s, end_s, samples, is_whole, thread))
         if is_synced or end_s >= self.digest_due_s:
             self.digest()
+
+    def is_marker_due(self, now_s: float) -> bool:
+        """Return whether what the device was given now is to be watched for its completion.
+
+        Never in real training, which is counted for minutes: there it would only cost.
+        """
+        return self._sees_completion and self.completions.is_due(now_s)
 
     @property
     def completions(self) -> Completions:

@@ -64,7 +64,7 @@ class JaxObserver(Observer):
     def stepped(self, jitted: _Jitted, begin_s: float, result: Any) -> None:
         """Record a call of a compiled function that trains, as work unless its batches are seen."""
         now_s = time.monotonic()
-        if self.loop.completions.is_due(now_s) and (array := self._smallest(result)) is not None:
+        if self.loop.is_marker_due(now_s) and (array := self._smallest(result)) is not None:
             self.loop.completions.add(now_s, lambda: None if array.is_deleted() else array.is_ready())
             self._latest = array
             self.loop.sync = self._wait

@@ -69,7 +69,7 @@ class TorchObserver(Observer):
         torch, now_s = import_module("torch"), time.monotonic()
         stream, report = torch.cuda.current_stream(loss.device), self.loop.report
         self.loop.sync = torch.cuda.synchronize
-        if torch.cuda.is_current_stream_capturing() or not self.loop.completions.is_due(now_s):
+        if torch.cuda.is_current_stream_capturing() or not self.loop.is_marker_due(now_s):
             return
         copied = None
         if now_s >= report.loss_due_s and loss.ndim == 0:

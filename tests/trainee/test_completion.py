@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
 from autotune.trainee.completion import APART_S, Completions
+from autotune.trainee.loop import Loop
+from autotune.trainee.stream import WATCH_DIR_VARIABLE, Report, Stream
 
 
 class Device:
@@ -92,3 +95,10 @@ def test_a_device_that_keeps_up_changes_nothing() -> None:
     void.poll(1.5)
     assert not void.is_pending
     assert void.ended([(1.1,), (1.2,)]) == [(1.1,), (1.2,)]
+
+
+def test_real_training_is_only_counted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nothing is asked of the device there; a trial asks."""
+    assert Loop(Report(Stream())).is_marker_due(1.0)
+    monkeypatch.setenv(WATCH_DIR_VARIABLE, str(tmp_path))
+    assert not Loop(Report(Stream())).is_marker_due(1.0)
