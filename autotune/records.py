@@ -622,6 +622,7 @@ class Conditions:
         allowed_changes: Kinds of change that the user has allowed its search.
         outside_answer: Point of the study's current answer, if the config's own domains do not have it any more.
         left_out_answer: Point of the study's current answer, if a limit of its search leaves that out.
+        until_step: Step up to which each point of its search is measured, where steps get slower; None where not.
         pairs_planned: Most pairs of a sequential confirmation: the intervals that it is judged by depend on it.
         claims_sd: By how much earlier claims of its study had missed what trainings achieved, beyond their intervals,
             as a standard deviation of ln speed: the intervals that it is judged by are wider for it; None for nothing.
@@ -649,6 +650,7 @@ class Conditions:
     allowed_changes: tuple[str, ...] = ()
     outside_answer: str | None = None
     left_out_answer: str | None = None
+    until_step: Count | None = None
     pairs_planned: Count | None = None
     claims_sd: Amount | None = None
     alone: bool | None = None

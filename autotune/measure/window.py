@@ -28,6 +28,8 @@ _SMALLEST_AMOUNT, _LARGEST_AMOUNT = 1e-9, 1e12
 STALL = 3.0
 """Times the median step that a step takes at least that is a stall."""
 
+_PARTS = 6  # of a window, in which growth shows
+
 LEAST_STEPS = 5
 """Steps (one batch of MSER-5) below which there is no window at all."""
 
@@ -58,6 +60,7 @@ class Window:
         work: Frames or tokens of each step; None unless known for all.
         at_epoch_ends: Whether a pass over the data ended at each step's begin or in it.
         of_steps: Number of steps that it was taken from, after the warm-up.
+        before: Number of the trial's steps before it.
         begin_s: Begin of the first step, its batch included; None where it is not known.
         first_wait_s: Time that the first step waited for data; None where it is not known.
         cycle_ends: Ends of its whole cycles, from 0 to the number of steps; None where it does not consist of them.
@@ -75,6 +78,7 @@ class Window:
     work: Series | None
     at_epoch_ends: NDArray[np.bool_]
     of_steps: int = 0
+    before: int = 0
     begin_s: float | None = None
     first_wait_s: float | None = None
     cycle_ends: Ends | None = None
@@ -151,6 +155,16 @@ class Window:
         pace = self.durations_s / self.units
         return float(pace.std() / pace.mean())
 
+    def growth(self) -> float:
+        """Return how much slower its last sixth is than its first; 1 unless each sixth is slower than the one before.
+
+        Of steps that do not change, the medians of six parts are in that order once in 720 times.
+        """
+        if self.steps < 10 * _PARTS:
+            return 1.0
+        levels = np.array([np.median(part) for part in np.array_split(self.durations_s / self.units, _PARTS)])
+        return float(levels[-1] / levels[0]) if (np.diff(levels) > 0.0).all() else 1.0
+
     def stalls(self) -> Stalls:
         """Return what long steps take, those of more than `STALL` times the median time per unit of work."""
         usual_s = float(np.median(self.durations_s / self.units)) * self.units
@@ -192,6 +206,8 @@ class WindowGoal:
         steps: Number of its steps, where it was fixed before the trial: the mean time of a fixed number of steps is
             right whatever their times are, that over a fixed time leaves out a part of the long ones.
         cycle: Number of steps in a cycle, of which these are a multiple; None where there are no regular ones.
+        until_step: Step of the trial that it ends with, where steps get slower: then it begins with a fixed one too, so
+            that points are compared over the same steps; None where they do not.
     """
 
     min_s: float
@@ -200,6 +216,7 @@ class WindowGoal:
     most_s: float = 0.0
     steps: int | None = None
     cycle: int | None = None
+    until_step: int | None = None
 
     @property
     def length_s(self) -> float:
@@ -242,6 +259,7 @@ def steady_window(
     cut_s: float | None = None,
     steps: int | None = None,
     cycle: int | None = None,
+    until_step: int | None = None,
 ) -> Window | None:
     """Find the steady window of a trial.
 
@@ -256,6 +274,7 @@ def steady_window(
             others by then counts, as half done: without it, speed would be too high by selection.
         steps: Number of steps that it is to have, see `WindowGoal`; None for all that there are.
         cycle: Number of steps in a cycle, where these are known to be a multiple of it.
+        until_step: The last step that counts, where steps get slower; the first quarter of them is the warm-up then.
 
     Returns:
         None while fewer than `LEAST_STEPS` steps remain.
@@ -288,6 +307,12 @@ def steady_window(
     window = _window(made, kept, at_epoch_ends)
     if window.time_s < _SHORTEST_S:
         return None
+    if until_step is not None:
+        kept = kept[(kept >= until_step // 4) & (kept < until_step)]
+        if len(kept) < LEAST_STEPS:
+            return None
+        of_steps = until_step - until_step // 4 if len(keep) >= until_step else len(kept)
+        return replace(_window(made, kept, at_epoch_ends), of_steps=of_steps)
     kept = kept[warm_up(window.durations_s, window.units) :]
     if cycle is not None:
         window = _window(made, kept, at_epoch_ends)
@@ -390,6 +415,7 @@ def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp], at_epoch_ends
     chosen = [steps[index + 1] for index in kept]
     return Window(
         first_step_end_s=float(ends_s[0]),
+        before=int(kept[0]) + 1,
         t0_s=float(ends_s[kept[0]]),
         t1_s=float(ends_s[kept[-1] + 1]),
         durations_s=np.diff(ends_s)[kept],

@@ -79,6 +79,7 @@ _FIRST_LOOK, _MOST_OF_SHORT_BUDGETS = 0.06, 0.08  # of the budget
 _ALIKE = 0.05  # of the length of a cycle, that of two may differ by
 _TO_LEARN_CYCLE = 3.5  # cycles, of which two are whole wherever they begin
 _TO_SEE_CYCLES = LEAST_CYCLES + 1.5  # of which `LEAST_CYCLES` are whole where they differ somewhat
+_GROWTH = 1.15  # of the time of a step over a look, from which steps are said to get slower
 _SPARE = 1.05  # of the time that the fastest trial took for them: steps take what is asked for, though trials differ
 _LEAST_SD = 0.01  # of ln speed between trials
 _LEAST_ON_A_GPU_S = 2.0  # a driver looks a few times a second, and has to see who else is there
@@ -87,7 +88,11 @@ _MOST_FOR_CYCLES = 0.06  # of the budget for each trial, as far as that is more 
 
 
 class Windows:
-    """Windows of a search's trials: as long as the noise of its study makes worthwhile."""
+    """Windows of a search's trials: as long as the noise of its study makes worthwhile.
+
+    Attributes:
+        until_step: Step up to which each point is measured, where steps get slower; None where they do not.
+    """
 
     def __init__(self, problem: Problem, trials: SearchTrials, model: Model, budget_s: float) -> None:
         self._problem = problem
@@ -97,9 +102,16 @@ class Windows:
         self._within_variances_s: list[float] = []
         self._windows_s: list[float] = []
         self._cycle_lengths: dict[str, list[Lengths]] = {}  # by point
+        self.until_step: int | None = None
+        self._growth = 1.0
 
     def add(self, record: TrialRecord, window: Window) -> None:
         """Add the window of a trial that is compared with others."""
+        if self.until_step is None and record.point == self._trials.baseline_point:
+            self._growth = window.growth()
+            if self._growth > _GROWTH:
+                fitting = int(np.searchsorted(np.cumsum(window.durations_s), self.usual().length_s))
+                self.until_step = window.before + max(self._problem.limits.min_steps, fitting)
         if not lacks_cycles(window.cycles, window.speed_error()):
             self._within_variances_s.append(window.within_variance_s())
             self._windows_s.append(window.time_s)
@@ -126,7 +138,12 @@ class Windows:
         return target_s
 
     def in_steps(self, goal: WindowGoal, point: str) -> WindowGoal:
-        """Return a goal as a number of steps, of whole cycles where they are regular, as far as the point is known."""
+        """Return a goal as a number of steps, of whole cycles where they are regular, as far as the point is known.
+
+        Where steps get slower, each point is measured over the same steps.
+        """
+        if (until := self.until_step) is not None:
+            return replace(goal, steps=until - until // 4, until_step=until)
         measured = [trial.comparable for trial in self._trials.own if trial.point == point]
         paces_s = [one.window_s / one.steps for one in measured if one is not None]
         step_s, cycle = min(paces_s, default=0.0), self._cycle(point)
@@ -178,7 +195,12 @@ class Windows:
         return replace(usual, target_s=max(usual.length_s, look_s), most_s=max(usual.most_s, 2.0 * look_s))
 
     def why_longer(self) -> str:
-        """Return why trials are longer than even steps would need, a sentence; empty if they are not."""
+        """Return why trials are not those of even steps, as a sentence; empty if they are."""
+        if self.until_step is not None:
+            return (
+                f"Steps get slower as training goes on, {self._growth:.1f} times in the first look: each point is "
+                f"measured over the same steps, up to the {self.until_step}th."
+            )
         beat_s, goal, point = self.beat_s, self.usual(), self._trials.baseline_point
         if beat_s is None:
             return ""

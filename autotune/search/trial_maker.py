@@ -324,6 +324,7 @@ class TrialMaker:
             allowed_changes=tuple(sorted(problem.allowed)),
             outside_answer=state.answer.outside,
             left_out_answer=None if state.answer.outside else state.answer.left_out,
+            until_step=state.windows.until_step,
             pairs_planned=trial.planned_pairs,
             claims_sd=state.claims_sd or None if trial.purpose is Purpose.CONFIRM else None,
             alone=self._parts.neighbours.waited,

@@ -361,6 +361,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
             *_unvalidated(searched, finalist if chosen else None),
             *(_held_back_text(one, searched.baseline) for one in others),
             *_unevenness(searched.of(searched.baseline.point)),
+            *_slower(searched.trials),
             *(race.cautions if race else ()),
         ),
     )
@@ -596,6 +597,13 @@ def _unevenness(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
         f"Of {len(speeds)} trials of today's config, one was {ratio:.2f} times as fast as another: something else may "
         "be at work on this machine, or a few seconds do not show how fast this training is.",
     )
+
+
+def _slower(trials: Iterable[TrialRecord]) -> Iterator[str]:
+    """Yield a remark on training whose steps get slower."""
+    until = max((trial.conditions.until_step or 0 for trial in trials), default=0)
+    if until:
+        yield f"Steps get slower as training goes on: all speeds are those up to the {until}th step, on either side."
 
 
 # Changes of a point, and what the study has kept of their worth.

@@ -274,7 +274,14 @@ class StopRule:
             return self._window
         after_s = self._settled_s if self.limits.settles else None
         goal = self.limits.goal
-        return steady_window(self.events, after_s=after_s, cut_s=self._cut_s, steps=goal.steps, cycle=goal.cycle)
+        return steady_window(
+            self.events,
+            after_s=after_s,
+            cut_s=self._cut_s,
+            steps=goal.steps,
+            cycle=goal.cycle,
+            until_step=goal.until_step,
+        )
 
     def _note_loss(self, loss: float) -> None:
         self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1
