@@ -160,10 +160,14 @@ class Loop:
         if now_s >= self.digest_due_s:
             self.digest()
 
-    def always_trains(self) -> None:
-        """Record that the step is compiled and invisible from now on: the present dataset is trained on."""
+    def always_trains(self, *, calls_are_seen: bool = False) -> None:
+        """Record that the step is compiled and invisible from now on: the present dataset is trained on.
+
+        Args:
+            calls_are_seen: Whether the compiled step's calls are, so that they make steps where nothing is fetched.
+        """
         if not self.is_suspended:
-            self.recorded.append((StepMaker.always_trains, time.monotonic()))
+            self.recorded.append((StepMaker.always_trains, time.monotonic(), calls_are_seen))
             self.digest()  # rare; and where nothing was fetched, nothing else may come that does
 
     def saw_loss(self, now_s: float, loss: Any, is_on_cpu: bool) -> None:

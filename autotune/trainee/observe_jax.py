@@ -38,7 +38,7 @@ class JaxObserver(Observer):
         running = self.running.get(threading.get_ident())
         if running is not None:
             running.trains = True
-        self.loop.always_trains()
+        self.loop.always_trains(calls_are_seen=running is not None)
 
     def _around_transform(self, jax: Any, name: str) -> None:
         """Observe the functions that a transform returns."""
@@ -69,7 +69,8 @@ class JaxObserver(Observer):
             self._latest = array
             self.loop.sync = self._wait
         if not self.loop.steps.is_fetching:
-            self.loop.worked(jitted, begin_s, None, True, threading.get_ident())
+            # Not as a whole step: the device works on between two calls, so that time is no wait for data.
+            self.loop.worked(jitted, begin_s, None, False, threading.get_ident())
 
     def _smallest(self, result: Any) -> Any:
         """Return the smallest array of a step's result, most probably the loss: the next step does not take it over.

@@ -260,13 +260,13 @@ class StepMaker:
         """Process a step of an optimizer, in frameworks where all of them are seen."""
         self._has_optimizer = self._is_updated = True
 
-    def always_trains(self, now_s: float) -> None:
-        """Process the end of visible work: all batches of what was fetched from last are trained on."""
+    def always_trains(self, now_s: float, calls_are_seen: bool) -> None:
+        """Process the end of visible work, see `Loop.always_trains`."""
         if self.state is _LOOKING and self._latest is not None and any(source.waiting for source in self._sources):
             self._latest.dataset.always_trains = True
             self._train_on_next(now_s)
             self._trained_s = now_s
-        elif self._fetching_thread is None and not self._is_told_unseen:
+        elif self._fetching_thread is None and not (self._is_told_unseen or calls_are_seen):
             self._is_told_unseen = True
             self._report.unseen(
                 "its compiled steps train on batches from neither tf.data nor a DataLoader, so none of them can be seen"
