@@ -232,10 +232,11 @@ def achieved_by(windows: Iterable[PaceWindow], samples_per_step: float | None) -
 
 
 def _pauses(windows: Sequence[PaceWindow], samples: float, step_s: float) -> Pauses | None:
+    left_out = sum(one.pauses for one in windows)
     pauses = Pauses(
-        time_s=max(0.0, math.fsum(one.pause_s for one in windows) - step_s * sum(one.pauses for one in windows)),
+        time_s=max(0.0, math.fsum(one.pause_s for one in windows) - step_s * left_out),
         samples=samples,
-        epoch_ends=sum(one.epochs for one in windows),
+        epoch_ends=sum(one.epochs for one in windows) if left_out else 0,  # those of few steps are part of the steps
         evaluations=sum(one.evaluations for one in windows),
         checkpoints=sum(one.checkpoints for one in windows),
     )
