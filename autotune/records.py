@@ -470,10 +470,14 @@ class Measurement:
         return self.samples_per_s if self.filled_samples_per_s is None else self.filled_samples_per_s
 
     @property
+    def step_fraction(self) -> float:
+        """Share of the window that is of steps, without what the ends of epochs in it took."""
+        return 1.0 if self.pauses is None else 1.0 - self.pauses.in_window_s / self.window_s
+
+    @property
     def sample_s(self) -> float:
         """Mean time of a sample by `speed`, without what the ends of epochs in the window took."""
-        in_window_s = 0.0 if self.pauses is None else self.pauses.in_window_s
-        return max(0.0, 1.0 - in_window_s / self.window_s) / self.speed
+        return self.step_fraction / self.speed
 
     @property
     def overall_samples_per_s(self) -> float | None:
@@ -483,6 +487,8 @@ class Measurement:
     def __post_init__(self) -> None:
         if not (0 < self.window_s < math.inf and 0 < self.samples_per_s < math.inf):
             raise ValueError(f"a measurement needs a window and samples, got {self.window_s} s")
+        if self.pauses is not None and not self.pauses.in_window_s < self.window_s:
+            raise ValueError(f"a window of {self.window_s} s holds more than pauses, got {self.pauses.in_window_s} s")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1110,13 +1116,16 @@ class Achieved:
     """What real trainings achieved with an answer's values, over today's config: means over their time.
 
     Attributes:
-        claimed: Speed of steps that confirming pairs had shown for these values.
+        point: Name of the point that has these values.
+        claimed: Speed of steps that confirming pairs had shown for these values, without the ends of epochs in them.
+        is_same_training: Whether it is of the answer that leaves the training unchanged, beside the best.
         outcome: ``less``, ``as`` or ``more``, than was claimed: outside its interval by more than trainings differ.
         trainings: Each of them, oldest first.
         claims_sd: By how much claims of the study have missed what trainings achieved, beyond their intervals, as a
             standard deviation of ln speed; later intervals are wider for it.
     """
 
+    point: str
     claimed: Ratio
     outcome: str
     counted_s: float
@@ -1124,6 +1133,7 @@ class Achieved:
     whole: float | None
     pause_fraction: float
     trainings: tuple[AchievedTraining, ...]
+    is_same_training: bool = False
     claims_sd: float = 0.0
 
 

@@ -19,7 +19,7 @@ from autotune.config.keys import first_of
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import make_private_folder
 from autotune.measure.score import EFFECTIVE_UTILIZATION
-from autotune.records import Conditions, Purpose, Scalar, SearchResult, TrialRecord, Verdict
+from autotune.records import NO_SEARCH, Conditions, Purpose, Scalar, SearchResult, TrialRecord, Verdict
 from autotune.report.plain_text import plain
 from autotune.search.hardware import this_machine
 from autotune.search.problem import Problem, open_problem
@@ -133,13 +133,19 @@ class Studies:
 
     def export(self, name: str, file: Path) -> Said:
         """Write a study into a file, with the real trainings of this machine."""
-        if any(trainings_here(name, ())):
-            with closing(StudyRecord(name, self.storage)) as study:
-                keep_trainings(study)
+        why_not_kept = ""
+        if any(is_over for _, is_over in trainings_here(name, ())):
+            try:
+                with closing(StudyRecord(name, self.storage)) as study:
+                    keep_trainings(study)
+            except StudyError as error:  # it may be somebody else's, and only to be read
+                why_not_kept = error.message
         contents = export_study(name, self.storage, file, pending=self.state.pending(name))
         lines = [f"{len(contents.trials)} trials of study {name} are in {file}."]
         if contents.interrupted:
             lines.append(f"Left out: {contents.interrupted} trials without a result, which were interrupted or go on.")
+        if why_not_kept:
+            lines.append(f"Left out: real trainings of this machine, which cannot be written: {why_not_kept}.")
         if contents.unread:
             lines.append(f"Left out: {contents.unread} trials that cannot be read.")
         counts = {"trials": len(contents.trials), "interrupted": contents.interrupted, "unread": contents.unread}
@@ -208,7 +214,8 @@ class Studies:
         with closing(StudyRecord(name, self.storage, reads_only=True)) as study:
             records, members = study.records(), study.members.on_record()
         objective = self.problem.objective if self.problem else EFFECTIVE_UTILIZATION
-        current = [trial for trial in records if trial.shares_code_with(records[-1])]
+        latest = next((one for one in reversed(records) if one.purpose not in NO_SEARCH), None)
+        current = [trial for trial in records if latest is None or trial.shares_code_with(latest)]
         stood = standing_answers(records, objective)
         searches = []
         for search in dict.fromkeys(one.search for one in records if one.purpose is not Purpose.TRAINING):

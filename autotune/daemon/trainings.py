@@ -21,7 +21,7 @@ from autotune.measure.host import ProcessTree, io_pressure
 from autotune.records import Scalar
 from autotune.trial.pace_files import PaceReader, PaceWindow
 from autotune.trial.process_identity import this_process
-from autotune.trial.trainings import TrainingHeader, code_state, training_names
+from autotune.trial.trainings import UNSEEN_S, TrainingHeader, code_state, training_names
 
 
 class Trainings:
@@ -182,8 +182,7 @@ class WatchedTraining:
         if self.header.is_over(this) or owner.get("host") != this.get("host"):
             return self.header.is_over(this)
         is_unseen = owner.get("pid_namespace") != this.get("pid_namespace")  # in a container of its own
-        # of a process that cannot be looked at, after which it counts as gone
-        return is_unseen and self._clock.now_s() - self._heard_s > 900.0
+        return is_unseen and self._clock.now_s() - self._heard_s > UNSEEN_S
 
     def ended_unseen(self) -> bool:
         """Return whether it ended before anybody watched; nothing is told of it then."""

@@ -369,14 +369,15 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
     place, fraction = _line_of(slow, events)
     if fraction >= 0.5:
         place = place.removeprefix(f"{folder}/")
-        sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {place.replace(' ', ' in ', 1)}."
+        line, _, name = place.rpartition(" ")
+        sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {line} in {name}."
     found = issue(
         "steadiness",
         sentence,
         numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share, **waiting},
         bound=bound,
         limit=Limit.STALLS,
-        place=place.partition(" ")[0] if fraction >= 0.5 else "",
+        place=place.rpartition(" ")[0] if fraction >= 0.5 else "",
     )
     return CheckResult(check="steadiness", issues=(found,))
 
@@ -546,7 +547,7 @@ def _of_launches(place: str, sentence: str, count: float, share: float) -> Issue
 
 def _cost(place: str, sentence: str, **about: Any) -> Issue:
     """Return the issue of a cost at a place: file and line, with the name of what is there behind them."""
-    return issue("recurring-costs", sentence, place=place.partition(" ")[0], **about)
+    return issue("recurring-costs", sentence, place=place.rpartition(" ")[0] or place, **about)
 
 
 def _cut(place: str, why: str) -> Issue:

@@ -220,7 +220,8 @@ def achieved_text(result: SearchResult) -> str:
         f"{'as' if achieved.outcome == 'as' else f'{achieved.outcome} than'} claimed, {ratio_text(achieved.claimed)}"
     )
     count = len(achieved.trainings)
-    return f"Achieved in {count} real {'training' if count == 1 else 'trainings'}: {said}; {place}."
+    which = ", by what leaves the training itself unchanged" if achieved.is_same_training else ""
+    return f"Achieved in {count} real {'training' if count == 1 else 'trainings'}{which}: {said}; {place}."
 
 
 def trainings_lines(achieved: Achieved) -> Iterator[str]:
@@ -232,7 +233,9 @@ def trainings_lines(achieved: Achieved) -> Iterator[str]:
             f"Training {plain(one.name)}, until {plain(one.ended_utc)}, {format_duration(one.counted_s)}: "
             f"{one.steps:.2f}x{whole}, against {against} of today's config."
         )
-    if achieved.claims_sd:
+    if achieved.outcome != "as" and not achieved.claims_sd:
+        yield "That is no further off than trials and trainings differ: intervals of later searches stay as they are."
+    elif achieved.claims_sd:
         yield (
             f"What was claimed has missed what was achieved by about {math.expm1(achieved.claims_sd):.0%} beyond its "
             "intervals: those of later searches are wider for it."

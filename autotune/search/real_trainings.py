@@ -6,17 +6,18 @@ a study sees those of this machine beside it; a search, and an export, write the
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from autotune.clock import SystemClock
 from autotune.errors import AutotuneError
 from autotune.records import Ending, Purpose, TrialRecord, Validity
 from autotune.trial.pace_files import PaceReader, PaceWindow
-from autotune.trial.process_identity import this_process
-from autotune.trial.trainings import TrainingHeader, achieved_by, training_names
+from autotune.trial.trainings import TrainingHeader, achieved_by, is_over, training_names
 from autotune.trial.user_folder import TRAININGS, user_folder
 
 if TYPE_CHECKING:
@@ -35,14 +36,14 @@ def trainings_here(
         folder = user_folder(environ) / TRAININGS
     except AutotuneError:  # somebody else could have written there
         return
-    this = this_process()
+    now = SystemClock().utc()
     for name in training_names(folder):
         header = None if name in known else TrainingHeader.read(folder / name)
         if header is None or header.study != study:
             continue
-        with suppress(ValueError):  # figures, or a time, that no training has
+        with suppress(ValueError, ArithmeticError):  # figures, or a time, that no training has
             if record := _record(name, header, PaceReader(folder / name).poll()):
-                yield record, header.is_over(this)
+                yield record, is_over(folder / name, header, now)
 
 
 def keep_trainings(study: StudyRecord) -> None:
@@ -52,10 +53,12 @@ def keep_trainings(study: StudyRecord) -> None:
         StudyError: They cannot be written.
     """
     known = {trial.search for trial in study.records() if trial.purpose is Purpose.TRAINING}
-    for record, is_over in trainings_here(study.name, known):
-        if is_over:
+    for record, has_ended in trainings_here(study.name, known):
+        if has_ended:
             about = {"search": record.search, "purpose": record.purpose.value, "machine": record.machine}
-            study.finish(study.begin({}, {}, **about), record)  # what it trained with is in the record
+            # The same name wherever it is written: an import knows it again. What it trained with is in the record.
+            name = hashlib.sha256(record.search.encode()).hexdigest()[:32]
+            study.finish(study.begin({}, {}, uuid=name, **about), record)
 
 
 def _record(name: str, header: TrainingHeader, windows: Sequence[PaceWindow]) -> TrialRecord | None:

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from statistics import fmean
 
 from autotune.measure.score import Objective
 from autotune.measure.statistics import TYPICAL_CV
 from autotune.records import Achieved, AchievedTraining, Purpose, Ratio, TrialRecord
-from autotune.study.answer import judged_finalists
+from autotune.study.answer import Finalist, judged_finalists
 
 TRAINING_SD = 0.03
 """Standard deviation of ln speed between real trainings of one config that are minutes long and longer."""
@@ -24,7 +25,7 @@ def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, 
     Args:
         records: The study's record, trials of other code left out.
         baseline: Name of the point that it is compared with.
-        claimed: Its speed over that by confirming pairs.
+        claimed: Its speed over that by confirming pairs, with the ends of epochs in them.
     """
     compared = list(filter(None, (_compared(one, records, baseline) for one in _trainings(records, point))))
     if not compared:
@@ -35,8 +36,12 @@ def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, 
         return math.fsum(value * weight_s for value, weight_s in values) / counted_s
 
     steps = mean((one.steps, one.counted_s) for one in compared)
+    tried = [[one.comparable for one in records if one.point == name and one.comparable] for name in (baseline, point)]
+    today, own = (fmean(one.step_fraction for one in side) if side else 1.0 for side in tried)
+    claimed = Ratio(**{name: end * today / own for name, end in asdict(claimed).items()})
     wholes = [(one.whole, one.counted_s) for one in compared if one.whole is not None]
     return Achieved(
+        point=point,
         claimed=claimed,
         outcome=_outcome(steps, claimed),
         counted_s=counted_s,
@@ -61,15 +66,17 @@ def _compared(training: TrialRecord, records: Sequence[TrialRecord], baseline: s
     today = [one for one in trained or tried if one is not None]
     if not today:
         return None
-    overall_s = [1.0 / one.overall_samples_per_s for one in today if one.overall_samples_per_s]
+    kinds, overall = done.pauses and done.pauses.kinds, done.overall_samples_per_s
+    # Only who came to the same kinds of pauses tells how fast today's whole is.
+    wholes = [(one, one.overall_samples_per_s) for one in today if one.pauses and one.pauses.kinds == kinds]
+    overall_s = [(1.0 / whole, one.pauses.samples) for one, whole in wholes if whole and one.pauses]
     sample_s = fmean((one.sample_s for one in today), (one.window_s * one.speed for one in today))
-    overall = done.overall_samples_per_s
     return AchievedTraining(
         name=training.search,
         ended_utc=training.ended_utc,
         counted_s=training.duration_s,
         steps=sample_s / done.sample_s,
-        whole=fmean(overall_s) * overall if overall_s and overall else None,
+        whole=fmean(*zip(*overall_s, strict=True)) * overall if overall_s and overall else None,
         pause_fraction=1.0 - overall * done.sample_s if overall else 0.0,
         is_against_training=bool(trained),
     )
@@ -91,19 +98,22 @@ def claims_sd(records: Sequence[TrialRecord], objective: Objective) -> float:
     """
     trained = {one.point for one in records if one.purpose is Purpose.TRAINING}
     searches = dict.fromkeys(one.search for one in records if trained and one.purpose is Purpose.CONFIRM)
-    beyond = []
+    claims: dict[tuple[str, str], Finalist] = {}  # the latest of each, which the same trainings tell of
     for search in searches:
         baseline = next(one.point for one in records if one.search == search)
         for finalist in judged_finalists(records, search, objective):
-            point, judged = finalist.trial.point, finalist.judgement
-            if judged is None or not judged.wins or point not in trained:
-                continue
-            achieved = achieved_with(records, baseline, point, claimed=judged.speed)
-            if achieved is None:
-                continue
-            claim_sd = math.log(judged.speed.high / judged.speed.low) / (2.0 * 1.96)
-            against_training = all(one.is_against_training for one in achieved.trainings)
-            own = TRAINING_SD**2 + (TRAINING_SD if against_training else TYPICAL_CV) ** 2
-            beyond.append(math.log(achieved.steps / judged.speed.ratio) ** 2 - claim_sd**2 - own)
+            if finalist.judgement is not None and finalist.judgement.wins and finalist.trial.point in trained:
+                claims[baseline, finalist.trial.point] = finalist
+    beyond = []
+    for (baseline, point), finalist in claims.items():
+        assert finalist.judgement is not None
+        achieved = achieved_with(records, baseline, point, claimed=finalist.judgement.speed)
+        if achieved is None:
+            continue
+        claimed, widened = achieved.claimed, finalist.trial.conditions.claims_sd or 0.0
+        claim_variance = (math.log(claimed.high / claimed.low) / (2.0 * 1.96)) ** 2 - widened**2
+        against_training = all(one.is_against_training for one in achieved.trainings)
+        own = TRAINING_SD**2 + (TRAINING_SD if against_training else TYPICAL_CV) ** 2
+        beyond.append(math.log(achieved.steps / claimed.ratio) ** 2 - max(0.0, claim_variance) - own)
     sd = math.sqrt(max(0.0, math.fsum(beyond)) / (len(beyond) + _UNTOLD))
     return sd if sd >= 0.005 else 0.0

@@ -294,7 +294,11 @@ def _judgement(
         _judged_on_one(finalist, pairs, others, search, objective) for pairs in finalist.pairs_of_machines.values()
     ]
     known = [judgement for judgement in judged if judgement is not None]
-    return on_all_machines(known) if known else None
+    if not known:
+        return None
+    # An error that claims have in common is no smaller where several machines make them.
+    judgement = on_all_machines(known).widened(finalist.trial.conditions.claims_sd or 0.0)
+    return judgement if judgement.better or len(finalist.pairs) >= LEAST_PAIRS else None
 
 
 def _judged_on_one(
@@ -314,7 +318,6 @@ def _judged_on_one(
         objective=objective,
         planned_pairs=planned,
     )
-    judgement = judgement.widened(finalist.trial.conditions.claims_sd or 0.0)
     return judgement if judgement.better or pairs >= LEAST_PAIRS else None
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from autotune.errors import StorageAway, StudyError
 from autotune.events import OnRemark, no_remark
@@ -115,10 +116,15 @@ class StudyRecord:
             self._records.sort(key=lambda record: (self._starts.get(record.number, ("~", "")), record.number))
         return new
 
-    def begin(self, values: Values, choices: Mapping[str, Sequence[Scalar]], **about: Scalar) -> Claim:
+    def begin(
+        self, values: Values, choices: Mapping[str, Sequence[Scalar]], *, uuid: str | None = None, **about: Scalar
+    ) -> Claim:
         """Claim the next trial.
 
         It is in the storage when this returns, unless that is away, or is a server that nobody else writes to now.
+
+        Args:
+            uuid: Its name, whichever storage it is in; None for a new one.
         """
         self.calls.deliver()
         claim = Claim(
@@ -126,6 +132,7 @@ class StudyRecord:
             values=values,
             distributions={path: distribution_of(some) for path, some in choices.items()},
             about={**self._owner.about, **about},
+            uuid=uuid or uuid4().hex,
         )
         self._claims[claim.uuid] = claim
         self._own_uuids.add(claim.uuid)

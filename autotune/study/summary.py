@@ -26,6 +26,7 @@ from autotune.measure.score import (
 from autotune.metrics import METRICS, values_of
 from autotune.records import (
     CONFIRMED,
+    DISTURBED,
     NO_SEARCH,
     BrokenPoint,
     Change,
@@ -186,7 +187,8 @@ def summarize(
     Returns:
         The answer; None if no trial of the search gave comparable numbers.
     """
-    records = on_one_scale(until_the_end_of(search, records))
+    measured = until_the_end_of(search, records)
+    records = on_one_scale(measured)
     trials = [trial for trial in records if trial.search == search]
     good = comparable_trials(trials, objective)
     # Each search starts with the baseline, also where that fails. Where its record could not be read, nothing means
@@ -202,6 +204,9 @@ def summarize(
     if stood is None:
         stood = standing_answers(records, objective, excluded=excluded)
     result = _compared(searched, stood[search], excluded, ratings.get(search))
+    shown = result.candidate if result.verdict is Verdict.NO_CHANGE else result.best
+    if result.speedup is not None and shown is not None:
+        result = replace(result, whole=_whole(measured, search, result.speedup, (baseline.point, shown.point)))
     return replace(result, why_no_gpu=why_no_gpu)
 
 
@@ -339,7 +344,6 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         best=candidate if chosen else baseline,
         candidate=None if chosen else candidate,
         speedup=judgement.speed if judgement else None,
-        whole=_whole(searched.records, search, judgement.speed, (first.point, best or "")) if judgement else None,
         score_ratio=judgement.score if judgement else None,
         steadiness=judgement.steadiness if judgement else None,
         utilization=judgement.utilization if judgement else None,
@@ -371,13 +375,16 @@ def _whole(records: Sequence[TrialRecord], search: str, speed: Ratio, points: tu
     """Return the speed of whole training with a point over the baseline, by all that trials and trainings came to.
 
     Args:
+        records: The record as measured; of the machines that of the search's first trial tells.
         points: The baseline and the other.
     """
-    made = [(one.search, one.point, one.comparable) for one in records]
-    today, other = ([one for name, at, one in made if one and (name, at) == (search, point)] for point in points)
-    known = [(one.point, one.measurement) for one in records if one.measurement and one.purpose is not Purpose.DIAGNOSE]
+    machine = next(one.machine for one in records if one.search == search)
+    here = [one for one in records if one.machine == machine and one.validity not in DISTURBED]
+    tried = [[one.comparable for one in here if (one.search, one.point) == (search, point)] for point in points]
+    today, other = ([one for one in side if one] for side in tried)
+    known = [(one.point, one.measurement) for one in here if one.measurement and one.purpose is not Purpose.DIAGNOSE]
     pauses = ([one.pauses for at, one in known if at == point and one.pauses] for point in points)
-    return whole_training(speed, (today, other), *pauses)
+    return whole_training(speed, (today, other), *pauses) if today else WholeTraining()
 
 
 def _verdict(chosen: Finalist | None) -> Verdict:
@@ -472,13 +479,13 @@ def _with_later_evidence(
             result = replace(result, validation=checked[-1])
     if result.speedup is None or not any(trial.purpose is Purpose.TRAINING for trial in records):
         return result
-    claims = [(shown.point, result.speedup)]
-    if result.same_training is not None and result.same_training_confirmed is not None:  # which `apply` writes
+    claims = [(shown.point, result.speedup)]  # and the one that `apply` writes
+    if result.same_training is not None and result.same_training_confirmed is not None:
         claims.append((result.same_training[0].point, result.same_training_confirmed))
     achieved = (achieved_with(records, baseline, point, claimed=claimed) for point, claimed in claims)
     latest = max(filter(None, achieved), key=lambda one: one.trainings[-1].ended_utc, default=None)
     if latest is not None:
-        latest = replace(latest, claims_sd=claims_sd(records, objective))
+        latest = replace(latest, is_same_training=latest.point != shown.point, claims_sd=claims_sd(records, objective))
     whole = _whole(records, result.search, result.speedup, (baseline, shown.point))
     return replace(result, whole=whole, achieved=latest)
 

@@ -33,17 +33,17 @@ def whole_training(
         The ratio with its 95 % interval (delta method on its logarithm): of the steps, of what differs between pauses,
         and of the baseline's own speed, on which the share of pauses depends.
     """
-    seen = frozenset[str]().union(*(one.kinds for side in pauses for one in side))
+    # Those that came to the most kinds tell of all that is known; a side without such takes the other's.
+    kinds = [one.kinds for side in pauses for one in side]
+    seen = max(kinds, key=lambda some: (len(some), sorted(some)), default=None)
     if not seen:
         return WholeTraining()
-    # Those that came to all kinds tell of all of them; a side without such is none that tells.
     told = [[one for one in side if one.kinds == seen] for side in pauses]
-    known = [_time_of_pauses(side or [one for some in pauses for one in some]) for side in told]
-    borrowed = [not side and bool(other) for side, other in zip(told, reversed(told), strict=True)]
+    borrowed = [not side for side in told]
     (today_pause_s, today_variance), (pause_s, variance) = (
-        known[1 - place] if borrowed[place] else known[place] for place in (0, 1)
+        _time_of_pauses(told[1 - place] if borrowed[place] else told[place]) for place in (0, 1)
     )
-    kept = [fmean(one.sample_s * one.speed for one in side) if side else 1.0 for side in measured]
+    kept = [fmean(one.step_fraction for one in side) if side else 1.0 for side in measured]
     today_s = fmean(one.sample_s for one in measured[0])
     step_s = today_s / (speed.ratio * kept[0] / kept[1])
     today_share, share = today_pause_s / (today_s + today_pause_s), pause_s / (step_s + pause_s)

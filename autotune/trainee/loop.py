@@ -182,14 +182,15 @@ class Loop:
         self._pauses += 1
         if self._pauses == 1:
             self.flush()
+            self.report.pauses()
         return time.monotonic()
 
     def pause_ends(self, kind: str, begin_s: float, loss: Any = None) -> None:
         """Record the end of the pause; of an evaluation with the loss that it found, where that is known."""
         self._pauses -= 1
         if self._pauses == 0:
+            now_s = time.monotonic()  # before what the device was behind with is seen to be completed: it is in there
             self.digest()
-            now_s = time.monotonic()
             self.aggregated.skip(now_s)
             self.report.mark(kind, now_s, now_s - begin_s, loss)
 

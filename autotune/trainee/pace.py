@@ -11,7 +11,8 @@ of the same pid wrote before. Each part begins with a header, all other lines ar
 ``ln_sum`` and ``ln_squares`` sums over the logarithms of their times in seconds, ``longest_s`` the longest of them. A
 step that holds an evaluation, a checkpoint or the end of an epoch is none of them: it is one of ``pauses``, its time
 is in ``pause_s``, and it is counted in ``evals``, ``checkpoints`` or ``epochs``. Only the ends of epochs of less than
-20 steps, too many to be left out, are counted and stay. ``cpu_s`` is the CPU time of this process meanwhile.
+20 steps, too many to be left out, stay: ``ends`` of the steps, in ``ends_s`` of their time. ``cpu_s`` is the CPU time
+of this process meanwhile.
 
 All files of a training together stay below 10 MB, however long it lasts, at one line every 10 s: of each process the
 first part (the first four hours) and the last two are kept, and of the processes eight; a further one takes the place
@@ -58,6 +59,8 @@ class _StepSums:
     longest_s: float = 0.0
     pauses: int = 0
     pause_s: float = 0.0
+    ends: int = 0
+    ends_s: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)  # of pauses
 
     def add(
@@ -170,6 +173,9 @@ class Pace:
         if is_left_out:
             self._sums.pauses += 1
             self._sums.pause_s += t_s - last_s
+        elif pauses:
+            self._sums.ends += 1
+            self._sums.ends_s += t_s - last_s
         return None if is_left_out else t_s - last_s
 
     def _write_line(self) -> None:
@@ -184,6 +190,8 @@ class Pace:
             "wait_s": not sums.waits,
             "waits": not sums.waits,
             "pauses": not sums.counts,
+            "ends": not sums.ends,
+            "ends_s": not sums.ends,
             "pause_s": not sums.counts,
         }
         fields["cpu_s"] = cpu_s - self._cpu_s

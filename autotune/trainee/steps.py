@@ -397,6 +397,7 @@ class StepMaker:
         if self._pause_begin_s is not None:
             end_s = self._pause_end_s or max(self._begin_s, self._pause_begin_s)
             self._report.mark("eval", end_s, end_s - self._pause_begin_s)
+            self._report.pauses()
             self._pause_begin_s = None
         step = t_s, self._wait_s, self._samples
         self._report.held.append(step if self._is_updated or not self._has_optimizer else (*step, False))

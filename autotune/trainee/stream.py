@@ -91,6 +91,7 @@ class Stream:
     Attributes:
         source: Reporter of the steps; None until there is one.
         pace: Sums of the steps in a training that is only watched; then no step is written by itself.
+        has_steps: Whether steps have been written, the trainer's files before them.
     """
 
     def __init__(self) -> None:
@@ -100,7 +101,7 @@ class Stream:
         self._lock = threading.Lock()
         self._path: Optional[str] = None  # of the open file
         self._fd: Optional[int] = None
-        self._looked = self._is_listed = False  # the latter: the trainer's files are
+        self._looked = self.has_steps = False
         self.pace: Optional[Pace] = None
         self.source: Optional[str] = None
 
@@ -162,8 +163,8 @@ class Stream:
 
     def write_steps(self, lines: str) -> None:
         """Append the lines of steps; before the first ones those that name the trainer's files, loaded by now."""
-        if self._path is not None and not self._is_listed:
-            self._is_listed = True
+        if self._path is not None and not self.has_steps:
+            self.has_steps = True
             for paths in _own_files():
                 self.write("files", paths=paths)
         self._append(lines)
@@ -470,12 +471,15 @@ class Report:
             batches: Of the begin of the first step, the batches that may have been ready by then; None if unknown.
         """
         self.flush()
-        if self.completions is not None and kind in ("eval", "checkpoint"):
-            self.completions.pause()
         if self._stream.pace is not None:
             self._stream.pace.mark(kind)
         elif self._stream.is_observed or kind in ("eval", "checkpoint"):
             self._stream.write(kind, t_s, duration_s=duration_s, loss=loss, batches=batches)
+
+    def pauses(self) -> None:
+        """Note that the program does something else than training: steps that are completed meanwhile tell no pace."""
+        if self.completions is not None:
+            self.completions.pause()
 
     def note(self, text: str) -> None:
         """Write a note for people, each text once."""

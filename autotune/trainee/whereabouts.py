@@ -39,8 +39,11 @@ class Whereabouts(threading.Thread):
             place, since_s = here, now_s
 
     def _place(self) -> Optional[str]:
-        """Return the line of the trainer's own that the main thread is in; None before its first step, or without."""
-        if process_stream.source is None:
+        """Return the line of the trainer's own that the main thread is in; None before its first steps, or without.
+
+        Until then the stream's file is closed: a trainer may look at its descriptors, or close all.
+        """
+        if not process_stream.has_steps:
             return None
         frame: Any = sys._current_frames().get(self._main or 0)
         while frame is not None and not is_own(frame.f_code.co_filename):

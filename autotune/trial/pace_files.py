@@ -29,6 +29,8 @@ class PaceWindow:
         checkpoints: Checkpoints that were written.
         pauses: Steps that were left out because they hold an evaluation, a checkpoint or the end of an epoch.
         pause_s: Time of these.
+        ends: Steps that are not left out though an epoch ends in them: epochs are short.
+        ends_s: Time of these.
         ln_sum: Sum of the logarithms of the steps' times in seconds.
         ln_squares: Sum of the squares of these.
     """
@@ -46,6 +48,8 @@ class PaceWindow:
     checkpoints: int = 0
     pauses: int = 0
     pause_s: float = 0.0
+    ends: int = 0
+    ends_s: float = 0.0
     ln_sum: float = 0.0
     ln_squares: float = 0.0
 
@@ -96,7 +100,9 @@ class _Line(msgspec.Struct, kw_only=True):
     checkpoints: _Amount = 0.0
     pauses: _Amount = 0.0
     pause_s: _Amount = 0.0
-    ln_sum: float = 0.0
+    ends: _Amount = 0.0
+    ends_s: _Amount = 0.0
+    ln_sum: Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)] = 0.0
     ln_squares: _Amount = 0.0
 
 
@@ -161,6 +167,8 @@ def _window(line: _Line, process: str) -> PaceWindow:
         checkpoints=int(line.checkpoints),
         pauses=int(line.pauses),
         pause_s=line.pause_s,
+        ends=int(line.ends),
+        ends_s=line.ends_s,
         ln_sum=line.ln_sum,
         ln_squares=line.ln_squares,
     )

@@ -11,7 +11,6 @@ import os
 import re
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -89,14 +88,34 @@ def training_names(trainings: Path) -> list[str]:
 
 def prune_trainings(trainings: Path, now: datetime) -> None:
     """Delete the oldest trainings that are over, but for the last `KEPT`, and folders that never became one."""
-    names, this = training_names(trainings), this_process()
+    names = training_names(trainings)
     for name in names[: max(0, len(names) - KEPT)]:
-        header, age_s = TrainingHeader.read(trainings / name), 0.0
-        with suppress(OSError):
-            age_s = now.timestamp() - (trainings / name).lstat().st_mtime
+        header = TrainingHeader.read(trainings / name)
         # a young one without a header may be a training that is just being made
-        if header.is_over(this) if header else age_s > 86400.0:
+        if is_over(trainings / name, header, now) if header else _silent_s(trainings / name, now) > 86400.0:
             delete_tree(trainings / name)
+
+
+UNSEEN_S = 900.0
+"""Silence of a process that cannot be looked at, after which it counts as gone."""
+
+
+def is_over(folder: Path, header: TrainingHeader, now: datetime) -> bool:
+    """Return whether a training's process is gone; of one in a container of its own, whether it is silent for long."""
+    this = this_process()
+    is_unseen = all(header.owner.get(name) == this.get(name) for name in ("host", "boot_id"))
+    is_unseen &= header.owner.get("pid_namespace") != this.get("pid_namespace")
+    return header.is_over(this) or (is_unseen and _silent_s(folder, now) > UNSEEN_S)
+
+
+def _silent_s(folder: Path, now: datetime) -> float:
+    """Return for how long nothing was written into a folder; 0 where that is not known."""
+    try:
+        with os.scandir(folder) as entries:
+            written_s = max(entry.stat(follow_symlinks=False).st_mtime for entry in entries)
+    except (OSError, ValueError):
+        return 0.0
+    return now.timestamp() - written_s
 
 
 def watched_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
@@ -213,11 +232,12 @@ def achieved_by(windows: Iterable[PaceWindow], samples_per_step: float | None) -
     train_s, steps = math.fsum(one.train_s for one in own), sum(one.steps for one in own)
     if train_s < LEAST_COUNTED_S or not steps:
         return None
-    told = [one.samples for one in own if one.samples is not None]
-    samples = math.fsum(told) if len(told) == len(own) else steps * (samples_per_step or 1.0)
+    stepping = [one for one in own if one.steps]  # not in a pause all the time
+    told = [one.samples for one in stepping if one.samples is not None]
+    samples = math.fsum(told) if len(told) == len(stepping) else steps * (samples_per_step or 1.0)
     ln_mean = math.fsum(one.ln_sum for one in own) / steps
     ln_sd = math.sqrt(max(0.0, math.fsum(one.ln_squares for one in own) / steps - ln_mean**2))
-    waits = [one.wait_fraction * one.train_s for one in own if one.wait_fraction is not None]
+    waits = [one.wait_fraction * one.train_s for one in stepping if one.wait_fraction is not None]
     return Measurement(
         window_s=train_s,
         steps=steps,
@@ -225,20 +245,24 @@ def achieved_by(windows: Iterable[PaceWindow], samples_per_step: float | None) -
         cv=math.sqrt(math.expm1(min(ln_sd, 3.0) ** 2)),
         step_p50_s=math.exp(ln_mean),
         step_p95_s=math.exp(ln_mean + 1.645 * ln_sd),
-        data_wait_fraction=math.fsum(waits) / train_s if len(waits) == len(own) else None,
+        data_wait_fraction=math.fsum(waits) / train_s if len(waits) == len(stepping) else None,
         first_step_s=0.0,
-        pauses=_pauses(own, samples, train_s / steps),
+        pauses=_pauses(own, samples, train_s, steps),
     )
 
 
-def _pauses(windows: Sequence[PaceWindow], samples: float, step_s: float) -> Pauses | None:
-    left_out = sum(one.pauses for one in windows)
+def _pauses(windows: Sequence[PaceWindow], samples: float, train_s: float, steps: int) -> Pauses | None:
+    ends, ends_s = sum(one.ends for one in windows), math.fsum(one.ends_s for one in windows)
+    usual_s = (train_s - ends_s) / (steps - ends) if steps > ends else train_s / steps
+    in_window_s = max(0.0, ends_s - ends * usual_s)
+    left_out, left_out_s = sum(one.pauses for one in windows), math.fsum(one.pause_s for one in windows)
     pauses = Pauses(
-        time_s=max(0.0, math.fsum(one.pause_s for one in windows) - step_s * left_out),
+        time_s=in_window_s + max(0.0, left_out_s - left_out * usual_s),
         samples=samples,
-        epoch_ends=sum(one.epochs for one in windows) if left_out else 0,  # those of few steps are part of the steps
+        epoch_ends=sum(one.epochs for one in windows),
         evaluations=sum(one.evaluations for one in windows),
         checkpoints=sum(one.checkpoints for one in windows),
+        in_window_s=in_window_s,
     )
     return pauses if pauses.count else None
 

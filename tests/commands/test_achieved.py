@@ -75,7 +75,7 @@ def test_status_shows_what_was_achieved_beside_what_was_claimed(counting: Comman
     assert "as claimed, " in said
     achieved = status(counting, "--json").document["achieved"]
     assert achieved["steps"] == pytest.approx(2.0, rel=0.01)
-    assert achieved["claimed"]["ratio"] == claimed
+    assert achieved["claimed"]["ratio"] == pytest.approx(claimed, rel=1e-3)
     assert [one["is_against_training"] for one in achieved["trainings"]] == [True]
     assert "against trainings of today's config" in status(counting, "--details").stdout
 

@@ -5,6 +5,7 @@ import math
 import os
 import threading
 from collections import defaultdict
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -130,6 +131,29 @@ def test_samples_are_those_of_the_batches(trainer: Trainer, script: str, expecte
     """Of the batch that was fetched, or of what the work was called with; those of the last steps."""
     trainer.play(script)
     assert samples(trainer.seen())[-len(expected) :] == expected
+
+
+def test_a_pause_is_none_of_the_steps_that_the_device_is_behind_with(trainer: Trainer) -> None:
+    """They are seen to be completed only after a checkpoint, which then lies in the first of them."""
+    made: list[int] = []
+    given, completed = 0, lambda: made[0] if made else max(0, given - 3)
+    for place in range(20):
+        if place == 10:
+            begin_s = trainer.loop.pause_begins()
+            trainer.now_s += 100.0
+            made.append(given)
+            trainer.loop.pause_ends("checkpoint", begin_s)
+            made.clear()
+        trainer.fetch()
+        given = place + 1
+        trainer.loop.completions.add(trainer.now_s, lambda place=place: completed() > place)
+        trainer.train()
+    made.append(20)
+    seen = trainer.seen()
+    steps = [event.t_s for event in seen if event.kind == "step" and event.t_s < 2000.0]  # the end has another clock
+    (pause_s,) = (event.t_s for event in seen if event.kind == "checkpoint")
+    long = [(before, after) for before, after in pairwise(steps) if after - before > 50.0]
+    assert [before < pause_s <= after for before, after in long] == [True]
 
 
 def test_a_step_ends_with_its_work_and_waits_for_its_fetch(trainer: Trainer) -> None:
