@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from autotune.measure.window import Window, main_stream
+from autotune.measure.window import LEAST_STEPS, Window, main_stream
 from autotune.records import Pauses, TraineeEvent
 
 _KINDS = {"epoch_end": "epoch_ends", "eval": "evaluations", "checkpoint": "checkpoints"}
@@ -14,7 +14,8 @@ def pauses_of(events: Sequence[TraineeEvent], window: Window, *, default_samples
     """Return the pauses of a trial after which it trained on; None if there were none.
 
     A pause takes what the step that it falls into takes beyond a usual step of the window: so its time holds what it
-    brings with it, such as a loader that starts anew, which no event reports.
+    brings with it, such as a loader that starts anew, which no event reports. One that comes with the first steps is
+    part of the start, and how often the like will come is not known of it: it is none.
 
     Args:
         default_samples: Samples in a step where the steps do not tell; None counts steps.
@@ -29,7 +30,7 @@ def pauses_of(events: Sequence[TraineeEvent], window: Window, *, default_samples
             continue
         # an epoch's end may be reported at the very time of the step before it, a pause at that of the step it is in
         place = int(np.searchsorted(ends_s, event.t_s, "right" if event.kind == "epoch_end" else "left"))
-        if place:
+        if place > LEAST_STEPS:
             counts[_KINDS[event.kind]] += 1
             held.add(place)
     if not held:

@@ -220,12 +220,20 @@ def test_batches_that_were_ready_before_the_first_step_do_not_count(waits):
 
 
 def test_pauses_take_what_their_steps_take_beyond_usual_ones():
-    """An evaluation of 2 s and an epoch's end of 0.5 s, in 250 steps of 8 samples; the last one is followed by none."""
+    """An evaluation of 2 s and an epoch's end of 0.5 s, in 250 steps of 8 samples.
+
+    A checkpoint at the start says nothing of how often one comes, and the last one is followed by no step.
+    """
     steps = [0.1] * 251
     steps[100] += 2.0
     steps[200] += 0.5
     ends_s = 100.0 + np.cumsum(steps)
-    marks = [mark("eval", ends_s[99] + 1.9), mark("epoch_end", ends_s[199]), mark("checkpoint", ends_s[-1] + 1.0)]
+    marks = [
+        mark("checkpoint", ends_s[1]),
+        mark("eval", ends_s[99] + 1.9),
+        mark("epoch_end", ends_s[199]),
+        mark("checkpoint", ends_s[-1] + 1.0),
+    ]
     events = [*events_of(steps, samples=8.0), *marks, mark("eval", ends_s[50] + 0.05, stream="8.0")]
     window = steady_window(events)
     pauses = pauses_of(events, window)
