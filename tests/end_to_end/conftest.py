@@ -96,7 +96,8 @@ class Project:
 
     def trials(self) -> list[dict[str, Any]]:
         """Return the records of the finished trials, in order."""
-        records = [json.loads(file.read_text()) for file in self.result_files()]
+        texts = [file.read_text() for file in self.result_files()]
+        records = [json.loads(text) for text in texts if text]  # one may be just about to be written
         return sorted(records, key=lambda record: record["number"])
 
     def explored(self) -> dict[str, Any]:
