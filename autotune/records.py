@@ -59,7 +59,7 @@ NOT_COMPARED = frozenset({Purpose.VALIDATE, Purpose.DIAGNOSE, Purpose.RACE, Purp
 
 
 NO_SEARCH = frozenset({Purpose.DIAGNOSE, Purpose.TRAINING})
-"""Purposes of trials that are part of no search: a name of theirs is none of one."""
+"""Purposes of trials that are part of no search: what stands in their field ``search`` names something else."""
 
 
 class Ending(StrEnum):
@@ -391,12 +391,15 @@ class Pauses:
         return frozenset(kind for kind in PAUSE_NOUNS if getattr(self, kind))
 
 
+PAUSE_FIELDS: Mapping[str, str] = {"epoch_end": "epoch_ends", "eval": "evaluations", "checkpoint": "checkpoints"}
+"""Fields of `Pauses` and of `Validation` that count each kind of event."""
+
 PAUSE_NOUNS: Mapping[str, tuple[str, str]] = {
     "epoch_ends": ("end of an epoch", "ends of epochs"),
     "evaluations": ("evaluation", "evaluations"),
     "checkpoints": ("checkpoint", "checkpoints"),
 }
-"""Words for one and for several of each, by the fields of `Pauses` and of `Validation`."""
+"""Words for one and for several of each, by these fields."""
 
 
 @dataclass(frozen=True, kw_only=True)

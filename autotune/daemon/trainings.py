@@ -262,7 +262,7 @@ class WatchedTraining:
         return self._say("ended", "training_ended", t_s, text, facts)
 
     def _say(self, key: str, kind: str, t_s: float, text: str, facts: Mapping[str, Any]) -> list[TrainingEvent]:
-        """Return an event, unless it was told before, or nobody wants to know; what was told is written down."""
+        """Return an event, unless it was told before or the training is only counted; what was told is written down."""
         if key in self._told or not self.header.is_watched:
             return []
         self._told.add(key)

@@ -367,9 +367,8 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
     )
     place, fraction = _line_of(slow, events)
+    line, _, name = place.removeprefix(f"{folder}/").rpartition(" ")
     if fraction >= 0.5:
-        place = place.removeprefix(f"{folder}/")
-        line, _, name = place.rpartition(" ")
         sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {line} in {name}."
     found = issue(
         "steadiness",
@@ -377,7 +376,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share, **waiting},
         bound=bound,
         limit=Limit.STALLS,
-        place=place.rpartition(" ")[0] if fraction >= 0.5 else "",
+        place=line if fraction >= 0.5 else "",
     )
     return CheckResult(check="steadiness", issues=(found,))
 

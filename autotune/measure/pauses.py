@@ -5,9 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from autotune.measure.window import LEAST_STEPS, Window, main_stream
-from autotune.records import Pauses, TraineeEvent
-
-_KINDS = {"epoch_end": "epoch_ends", "eval": "evaluations", "checkpoint": "checkpoints"}
+from autotune.records import PAUSE_FIELDS, Pauses, TraineeEvent
 
 
 def pauses_of(events: Sequence[TraineeEvent], window: Window, *, default_samples: float | None = None) -> Pauses | None:
@@ -24,14 +22,14 @@ def pauses_of(events: Sequence[TraineeEvent], window: Window, *, default_samples
     steps = [event for event in events if event.kind == "step" and event.stream == stream]
     ends_s = np.array([step.t_s for step in steps])
     usual_s = float(np.median(window.durations_s))
-    counts, held = dict.fromkeys(_KINDS.values(), 0), set[int]()
+    counts, held = dict.fromkeys(PAUSE_FIELDS.values(), 0), set[int]()
     for event in events:
-        if event.kind not in _KINDS or event.pid != steps[0].pid or not ends_s[0] <= event.t_s < ends_s[-1]:
+        if event.kind not in PAUSE_FIELDS or event.pid != steps[0].pid or not ends_s[0] <= event.t_s < ends_s[-1]:
             continue
         # an epoch's end may be reported at the very time of the step before it, a pause at that of the step it is in
         place = int(np.searchsorted(ends_s, event.t_s, "right" if event.kind == "epoch_end" else "left"))
         if place > LEAST_STEPS:
-            counts[_KINDS[event.kind]] += 1
+            counts[PAUSE_FIELDS[event.kind]] += 1
             held.add(place)
     if not held:
         return None

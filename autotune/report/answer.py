@@ -590,11 +590,7 @@ def _sentence(validation: Validation) -> str:
 
 
 def _passed(validation: Validation) -> str:
-    counts = {
-        ("end of an epoch", "ends of epochs"): validation.epoch_ends,
-        ("evaluation", "evaluations"): validation.evaluations,
-        ("checkpoint", "checkpoints"): validation.checkpoints,
-    }
+    counts = {nouns: getattr(validation, kind) for kind, nouns in PAUSE_NOUNS.items()}
     passed = [f"{count} {one if count == 1 else several}" for (one, several), count in counts.items() if count]
     missed = [one for (one, _), count in counts.items() if not count]
     through = f"through {', '.join(passed)}" if passed else ""

@@ -6,7 +6,18 @@ from dataclasses import replace
 
 from autotune.clock import format_duration
 from autotune.measure.window import growth_bytes_per_s
-from autotune.records import DISTURBED, Ending, Machine, Purpose, SearchResult, TrialRecord, Validation, Values
+from autotune.records import (
+    DISTURBED,
+    PAUSE_FIELDS,
+    PAUSE_NOUNS,
+    Ending,
+    Machine,
+    Purpose,
+    SearchResult,
+    TrialRecord,
+    Validation,
+    Values,
+)
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import CAUTION, STOPPING_S, expected_start_s
 from autotune.search.state import SearchState
@@ -232,10 +243,9 @@ def _of_speed(done: Execution, baseline: Execution, ratio: float | None, speedup
 
 def _of_milestones(done: Execution, baseline: Execution) -> Iterator[str]:
     """Note what today's config came to in that time, and this point did not."""
-    nouns = {EPOCH_END: "end of an epoch", EVALUATION: "evaluation", CHECKPOINT: "checkpoint"}
-    for kind, noun in nouns.items() if done.ending is Ending.STOPPED else ():
+    for kind, field in PAUSE_FIELDS.items() if done.ending is Ending.STOPPED else ():
         if baseline.milestones.reached[kind] and not done.milestones.reached[kind]:
-            yield f"the {noun} that today's config came to was not reached"
+            yield f"the {PAUSE_NOUNS[field][0]} that today's config came to was not reached"
 
 
 def _matched_updates(done: Execution, baseline: Execution) -> list[tuple[float, float]]:

@@ -14,7 +14,7 @@ TRAINING_SD = 0.03
 """Standard deviation of ln speed between real trainings of one config that are minutes long and longer."""
 
 _UNTOLD = 2
-"""Claims that came true exactly, which are assumed besides those that were compared: one alone tells little."""
+"""Claims without any error that are assumed beside those that were compared: a single one tells little."""
 
 
 def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, claimed: Ratio) -> Achieved | None:
