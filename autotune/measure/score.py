@@ -180,6 +180,11 @@ class Judgement:
         return self.better or self.steadier
 
     @property
+    def is_conclusive(self) -> bool:
+        """True if it shows a gain, or its pairs are enough to deny one."""
+        return self.wins or self.pairs >= LEAST_PAIRS
+
+    @property
     def may_be_steadier(self) -> bool:
         """True if it looks as if further pairs could show that."""
         return self.speed.ratio > LEAST_SPEED and self._is_steadier(lambda ratio: ratio.ratio)

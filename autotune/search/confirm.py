@@ -17,7 +17,7 @@ from autotune.search.schedule import (
     PAIRS_WITH_TIME_TO_SPARE,
     expected_trial_s,
     is_dear,
-    pair_s,
+    shortest_trial_s,
 )
 from autotune.space.space import Space
 from autotune.study.answer import has_failed
@@ -235,6 +235,9 @@ class ConfirmationBasis:
         trials: Trials of this search, oldest first.
         sd: Standard deviation of ln score between trials of one point.
         wished_window_s: How long they would have to measure to show what a GPU does; 0 where none is measured.
+        least_window_s: How long they have to measure at least where there is no time for more.
+        min_steps: Fewest steps that they measure.
+        look_s: Further time of the first trial of a finalist, where there is time for it.
         third: Name of the point that runs in each pair besides the two; None for none.
     """
 
@@ -243,6 +246,9 @@ class ConfirmationBasis:
     sd: float
     usual_window_s: float
     wished_window_s: float
+    least_window_s: float
+    min_steps: int
+    look_s: float
     budget_s: float
     third: str | None = None
 
@@ -253,8 +259,17 @@ class ConfirmationBasis:
 
     def pair_s(self, candidate: Candidate) -> float:
         """Predict the length of a pair of trials that measure as usual, with that of the third point."""
-        third_s = 0.0 if self.third is None else expected_trial_s(self.trials, self.third)
-        return third_s + pair_s(self.trials, self.baseline, candidate.observation.name)
+        return sum(expected_trial_s(self.trials, point) for point in self._points(candidate))
+
+    def hurried_pairs_s(self, candidate: Candidate) -> float:
+        """Predict the length of the fewest pairs of trials that measure no longer than they have to."""
+        least_s, min_steps = self.least_window_s, self.min_steps
+        points = self._points(candidate)
+        trials_s = (shortest_trial_s(self.trials, one, least_s=least_s, min_steps=min_steps) for one in points)
+        return FEWEST_PAIRS * sum(trials_s)
+
+    def _points(self, candidate: Candidate) -> list[str]:
+        return [self.baseline, candidate.observation.name, *([] if self.third is None else [self.third])]
 
     def pairs_wanted(self, candidate: Candidate) -> int:
         """Return the number of pairs that probably show a candidate's gain."""
@@ -276,7 +291,8 @@ class ConfirmationPlan:
 
     Attributes:
         usual_trial_s: Expected length of a trial that measures as usual.
-        longer_s: Extra time of each trial, which shows what a measured GPU does.
+        longer_s: Extra time of each trial, which shows what a measured GPU does; negative where there is no time for
+            the usual one.
         sequential: True if it stops as soon as it is sure, because pairs are dear.
         arms: Number of points that run in each pair.
     """
@@ -304,9 +320,9 @@ class ConfirmationPlan:
         """Return whether further pairs would hardly change the verdict.
 
         Args:
-            judgement: Of the pairs so far; None if they are too few to deny a gain, and do not show one.
+            judgement: Of the pairs so far; None if they are too few.
         """
-        if judgement is None:
+        if judgement is None or not judgement.is_conclusive:
             return False
         if judgement.better:
             return judgement.speed.high <= CLOSE * judgement.speed.low
@@ -335,12 +351,14 @@ def plan_confirmation(
 
     Args:
         better: Points that are believed to be better than today's, best first.
+        left_s: Time for the pairs and the further time of a finalist's first trial.
         may_be_cut: Whether nothing comes after it: a sequential one may then plan for pairs that fit if they are quick.
 
     Returns:
         The plan, with an even number of pairs; None if no point can be confirmed.
     """
     # Two pairs show a gain now and then, and nothing else is left to do with the time.
+    left_s -= basis.look_s
     fits_twice = (one for one in better if FEWEST_PAIRS * basis.pair_s(one) <= left_s)
     finalist = affordable(better, basis, left_s=left_s) or next(fits_twice, None)
     if finalist is None:
@@ -353,6 +371,31 @@ def plan_confirmation(
     return _plan(finalist, pairs, basis, left_s=left_s)
 
 
+def plan_hurried(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> ConfirmationPlan | None:
+    """Plan the fewest pairs of the best point for which there is time, of trials that measure less than usually.
+
+    Args:
+        better: Points that are believed to be better than today's, best first.
+    """
+    finalist = next((one for one in better if basis.hurried_pairs_s(one) <= left_s), None)
+    if finalist is None:
+        return None
+    trials = FEWEST_PAIRS * basis.arms
+    shortest_s, missing_s = (
+        basis.hurried_pairs_s(finalist) / trials,
+        max(0.0, basis.usual_window_s - basis.least_window_s),
+    )
+    spare_s = max(0.0, left_s / (CAUTION * trials) - shortest_s)
+    return ConfirmationPlan(
+        candidate=finalist,
+        pairs=FEWEST_PAIRS,
+        sequential=True,
+        usual_trial_s=shortest_s + missing_s,
+        longer_s=min(0.0, spare_s - missing_s),
+        arms=basis.arms,
+    )
+
+
 def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float, closely: bool = False) -> float:
     """Return the time that is not for exploring: what it takes to confirm the point that is best now.
 
@@ -361,24 +404,25 @@ def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
         closely: Whether to keep as much as shows its gain closely, as far as that is there.
 
     Returns:
-        0 while there is nothing to confirm, and where there is no time to: what is learned instead is there for the
-        next search.
+        That of two pairs where there is no time for as many as probably show its gain; 0 while there is nothing to
+        confirm, and where there is no time even for two: what is learned instead is there for the next search.
     """
     if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
         return 0.0
-    if affordable(better, basis, left_s=left_s) is None:
-        return 0.0
+    if affordable(better, basis, left_s=left_s - basis.look_s) is None:
+        twice_s = (FEWEST_PAIRS * basis.pair_s(better[0]) + basis.look_s, basis.hurried_pairs_s(better[0]))
+        return next((needed_s for needed_s in twice_s if needed_s <= left_s), 0.0)
     best, most_s = better[0], min(left_s, MOST_FOR_CONFIRMING * basis.budget_s)
     pairs = basis.pairs_wanted(best)
     if closely:
         fitting = int(most_s / CAUTION / basis.pair_s(best))
         pairs = max(pairs, min(basis.pairs_to_be_close(best), fitting - fitting % 2))
-    return CAUTION * _plan(best, pairs, basis, left_s=math.inf).rest_s(0)
+    return CAUTION * _plan(best, pairs, basis, left_s=math.inf).rest_s(0) + basis.look_s
 
 
 def least_needed_s(better: Sequence[Candidate], basis: ConfirmationBasis) -> float:
     """Return the time that the shortest confirmation of one of these points takes; there is at least one."""
-    return min(basis.least_s(candidate) for candidate in better)
+    return min(basis.hurried_pairs_s(candidate) for candidate in better)
 
 
 def _plan(candidate: Candidate, pairs: int, basis: ConfirmationBasis, *, left_s: float) -> ConfirmationPlan:

@@ -143,7 +143,7 @@ class Explorer(SearchStage):
         )
 
 
-WARM_UP_FROM_S = 120.0
+WARM_UP_FROM_S = 300.0
 """Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
 
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)

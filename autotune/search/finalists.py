@@ -19,6 +19,7 @@ from autotune.search.confirm import (
     Decision,
     least_needed_s,
     plan_confirmation,
+    plan_hurried,
     reserved_s,
 )
 from autotune.search.model import Model
@@ -88,7 +89,7 @@ class Finalists(SearchStage):
         kept_s = reserved_s(better, self.basis(), left_s=left_s, closely=closely)
         if not kept_s:
             return 0.0
-        kept_s += self._state.windows.finalist_look_s + self._afterwards_s()
+        kept_s += self._afterwards_s()
         return kept_s + self._take_back.needed_s() if closely else kept_s
 
     def basis(self) -> ConfirmationBasis:
@@ -132,7 +133,7 @@ class Finalists(SearchStage):
         Args:
             ended: Why exploring has ended.
         """
-        left_s = self._parts.budget.left_s() - self._state.windows.finalist_look_s
+        left_s = self._parts.budget.left_s()
         is_short = ended.kind is ExploringEnd.TIME
         if not self._chosen or self._trials.gpu_lost:
             has_more, self._seen = len(self._state.trials.own) > self._seen, len(self._state.trials.own)
@@ -160,6 +161,7 @@ class Finalists(SearchStage):
         plan = plan_confirmation(self._chosen, basis, left_s=left_s - afterwards_s, may_be_cut=not afterwards_s)
         if plan is None and not self._validator.has_broken:
             plan = plan_confirmation(self._chosen, basis, left_s=left_s)
+            plan = plan or plan_hurried(self._chosen, basis, left_s=left_s)
         return plan
 
     def _make_pairs(self, plan: ConfirmationPlan, *, has_time: bool) -> Outcome:
@@ -171,7 +173,7 @@ class Finalists(SearchStage):
         plan = replace(plan, arms=len(points))
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         confirmation = Confirmation(plan, self._rng)
-        looks_s = [self._state.windows.finalist_look_s] * plan.arms
+        looks_s = [self._state.windows.finalist_look_s if plan.longer_s >= 0.0 else 0.0] * plan.arms
         if has_time:  # what comes only now and then is seen, if it is there
             spare_s = min(_LONGEST_LOOK_S, _LOOK_WITH_TIME * self._parts.budget.left_s())
             looks_s = [max(look_s, spare_s) for look_s in looks_s]

@@ -108,9 +108,21 @@ def _usual_durations_s(trials: Sequence[TrialRecord]) -> list[float]:
     return durations_s
 
 
-def pair_s(trials: Sequence[TrialRecord], baseline: str, candidate: str | None) -> float:
-    """Predict the length of one pair of a confirmation."""
-    return expected_trial_s(trials, baseline) + expected_trial_s(trials, candidate)
+def shortest_trial_s(trials: Sequence[TrialRecord], point: str, *, least_s: float, min_steps: int) -> float:
+    """Predict the length of the next trial of this point if it measures no longer than it has to.
+
+    Args:
+        least_s: Shortest measuring window.
+        min_steps: Fewest steps in it.
+    """
+    own = [trial.comparable for trial in trials if trial.point == point]
+    usual_s = median([trial.measurement.window_s for trial in trials if trial.measurement] or [0.0])
+    spare_s = [
+        min(usual_s, one.window_s) - max(least_s, min_steps * one.window_s / one.steps)
+        for one in own
+        if one is not None
+    ]
+    return expected_trial_s(trials, point) - max(0.0, min(spare_s, default=0.0))
 
 
 def is_dear(pair_length_s: float, budget_s: float) -> bool:

@@ -125,16 +125,28 @@ class Windows:
         target_s = max(self._even_s(), min(most_s, LEAST_CYCLES * (self.beat_s or 0.0)))
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s, most_s=most_s)
 
+    @property
+    def least_s(self) -> float:
+        """Length of the shortest window that tells something: the usual one where training stops and goes."""
+        is_even = self.beat_s is None and self.until_step is None
+        return self._least_even_s if is_even else self.usual().length_s
+
+    @property
+    def _least_even_s(self) -> float:
+        limits = self._problem.limits
+        return min(limits.max_s, max(limits.min_s, _LEAST_ON_A_GPU_S if self._problem.machine.gpus else 0.0))
+
     def _even_s(self) -> float:
         """Return the length of a window that no stall cuts in two."""
-        limits = self._problem.limits
         starts_s = [trial.measurement.first_step_s for trial in self._trials.own if trial.measurement]
-        target_s = min(limits.max_s, max(limits.min_s, _LEAST_ON_A_GPU_S if self._problem.machine.gpus else 0.0))
+        target_s = self._least_even_s
         if starts_s and self._within_variances_s:
             within = median(self._within_variances_s)
             # what trials differ by besides that, as far as it is more than nothing
             between = max(_LEAST_SD**2, self._model.sd**2 - 2.0 * within / median(self._windows_s))
-            target_s = optimal_window_s(median(starts_s), within, between, min_s=target_s, max_s=limits.max_s)
+            target_s = optimal_window_s(
+                median(starts_s), within, between, min_s=target_s, max_s=self._problem.limits.max_s
+            )
         return target_s
 
     def in_steps(self, goal: WindowGoal, point: str) -> WindowGoal:
@@ -300,6 +312,9 @@ class CurrentAnswer:
             sd=self._model.sd,
             usual_window_s=self._windows.usual().length_s,
             wished_window_s=verdict_s(pooled_gpus(baseline, None)),
+            least_window_s=self._windows.least_s,
+            min_steps=self._problem.limits.min_steps,
+            look_s=self._windows.finalist_look_s,
             budget_s=self._budget_s,
             third=self._third(),
         )

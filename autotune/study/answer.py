@@ -251,8 +251,8 @@ def judged_finalists(
         records: The study's record, oldest first.
 
     Returns:
-        The finalists in the order of their confirmations. One with too few pairs has no judgement: fewer than four can
-        only show a gain, with a wider interval.
+        The finalists in the order of their confirmations. One with a single pair has no judgement, and two or three can
+        show no more than a large gain.
     """
     records = until_the_end_of(search, records)
     trials = [trial for trial in records if trial.search == search]
@@ -297,8 +297,7 @@ def _judgement(
     if not known:
         return None
     # An error that claims have in common is no smaller where several machines make them.
-    judgement = on_all_machines(known).widened(finalist.trial.conditions.claims_sd or 0.0)
-    return judgement if judgement.better or len(finalist.pairs) >= LEAST_PAIRS else None
+    return on_all_machines(known).widened(finalist.trial.conditions.claims_sd or 0.0)
 
 
 def _judged_on_one(
@@ -318,7 +317,7 @@ def _judged_on_one(
         objective=objective,
         planned_pairs=planned,
     )
-    return judgement if judgement.better or pairs >= LEAST_PAIRS else None
+    return judgement if pairs >= LEAST_PAIRS else replace(judgement, steadiness=None, utilization=None)
 
 
 NO_FAILURES = frozenset(

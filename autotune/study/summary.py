@@ -15,7 +15,7 @@ from types import MappingProxyType
 import msgspec
 
 from autotune.measure.score import (
-    LEAST_PAIRS,
+    FEWEST_PAIRS,
     LEAST_SCORE_GAIN,
     LEAST_SPEED,
     Judgement,
@@ -104,7 +104,7 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
         baseline_point, good = trials[0].point, comparable_trials(trials, objective)
         explored = any(trial.purpose is Purpose.EXPLORE for trial in good)
         if (explored and not _best(good, baseline_point, objective)) or any(
-            one.judgement for one in judged_finalists(records, search, objective)
+            one.judgement and one.judgement.is_conclusive for one in judged_finalists(records, search, objective)
         ):
             return search
     return searches[-1] if searches else None
@@ -407,7 +407,7 @@ def _why_nothing(searched: _Searched) -> str:
 def _why_unconfirmed(pairs: int) -> str:
     if pairs == 0:
         return "the best point was not confirmed against today's config: its pairs did not fit, or failed"
-    return f"only {pairs} of at least {LEAST_PAIRS} confirming pairs could be measured"
+    return f"only {pairs} of at least {FEWEST_PAIRS} confirming pairs could be measured"
 
 
 def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:

@@ -23,11 +23,12 @@ from autotune.search.confirm import (
     pair_order,
     pairs_wanted,
     plan_confirmation,
+    plan_hurried,
     reserved_s,
 )
 from autotune.search.schedule import CAUTION
 from autotune.space.space import Space, point_name
-from tests.runs import MakeTrial, knob, named, observation
+from tests.runs import MakeTrial, knob, measured, named, observation
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -152,7 +153,7 @@ def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
     assert affordable(better, basis, left_s=300.0) == better[0]
     assert affordable(better, basis, left_s=100.0) == better[1]
     assert affordable(better, basis, left_s=30.0) is None
-    assert least_needed_s(better, basis) == 4 * 10.0
+    assert least_needed_s(better, basis) == 2 * (2 * 5.0 - 2 * 1.0)  # windows of 1 s in place of 2 s
 
 
 @pytest.fixture
@@ -173,28 +174,46 @@ def test_pairs_are_even_and_no_more_than_fit(quick: list[TrialRecord]) -> None:
 
 
 def test_where_pairs_are_dear_time_is_kept_for_two_of_a_large_gain(make_trial: MakeTrial) -> None:
-    """Pairs of 24 s in a budget of 90 s: a factor of two takes 48 s, one of 1.2 the 96 s that there are not."""
+    """Pairs of 24 s in a budget of 90 s: a factor of two takes 48 s; one of 1.2 has to make do with them."""
     trials = [make_trial(values, 1.0, duration_s=12.0) for values in (SPACE.baseline, {"n": 1})]
     basis = replace(_basis(trials), budget_s=90.0)
     large, small = _better(n1=math.log(2.0)), _better(n1=math.log(1.2))
     assert reserved_s(large, basis, left_s=65.0) == pytest.approx(CAUTION * 2 * 24.0)
-    assert least_needed_s(large, basis) == 48.0
-    assert least_needed_s(small, basis) == 96.0
+    assert reserved_s(small, basis, left_s=65.0) == 48.0
     plan = plan_confirmation(large, basis, left_s=48.0)
     assert (plan.pairs, plan.sequential) == (2, True)
     assert plan_confirmation(large, basis, left_s=47.9) is None
     plan = plan_confirmation(small, basis, left_s=65.0)
-    assert plan.pairs == 2  # for which nothing is kept, but which may show it after all
+    assert plan.pairs == 2  # which may show it after all
+
+
+def test_where_pairs_are_too_long_for_the_rest_time_is_kept_for_two_short_ones(make_trial: MakeTrial) -> None:
+    """Trials of 12 s that measure for 5 s of them may measure for 1 s, and for 10 steps."""
+    trials = [
+        make_trial(values, 1.0, duration_s=12.0, measurement=replace(measured(1.0), window_s=5.0, steps=steps))
+        for values, steps in ((SPACE.baseline, 50), ({"n": 1}, 20))
+    ]
+    basis = replace(_basis(trials), budget_s=90.0, usual_window_s=5.0, look_s=3.0)
+    better, short_s = _better(n1=math.log(1.2)), 2 * (8.0 + 9.5)
+    assert reserved_s(better, basis, left_s=2 * 24.0 + 3.0) == 2 * 24.0 + 3.0
+    assert reserved_s(better, basis, left_s=2 * 24.0) == least_needed_s(better, basis) == short_s
+    assert reserved_s(better, basis, left_s=short_s - 0.1) == 0.0
+    assert plan_confirmation(better, basis, left_s=2 * 24.0) is None
+    plan = plan_hurried(better, basis, left_s=short_s)
+    assert (plan.pairs, plan.longer_s, plan.rest_s(0)) == (2, -4.0, pytest.approx(short_s))
+    assert plan_hurried(better, basis, left_s=CAUTION * (short_s + 4 * 1.5)).longer_s == pytest.approx(-2.5)
+    assert plan_hurried(better, basis, left_s=short_s - 0.1) is None
 
 
 def test_no_time_is_kept_for_what_is_not_worth_a_change(quick: list[TrialRecord]) -> None:
-    """The best counts: up to 2 % nothing is kept, beyond that what its pairs take; nothing where there is no time."""
+    """The best counts: up to 2 % nothing is kept, beyond that what its pairs take, two where there is time for two."""
     basis = _basis(quick)
     assert reserved_s([], basis, left_s=1000.0) == 0.0
     assert reserved_s(_better(n1=0.019), basis, left_s=1000.0) == 0.0
     assert reserved_s(_better(n1=0.7, n2=0.01), basis, left_s=1000.0) == pytest.approx(CAUTION * 4 * 10.0)
     assert reserved_s(_better(n1=0.7), basis, left_s=1000.0, closely=True) == pytest.approx(CAUTION * 6 * 10.0)
-    assert reserved_s(_better(n1=0.7), basis, left_s=39.0) == 0.0
+    assert reserved_s(_better(n1=0.7), basis, left_s=39.0) == 2 * 10.0
+    assert reserved_s(_better(n1=0.7), basis, left_s=15.9) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -224,7 +243,15 @@ def test_a_confirmation_knows_what_is_left_of_it_and_when_to_look(arms: int, loo
 
 def _basis(trials: Sequence[TrialRecord], *, wished_window_s: float = 0.0) -> ConfirmationBasis:
     return ConfirmationBasis(
-        trials=trials, baseline=BASELINE, sd=0.08, usual_window_s=2.0, wished_window_s=wished_window_s, budget_s=1e6
+        trials=trials,
+        baseline=BASELINE,
+        sd=0.08,
+        usual_window_s=2.0,
+        wished_window_s=wished_window_s,
+        least_window_s=1.0,
+        min_steps=10,
+        look_s=0.0,
+        budget_s=1e6,
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 from autotune.events import TrialEnded
 from autotune.measure.probe import GpuProbe, GpuUsage, TrialGpus
 from autotune.records import DISTURBED, Ending, GpuFigures, GpuMeasurement, Purpose, TrialRecord, Validity, Verdict
+from autotune.search.explore import WARM_UP_FROM_S
 from autotune.search.trial_maker import MOST_IN_A_SEARCH, MOST_REPEATS
 from tests.search.simulated import Searched, plain, searches_in
 
@@ -60,7 +61,7 @@ def search(tmp_path: Path) -> Iterator[Callable[..., Searched]]:
     """Search on a GPU that shows what the test says; the trial that only warms up is left out."""
     with searches_in(tmp_path) as search_plain:
 
-        def searched(of_run: Callable[[int, float], GpuUsage | str], *, budget_s: float = 200.0) -> Searched:
+        def searched(of_run: Callable[[int, float], GpuUsage | str], *, budget_s: float = WARM_UP_FROM_S) -> Searched:
             found = search_plain(plain, gpus=lambda _simulator: Shows(of_run), budget_s=budget_s)
             first = next(event for event in found.events if isinstance(event, TrialEnded))
             found.events.remove(first)

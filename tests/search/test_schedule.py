@@ -21,7 +21,6 @@ from autotune.search.schedule import (
     longest_trial_s,
     never_trains,
     nothing_works,
-    pair_s,
     race_s,
     start_timeout_s,
     time_limit_s,
@@ -54,7 +53,6 @@ def test_a_trial_is_expected_to_take_as_long_as_its_point_did(make_trial: MakeTr
     assert expected_trial_s(trials, point_name(BASELINE)) == 12.0
     assert expected_trial_s(trials, point_name(OTHER)) == 30.0
     assert expected_trial_s(trials) == expected_trial_s(trials, "never measured") == 21.0
-    assert pair_s(trials, point_name(BASELINE), point_name(OTHER)) == 42.0
 
 
 def _ends(

@@ -279,6 +279,22 @@ def test_where_starts_are_dear_a_factor_of_two_is_confirmed_by_two_pairs(search:
     assert searched.answer.speedup.low > 1.02
 
 
+@pytest.mark.parametrize("budget_s", range(60, 200, 20))
+@pytest.mark.parametrize("seed", range(2))
+def test_what_looks_better_is_confirmed_in_whatever_time_there_is(search: Search, budget_s: float, seed: int) -> None:
+    """Four trials, and pairs of what they found: exploring never goes on until no pair fits any more."""
+
+    def slow_to_start(config: Mapping[str, Any]) -> Training:
+        step_s = 0.03 / (1.25 if config["data"]["num_workers"] == 2 else 1.0)
+        return Training(samples=8, step_s=step_s, noise=0.08, start_s=budget_s / 9.0 - 3.0, epoch=20)
+
+    config = CONFIG.replace("[8, 32]", "[8, 9]")
+    searched = search(slow_to_start, budget_s=budget_s, seed=seed, config=config)
+    assert searched.took_s <= budget_s
+    assert searched.answer.speedup is not None
+    assert len(searched.of(Purpose.CONFIRM)) >= 4
+
+
 def test_a_sequential_confirmation_stops_when_it_is_sure_and_status_says_the_same(search: Search) -> None:
     """Time for more pairs is left; the record alone gives the verdict that ended the confirmation, and none before."""
 
