@@ -167,6 +167,30 @@ class TrialPhase(StrEnum):
     REPLAY = "replay"  # the same few batches are trained on again and again: data costs nothing
 
 
+class DataEffect(StrEnum):
+    """Effect of a change on the data that are trained on, as the samples of trials show it."""
+
+    SAME = "same data"
+    BATCH = "batch"  # another number of samples per update
+    DIFFERENT = "different data"
+    UNVERIFIED = "not verified"
+
+
+@dataclass(frozen=True)
+class DataFinding:
+    """What the samples of a trial show, compared with those of today's config.
+
+    Attributes:
+        evidence: In words, without a full stop.
+    """
+
+    effect: DataEffect
+    evidence: Text
+
+
+DATA_KEY_VARIABLE = "AUTOTUNE_DATA_KEY"
+"""Key of the hashes of samples, which trials of one search have in common."""
+
 WHEREABOUTS_VARIABLE = "AUTOTUNE_WHEREABOUTS"
 """Variable that has the observer report in which lines of the trainer's own its loop stays."""
 
@@ -706,6 +730,7 @@ class TrialRecord:
         race: Of a trial of a race: how its loss went; None otherwise, and where it was cut short.
         code: Digest of each of the project's own files that the trainer loaded, by its path from the folder of the
             command; empty where none is known. Trials are compared only with those of the same code.
+        data: How the samples that it trained on compare with today's; None where that was not looked at.
     """
 
     number: Count
@@ -724,6 +749,7 @@ class TrialRecord:
     validation: Validation | None = None
     race: RaceLeg | None = None
     code: Annotated[Mapping[Text, Text], Meta(max_length=1_000)] = field(default_factory=dict)
+    data: DataFinding | None = None
 
     def shares_code_with(self, other: "TrialRecord") -> bool:
         """Return whether all files that both trials loaded were the same."""
@@ -1191,6 +1217,9 @@ class SearchResult:
         confirmed_on: Host of each machine whose pairs compared the best (or candidate) with today's config.
         broken: Points that were confirmed before it, and broke in their validation trials.
         cautions: What was found on the way that the reader of the answer should know, one sentence each.
+        data: What the samples of the best's (or candidate's) trials show, compared with those of today's config; None
+            where none were compared.
+        same_training_data: The same of `same_training`.
     """
 
     verdict: Verdict
@@ -1220,6 +1249,8 @@ class SearchResult:
     confirmed_on: tuple[str, ...] = ()
     broken: tuple[BrokenPoint, ...] = ()
     cautions: tuple[str, ...] = ()
+    data: DataFinding | None = None
+    same_training_data: DataFinding | None = None
     search: str = ""
     is_apart: bool = False
 

@@ -21,6 +21,8 @@ from autotune.records import (
     PAUSE_NOUNS,
     Achieved,
     Change,
+    DataEffect,
+    DataFinding,
     Learning,
     PooledGpu,
     Race,
@@ -71,7 +73,8 @@ def print_answer(
     if result.same_training is not None and result.same_training_confirmed is not None:
         changes = changes_text(_changed(result, result.same_training[0]))
         said = f"{ratio_text(result.same_training_confirmed)} with {changes}, in the same pairs."
-        parts += [Text(), Text.assemble(("Without changing the training itself: ", "bold"), said)]
+        shown_by = f" {data_text(result.same_training_data)}" if result.same_training_data else ""
+        parts += [Text(), Text.assemble(("Without changing the training itself: ", "bold"), said, shown_by)]
     if shown is not None and result.changes:
         parts += [Text(), _changes_table(result, column, console)]
     if result.baseline is not None and (result.baseline.metrics or shown is not None):
@@ -376,9 +379,24 @@ def worth_text(change: Change) -> str:
     return f"{gain}, perhaps" if errors > _PERHAPS else "nothing sure"
 
 
+def data_text(finding: DataFinding) -> str:
+    """Return what the samples of trials show, as a sentence."""
+    match finding.effect:
+        case DataEffect.SAME:
+            return f"Its data are today's: {finding.evidence}."
+        case DataEffect.BATCH:
+            return f"It trains on other batches: {finding.evidence}."
+        case DataEffect.DIFFERENT:
+            return f"It trains on different data: {finding.evidence}."
+        case DataEffect.UNVERIFIED:
+            return f"Whether its data are today's was not verified: {finding.evidence}."
+
+
 def answer_notes(result: SearchResult) -> list[Text]:
     """Return what the changes mean for the training, a sentence or two each."""
     notes = []
+    if result.data is not None and (result.data.effect is not DataEffect.BATCH or not _says_batch(result)):
+        notes.append(Text(data_text(result.data), style="yellow" if result.data.effect is DataEffect.DIFFERENT else ""))
     if result.verdict is not Verdict.NO_CHANGE:
         scaling = "Check the learning rate; a common start is to scale it with the batch (Goyal et al. 2017)."
         for change in result.changes:
@@ -394,6 +412,10 @@ def answer_notes(result: SearchResult) -> list[Text]:
         said = f"about {ratio:.2f}x with {changes}; that was not confirmed."
         notes.append(Text(f"Without changing the training itself: {said}"))
     return notes
+
+
+def _says_batch(result: SearchResult) -> bool:
+    return any(change.effective_batch for change in result.changes)
 
 
 def _time_notes(result: SearchResult, elapsed_s: float | None) -> Iterator[Text]:

@@ -16,6 +16,7 @@ from autotune.records import Purpose, TrialRecord, Values
 from autotune.sampler.config_sampler import SamplerChoice
 from autotune.sampler.observations import of_space
 from autotune.search.confirm import Candidate, ConfirmationBasis
+from autotune.search.data_check import DataCheck
 from autotune.search.findings import Findings
 from autotune.search.model import Model, explores
 from autotune.search.problem import Problem
@@ -27,6 +28,7 @@ from autotune.space.knob import Label
 from autotune.space.space import Space
 from autotune.study.achieved import claims_sd
 from autotune.study.answer import gave_no_numbers, standing_answer
+from autotune.study.data_effects import labelled
 from autotune.study.gpu_pool import pooled_gpus
 from autotune.study.record import StudyRecord
 from autotune.trial.execution import Execution
@@ -52,6 +54,7 @@ class SearchState:
         self.model = Model(
             problem, study, findings, trials, sampler=sampler, seed=seed, warm_start=warm_start or WarmStart()
         )
+        self.data = DataCheck(trials.baseline_point)
         self.windows = Windows(problem, trials, self.model, budget_s)
         self.answer = CurrentAnswer(problem, trials, self.model, self.windows, budget_s)
         self.incumbent = Incumbent(by_utilization=problem.objective.by_utilization)
@@ -59,9 +62,14 @@ class SearchState:
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
         """Learn from one more trial, which is among the search's own already."""
+        self.data.learn(record, done.data)
         if done.window is not None and record.comparable and explores(record):
             self.windows.add(record, done.window)
         self.model.learn(record, done)
+
+    def labelled(self, space: Space) -> Space:
+        """Return a space with what the study's trials have shown of its values' data."""
+        return labelled(space, self.trials.of_study())
 
     @property
     def scratch_loss(self) -> float | None:
@@ -334,8 +342,8 @@ class CurrentAnswer:
         by more than `_FOR_ONE_ANSWER`; None where the point does not change the training, nothing else is better than
         today's, or there is no time for it.
         """
-        values, space = candidate.observation.values, self._model.space
-        changing = [knob.path for knob in space.knobs if knob.label is not Label.SAME_TRAINING]
+        values, space = candidate.observation.values, labelled(self._model.space, self._trials.of_study())
+        changing = [path for path, value in values.items() if space.label_of(path, value) is not Label.SAME_TRAINING]
         without = taken_back(values, changing, space)
         if space.is_same_training(values) or self.contender() is not None:
             return None

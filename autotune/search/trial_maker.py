@@ -13,6 +13,7 @@ from autotune.records import (
     DISTURBED,
     NOT_COMPARED,
     Conditions,
+    DataFinding,
     Ending,
     Purpose,
     RaceLeg,
@@ -27,6 +28,7 @@ from autotune.search.parts import SearchParts
 from autotune.search.schedule import expected_trial_s, never_trains, start_timeout_s
 from autotune.search.state import SearchState
 from autotune.space.knob import Label
+from autotune.study.data_effects import label_found
 from autotune.trial.execution import Execution, TrialSpec, execute
 from autotune.trial.stop_rule import StopLimits
 
@@ -290,11 +292,17 @@ class TrialMaker:
         shown: Validation | RaceLeg | None,
     ) -> TrialRecord:
         problem = self._parts.problem
+        point = problem.space.name(trial.values)
+        data = None
+        if not trial.warms_up:
+            changed = map(problem.space.knob, problem.space.changes(trial.values))
+            may_freeze = any(knob.settling or knob.kind is None for knob in changed)
+            data = self._state.data.finding(point, trial.purpose, done.data, may_freeze=may_freeze)
         loaded = [path for event in done.events if event.kind == "files" for path in event.paths]
         return TrialRecord(
             number=number,
             search=self._parts.search,
-            point=problem.space.name(trial.values),
+            point=point,
             values=trial.values,
             purpose=trial.purpose,
             pair=trial.pair,
@@ -304,14 +312,15 @@ class TrialMaker:
             duration_s=done.duration_s,
             measurement=done.measurement,
             detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
-            conditions=self._conditions(trial, done),
+            conditions=self._conditions(trial, done, data),
+            data=data,
             validation=shown if isinstance(shown, Validation) else None,
             race=shown if isinstance(shown, RaceLeg) else None,
             # As it was when the trial began, for the files that were known then.
             code={**problem.code.now.digests(loaded, before_s=start.timestamp()), **code},
         )
 
-    def _conditions(self, trial: TrialSpec, done: Execution) -> Conditions:
+    def _conditions(self, trial: TrialSpec, done: Execution, data: DataFinding | None) -> Conditions:
         problem, state = self._parts.problem, self._state
         bounds = done.bounds
         free_data, free_step = (bounds.free_data, bounds.free_step) if bounds else (None, None)
@@ -320,7 +329,7 @@ class TrialMaker:
             gpu=done.gpu,
             validate_s=self._parts.options.validate_s,
             document=problem.place.training,
-            changes=tuple(sorted(problem.space.labels_of(trial.values) - {Label.SAME_TRAINING})),
+            changes=tuple(sorted(self._labels(trial, data) - {Label.SAME_TRAINING})),
             allowed_changes=tuple(sorted(problem.allowed)),
             outside_answer=state.answer.outside,
             left_out_answer=None if state.answer.outside else state.answer.left_out,
@@ -334,6 +343,12 @@ class TrialMaker:
             free_step_ratio=free_step.ratio if free_step else None,
             free_step_ratio_high=free_step.high if free_step else None,
         )
+
+    def _labels(self, trial: TrialSpec, data: DataFinding | None) -> set[Label]:
+        """Return what a trial's point means for the training: by its name, by earlier trials, and by its own data."""
+        labels = set(self._state.labelled(self._parts.problem.space).labels_of(trial.values))
+        found = label_found(data.effect) if data else None
+        return labels | {found} if found else labels
 
     def _note_failure(self, record: TrialRecord, done: Execution) -> None:
         """Keep the first trial of each kind that gave no numbers by a fault of the trainer's."""

@@ -34,6 +34,7 @@ class Traits:
     gpu_memory: Demand = Demand.NONE
     host_memory: Demand = Demand.VARIES
     on_step: bool = False
+    on_data: bool = False
     meaning: str = ""
     beyond: str | Choices = ()
     counts: Literal["samples", "tokens", "batches", "workers"] | None = None

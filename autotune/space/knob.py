@@ -20,6 +20,7 @@ class Label(StrEnum):
     SAME_TRAINING = "same training"  # only the speed changes
     BATCH = "batch"  # another effective batch: the learning rate may want to follow
     PRECISION = "precision"  # other rounding
+    DATA = "different data"  # as the samples of trials have shown
     UNKNOWN = "unknown"  # a knob that the table of known knobs does not have
 
 

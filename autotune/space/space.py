@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from autotune.records import Scalar, Values
@@ -35,11 +35,13 @@ class Space:
             cache that is no knob.
         most_batch: Largest effective batch of a point over the baseline's, where combinations of knobs make it up; None
             where each choice of the knobs may be combined with any other.
+        relabelled: Labels that trials have shown, of (path, value); all others have that of their knob.
     """
 
     knobs: tuple[Knob, ...]
     always_settles: bool = False
     most_batch: float | None = None
+    relabelled: Mapping[tuple[str, Scalar], Label] = field(default_factory=dict, hash=False)
 
     @property
     def baseline(self) -> Values:
@@ -119,10 +121,14 @@ class Space:
             baseline: The values to compare with, as in `is_same_training`.
         """
         start = self.baseline if baseline is None else baseline
-        labels = {knob.path: knob.label for knob in self.knobs}
         both = start.keys() & values.keys()
-        found = {labels.get(path, Label.UNKNOWN) for path in both if not same_scalar(values[path], start[path])}
+        found = {self.label_of(path, values[path]) for path in both if not same_scalar(values[path], start[path])}
         return found if start.keys() == values.keys() else {*found, Label.UNKNOWN}
+
+    def label_of(self, path: str, value: Scalar) -> Label:
+        """Return what another value than today's means for the training; unknown where the key is no knob's."""
+        label = next((knob.label for knob in self.knobs if knob.path == path), Label.UNKNOWN)
+        return self.relabelled.get((path, value), label)
 
     def settles(self, values: Values) -> bool:
         """Return whether a point's speed shows only after one pass over the data."""

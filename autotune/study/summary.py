@@ -60,6 +60,7 @@ from autotune.study.answer import (
     until_the_end_of,
     withheld,
 )
+from autotune.study.data_effects import finding_of, labelled
 from autotune.study.members import hosts_of, on_one_scale
 from autotune.study.race_judgement import judge_race
 from autotune.study.whole import whole_training
@@ -188,6 +189,7 @@ def summarize(
         The answer; None if no trial of the search gave comparable numbers.
     """
     measured = until_the_end_of(search, records)
+    space = labelled(space, measured)
     records = on_one_scale(measured)
     trials = [trial for trial in records if trial.search == search]
     good = comparable_trials(trials, objective)
@@ -336,6 +338,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         why = _why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
         if judgement.wins and finalist and finalist.broke:
             why += ", but it broke in a longer training"
+    alike = _same_training(searched)
     is_raced_or_alike = race is not None or not changes_training(one.label for one in changes)
     return SearchResult(
         verdict=_verdict(chosen),
@@ -348,7 +351,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         steadiness=judgement.steadiness if judgement else None,
         utilization=judgement.utilization if judgement else None,
         smallest_gain=judgement.smallest_gain if judgement else None,
-        same_training=_same_training(searched),
+        same_training=alike,
         same_training_confirmed=_same_training_confirmed(confirmed, chosen),
         trials=len(searched.trials),
         outcomes=dict(Counter(trial.ending.value for trial in searched.trials)),
@@ -361,6 +364,8 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         is_apart=is_limited or bool(excluded),
         confirmed_on=confirmed_on,
         broken=tuple(_broken(searched, other) for other in confirmed if other.broke and other is not finalist),
+        data=finding_of(searched.trials, candidate.point) if candidate else None,
+        same_training_data=finding_of(searched.trials, alike[0].point) if alike else None,
         cautions=(
             *_unvalidated(searched, finalist if chosen else None),
             *(_held_back_text(one, searched.baseline) for one in others),
@@ -470,7 +475,7 @@ def _with_later_evidence(
         trials = [trial for trial in records if trial.search == search]
         if trials[0].point != baseline:
             continue
-        changes = space.labels_of(shown.values, today)
+        changes = labelled(space, records).labels_of(shown.values, today)
         race = judge_race(trials, shown.point, changes=changes)
         checked = [trial.validation for trial in trials if trial.point == shown.point and trial.validation]
         if race is not None and result.race is None:
@@ -658,7 +663,7 @@ def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | N
             worth=one.worth,
             group=one.group,
             needed=one.needed,
-            label=(knobs[path].label if path in knobs else Label.UNKNOWN).value,
+            label=space.label_of(path, point[path]).value,
             effective_batch=_effective_batch(knobs.get(path), baseline[path], point[path]),
         )
         for path, one in rated.items()

@@ -12,6 +12,7 @@ import time
 from typing import Any, Callable, Optional
 
 from autotune.trainee.completion import APART_S, Completions
+from autotune.trainee.samples import Pass, fingerprints_of_trial
 from autotune.trainee.steps import BatchSource, LoopState, StepMaker
 from autotune.trainee.stream import Report, is_only_watched
 
@@ -44,6 +45,7 @@ class Loop:
         sync: Waits for the accelerator; None where there is none.
         wants_samples: True if `worked` has to be given the samples, since no fetch has them.
         unread_loss: A loss that can be read without waiting after the next `sync`.
+        fingerprints: Of the samples that are fetched; None where none are asked for.
     """
 
     def __init__(self, report: Report) -> None:
@@ -62,10 +64,15 @@ class Loop:
         self._pauses = 0  # within one another
         self.aggregated = AggregatedSteps(report, self.counters)
         self.steps = StepMaker(report)
+        self.fingerprints = fingerprints_of_trial()
+        self._own: dict[Any, Pass] = {}
 
     def forget(self) -> None:
         """Begin anew in a forked child: what is recorded here is the parent's."""
         self.report.forget()
+        if self.fingerprints is not None:
+            self.fingerprints.forget()
+        self._own.clear()
         self.recorded.clear()
         self.wants_samples, self._pauses = True, 0
         self.steps.drop_all()
@@ -99,8 +106,35 @@ class Loop:
         elif not self.is_counted_whole:
             self.aggregated.add(end_s - begin_s, samples)
 
+    def look(self, source: BatchSource, batch: Any) -> None:
+        """Look at the samples of a batch that was fetched."""
+        assert self.fingerprints is not None, "only then it is called"
+        if source.data is None:
+            dataset = source.dataset
+            if dataset.set is None:
+                dataset.set = self.fingerprints.dataset()
+            is_fit = self.is_suspended and not self._pauses  # which says nothing of single fetches
+            source.data = self.fingerprints.begin(
+                dataset.set, lambda: is_fit or source.is_trained or dataset.always_trains
+            )
+        assert source.size is not None, "it has been asked for"
+        self.fingerprints.look(source.data, batch, source.size(batch))
+
+    def look_at_own(self, key: Any, batch: Any, samples: Optional[float]) -> None:
+        """Look at the samples in the arguments of a step whose batches nothing that is known has fetched.
+
+        Args:
+            key: Identifies the step.
+        """
+        if self.fingerprints is not None:
+            if key not in self._own:
+                self._own[key] = self.fingerprints.begin(self.fingerprints.dataset(), lambda: True)
+                self._own[key].number = None  # the ends of passes are not seen
+            self.fingerprints.look(self._own[key], batch, samples)
+
     def exhausted(self, source: BatchSource, begin_s: float) -> None:
         """Record the end of a pass over the dataset."""
+        source.data = None
         if not self.is_suspended:
             self.recorded.append((StepMaker.exhausted, source, begin_s, threading.get_ident()))
 
@@ -209,6 +243,8 @@ class Loop:
             self.report.completions.poll(time.monotonic())
             if time.monotonic() > give_up_s:
                 break
+        if self.fingerprints is not None:
+            self.fingerprints.flush()
         self.report.flush()
 
     def digest(self) -> None:
@@ -220,6 +256,8 @@ class Loop:
             self.sync = None  # who reports its steps itself says when all work is done, or does not
             return
         self.steps.take(recorded)
+        if self.fingerprints is not None:
+            self.fingerprints.flush()
         self.wants_samples = not self.steps.is_fetching
         self.report.flush()
 

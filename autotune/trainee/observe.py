@@ -291,6 +291,7 @@ def around_fetch(
     if within is not None and is_outer:
         original = _marking(original, within)
     monotonic, get_thread, recorded, fetched = time.monotonic, threading.get_ident, loop.recorded, StepMaker.fetched
+    look = loop.look if loop.fingerprints is not None else None
     latest: tuple[Callable[[], Any], BatchSource] = (
         lambda: None,
         BatchSource(),
@@ -332,6 +333,8 @@ def around_fetch(
                 recorded.append((fetched, source, begin_s, monotonic(), source.size(result), get_thread()))
             elif not source.is_fed:
                 loop.fetched(source, begin_s, source.size(result))
+            if look is not None:
+                look(source, result)
         except Exception as error:
             instrumentation.failed(error)
         return result

@@ -61,7 +61,7 @@ class JaxObserver(Observer):
 
         self.instrumentation.put(jax, name, observed)
 
-    def stepped(self, jitted: _Jitted, begin_s: float, result: Any) -> None:
+    def stepped(self, jitted: _Jitted, begin_s: float, result: Any, given: Any) -> None:
         """Record a call of a compiled function that trains, as work unless its batches are seen."""
         now_s = time.monotonic()
         if self.loop.is_marker_due(now_s) and (array := self._smallest(result)) is not None:
@@ -71,6 +71,11 @@ class JaxObserver(Observer):
         if not self.loop.steps.is_fetching:
             # Not as a whole step: the device works on between two calls, so that time is no wait for data.
             self.loop.worked(jitted, begin_s, None, False, threading.get_ident())
+            # What lies in the host's memory is the batch: parameters are the device's.
+            leaves = import_module("jax").tree_util.tree_leaves(given)
+            batch = [leaf for leaf in leaves if type(leaf).__module__ == "numpy" and leaf.ndim]
+            if batch:
+                self.loop.look_at_own(jitted, batch, len(batch[0]))
 
     def _smallest(self, result: Any) -> Any:
         """Return the smallest array of a step's result, most probably the loss: the next step does not take it over.
@@ -116,7 +121,7 @@ class _Jitted:
         finally:
             del running[thread]
         if self.trains:
-            observer.instrumentation.guarded(observer.stepped)(self, begin_s, result)
+            observer.instrumentation.guarded(observer.stepped)(self, begin_s, result, (args, kwargs))
         return result
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:

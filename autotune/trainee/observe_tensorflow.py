@@ -19,6 +19,7 @@ from typing import Any, Callable, Optional
 
 from autotune.trainee.loop import Loop, Sums
 from autotune.trainee.observe import Instrumentation, Observer
+from autotune.trainee.samples import Fingerprints
 from autotune.trainee.steps import BatchSizes, BatchSource, StepMaker, loss_in
 from autotune.trainee.stream import WeakRecords
 
@@ -75,7 +76,9 @@ class TensorFlowObserver(Observer):
                 source.ready = ready_batches(data)
             return source
 
-        graphs = GraphFetches(self.loop, self.instrumentation, self._is_eager, self._fetches_in_graph)
+        graphs = GraphFetches(
+            self.loop, self.instrumentation, self._is_eager, self._fetches_in_graph, self._trains_in_graph
+        )
         ends = StopIteration, self._out_of_range
         one, several = "data.ops.iterator_ops:OwnedIterator", "distribute.input_lib:DistributedIteratorBase"
         for iterator, fetch in ((one, "_next_internal"), (several, "get_next")):
@@ -90,6 +93,7 @@ class TensorFlowObserver(Observer):
                 is_outer=iterator == several,
             )
             self.attempt(f"{_PYTHON}.{iterator}.get_next_as_optional", graphs.observe_optional)
+        self.around(f"{_PYTHON}.{one}._create_iterator", lambda args, _kwargs: args[0], graphs.made)
         value = f"{_PYTHON}.data.ops.optional_ops:_OptionalImpl.get_value"
         self.around(value, graphs.value_begins, graphs.value_ends)
 
@@ -166,8 +170,11 @@ class TensorFlowObserver(Observer):
             if known.fetches:
                 self.loop.aggregated.ended(now_s)
             else:
-                samples = known.sizes.of((args[1:], kwargs)) if self.loop.wants_samples else None
+                is_own = self.loop.wants_samples
+                samples = known.sizes.of((args[1:], kwargs)) if is_own else None
                 self.loop.worked(known, begin_s, samples, True, thread)
+                if is_own:
+                    self.loop.look_at_own(known, (args[1:], kwargs), samples)
 
     def _tracing_begins(self, args: Any, kwargs: Any) -> Optional[int]:
         """Note which function is traced where it is not called: that it takes a gradient shows only now."""
@@ -182,6 +189,11 @@ class TensorFlowObserver(Observer):
         current = self._current.get(threading.get_ident())
         if current is not None:
             current.fetches = True
+
+    def _trains_in_graph(self) -> Callable[[], bool]:
+        """Return what tells whether the function under tracing is found to train."""
+        current = self._current.get(threading.get_ident())
+        return lambda: current is None or current.trains
 
     def _see_loss(self, now_s: float, result: Any) -> None:
         if self._on_cpu is None:
@@ -290,15 +302,25 @@ class GraphFetches:
     Args:
         is_eager: True if no graph is under construction.
         found: Called when the function under tracing fetches by itself.
+        trains: Returns what tells later whether that function trains.
 
     Attributes:
         within: Threads inside such a fetch, and inside one of a distributed iterator, which fetches from one iterator
             for each device.
+        is_on_device: Whether an iterator was made that has its batches on a GPU.
     """
 
     def __init__(
-        self, loop: Loop, instrumentation: Instrumentation, is_eager: Callable[[], object], found: Callable[[], object]
+        self,
+        loop: Loop,
+        instrumentation: Instrumentation,
+        is_eager: Callable[[], object],
+        found: Callable[[], object],
+        trains: Callable[[], Callable[[], bool]],
     ) -> None:
+        self._fingerprints = loop.fingerprints
+        self.is_on_device = False
+        self._trains = trains
         self._instrumentation = instrumentation
         self._is_eager = is_eager
         self._found = found
@@ -307,6 +329,10 @@ class GraphFetches:
         self._handle: Any = None
         self._taken: Sums = (0.0, 0.0, 0.0)
         loop.counters.append(self.take)
+
+    def made(self, iterator: Any, result: Any, error: Optional[BaseException]) -> None:
+        """Note where a new iterator has its batches."""
+        self.is_on_device = self.is_on_device or "GPU" in str(getattr(iterator._iterator_resource, "device", ""))
 
     def observing(self, original: Callable[..., Any], is_optional: bool = False) -> Callable[..., Any]:
         """Return the method of an iterator that fetches, with operations of ours around its own."""
@@ -330,7 +356,9 @@ class GraphFetches:
         strategy = type(_python("distribute.distribute_lib").get_strategy()).__name__
         if strategy.startswith(("TPU", "ParameterServer")):
             return None  # the graph is executed elsewhere
-        if self._handle is None and not self._make_variable():
+        if self._handle is None:
+            self._handle = new_variable("autotune_fetches", [0.0] * 3)
+        if self._handle is None:
             return None
         with _on_host():
             begin = _python("ops.gen_logging_ops").timestamp()
@@ -353,6 +381,8 @@ class GraphFetches:
             self._add(wait, 0.0, 0.0)
         else:
             self._add(wait, _samples(fetched), 1.0)
+            if self._fingerprints is not None and not self.is_on_device:
+                look_in_graph(self._fingerprints, fetched, self._trains())
 
     def value_begins(self, args: Any, kwargs: Any) -> Any:
         """Find out whether a graph takes the batch of an optional whose wait is counted already."""
@@ -374,21 +404,24 @@ class GraphFetches:
         before, self._taken = self._taken, value
         return value[0] - before[0], value[1] - before[1], value[2] - before[2]
 
-    def _make_variable(self) -> bool:
-        # Below the level of tf.Variable, which strategies, tapes and checkpoints would take notice of.
-        with _python("framework.ops").init_scope(), _on_host():
-            if not self._is_eager():
-                return False  # around the function is a graph of TensorFlow 1: a session would have to initialize it
-            variables, dtype = _python("ops.gen_resource_variable_ops"), _python("framework.dtypes").float64
-            handle = variables.var_handle_op(dtype, [3], shared_name="autotune_fetches")
-            variables.assign_variable_op(handle, _python("framework.constant_op").constant([0.0] * 3, dtype))
-        self._handle = handle
-        return True
-
     def _add(self, wait: Any, samples: Any, batches: float) -> None:
         with _on_host():
             amounts = _python("ops.gen_array_ops").pack([_float(amount) for amount in (wait, samples, batches)])
             _python("ops.gen_resource_variable_ops").assign_add_variable_op(self._handle, amounts)
+
+
+def new_variable(name: str, values: list[float]) -> Any:
+    """Make a variable of floats of 8 bytes for graphs; None where these are made for a session.
+
+    Below the level of tf.Variable, which strategies, tapes and checkpoints would take notice of.
+    """
+    with _python("framework.ops").init_scope(), _on_host():
+        if not eager_check()():
+            return None  # around the function is a graph of TensorFlow 1: a session would have to initialize it
+        variables, dtype = _python("ops.gen_resource_variable_ops"), _python("framework.dtypes").float64
+        handle = variables.var_handle_op(dtype, [len(values)], shared_name=name)
+        variables.assign_variable_op(handle, _python("framework.constant_op").constant(values, dtype))
+        return handle
 
 
 def _python(name: str) -> Any:
@@ -427,3 +460,36 @@ def _samples(batch: Any) -> Any:
         elif tensor is not None:
             samples = float(tensor.shape[0]) + samples
     return samples
+
+
+def look_in_graph(fingerprints: Fingerprints, batch: Any, trains: Callable[[], bool]) -> None:
+    """Add operations to the present graph that look at the samples of a batch, unless it is to be passed over.
+
+    Of a batch that is, they cost a few microseconds: Python is not called for it.
+    """
+    leaves = [leaf for leaf in _flatten(batch) if type(leaf).__name__ != "PerReplica" and hasattr(leaf, "dtype")]
+    tensorflow, variables = sys.modules["tensorflow"], _python("ops.gen_resource_variable_ops")
+    dataset = fingerprints.dataset()
+    handle = new_variable(f"autotune_looks_{dataset}", [0.0, 1.0]) if leaves else None  # batches so far, and the stride
+    if handle is None:
+        return
+    under_way = fingerprints.begin(dataset, trains)
+    under_way.number = None  # the ends of passes are not seen here
+
+    def look(at: Any, *tensors: Any) -> float:
+        under_way.batches = int(at) - 1
+        parts = [tensor._numpy() for tensor in tensors]
+        sized = [part for part in parts if part.ndim]
+        fingerprints.look(under_way, parts, len(sized[0]) if sized else None)
+        return float(fingerprints.stride)
+
+    with _on_host():
+        variables.assign_add_variable_op(handle, tensorflow.constant([1.0, 0.0], tensorflow.float64))
+        at, stride = tensorflow.unstack(variables.read_variable_op(handle, tensorflow.float64), num=2)
+
+        def looks() -> Any:
+            new = tensorflow.py_function(look, [at, *leaves], tensorflow.float64)
+            variables.assign_variable_op(handle, tensorflow.stack([at, tensorflow.reshape(new, [])]))
+            return at
+
+        tensorflow.cond(tensorflow.equal(tensorflow.math.floormod(at - 1.0, stride), 0.0), looks, lambda: at)

@@ -29,6 +29,7 @@ from functools import reduce
 from operator import getitem
 from typing import Any, Callable, Optional
 
+from autotune.trainee.samples import Pass
 from autotune.trainee.stream import Report
 
 _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
@@ -65,6 +66,8 @@ class BatchSource:
         begin_s: Start of the first of these fetches.
         wait_s: Time of all these fetches.
         ended_s: End of the pass, where it was not known to be trained on then.
+        data: The pass over it whose samples are looked at; None before the first batch, and where none are.
+        set: Of a dataset, its number there.
         ahead: Batches that are left after a round, fetched ahead; None before the first.
         is_joint: True if the last round left over more than that.
     """
@@ -79,6 +82,8 @@ class BatchSource:
         self.waiting: deque[Optional[float]] = deque()
         self.fresh, self.begin_s, self.wait_s = 0, 0.0, 0.0
         self.ended_s: Optional[float] = None
+        self.data: Optional[Pass] = None
+        self.set: Optional[int] = None
         self.ahead: Optional[int] = None
 
     def drop(self) -> None:

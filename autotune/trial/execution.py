@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +15,14 @@ from pathlib import Path
 from autotune.clock import Clock
 from autotune.config.load import Copy, Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
+from autotune.measure.data import TrialData, read_data
 from autotune.measure.pauses import pauses_of
 from autotune.measure.phases import Bounds, bounds_of, phased_trial
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
 from autotune.measure.window import Window, WindowGoal, measure_trial, stages_between
 from autotune.records import (
     CONFIGS_VARIABLE,
+    DATA_KEY_VARIABLE,
     EACH_LOSS_VARIABLE,
     PHASE_VARIABLE,
     WHEREABOUTS_VARIABLE,
@@ -71,6 +74,7 @@ class Execution:
         memory: Of a validation trial, the memory that it used over its window: of the host, and of its fullest GPU.
         events: All that it reported, in the order of time.
         bounds: Of a trial that was taken through phases, the bounds that these show; None for the others.
+        data: What it was seen to train on.
     """
 
     ending: Ending
@@ -88,6 +92,7 @@ class Execution:
     memory: tuple[MemorySeries, MemorySeries] = _NO_MEMORY
     events: Sequence[TraineeEvent] = ()
     bounds: Bounds | None = None
+    data: TrialData = field(default_factory=TrialData)
 
     def close(self, record: TrialRecord, *, keep_outputs: bool, is_over: Callable[[], bool] = lambda: False) -> None:
         """Write the record into the trial's folder, and delete the trainer's outputs.
@@ -269,6 +274,7 @@ def _judged(
         milestones=stop_rule.milestones,
         memory=memory,
         events=stop_rule.events,
+        data=read_data(folder.path, stop_rule.events),
         bounds=bounds_of(phased_trial(stop_rule.events), instruments.cpu_cores) if spec.phases else None,
     )
 
@@ -297,6 +303,7 @@ class Trainer:
         study: Name of the study, and of the folder of its trials.
         apart: Folders and files that are autotune's own, the state folder among them.
         makes: Keys of outputs whose folder it makes itself, and refuses where it exists.
+        data_key: Key of the hashes of samples: those of one search can be compared, and nobody else can make them.
     """
 
     config_path: Path
@@ -306,6 +313,7 @@ class Trainer:
     study: str
     apart: tuple[Path, ...]
     makes: set[str] = field(default_factory=set)
+    data_key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def make_folder(self, trial: str) -> TrialFolder:
         """Make the folder of a trial, in which its instruments keep what they read.
@@ -411,6 +419,8 @@ def plan_trial(
         env[PHASE_VARIABLE] = f"{phase_s:g}"
     if reads_each_loss:
         env[EACH_LOSS_VARIABLE] = "1"
+    if phase_s is None:
+        env[DATA_KEY_VARIABLE] = trainer.data_key
     if tells_lines:
         env[WHEREABOUTS_VARIABLE] = "1"
     return TrialPlan(

@@ -1,5 +1,6 @@
 """Trainers of each framework: seen without a change to them, searched, and their answer applied and reverted."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,23 @@ def test_the_shipped_trainer_is_searched_and_its_values_applied(tmp_path: Path, 
     project.search_until("explore .*/s")
     project.apply_and_revert()
     project.until_nothing_runs()
+
+
+@pytest.mark.core
+@pytest.mark.services
+@pytest.mark.timeout(300)
+def test_workers_that_repeat_a_stream_are_another_training(tmp_path: Path) -> None:
+    """Real, because only real workers repeat it; the speed is there, and plain `apply` does not write it."""
+    config = "data:\n    batch_size: 16\n    num_workers: 0\n"
+    python = interpreter_with("torch")
+    command = f"{python} train.py {{config}}"
+    project = Project(tmp_path / "project", HERE / "trainers" / "torch_stream.py", config, command)
+    project.tune("data.num_workers: [0, 4]")
+    found = json.loads(project.run("search", "--config", "config.yaml", "--budget", "60s", "--json"))
+    shown = found["best"] if found["verdict"] == "better" else found["candidate"]
+    assert shown["values"]["data.num_workers"] == 4
+    assert found["data"]["effect"] == "different data"
+    assert found["data"]["evidence"].startswith("every sample comes about ")
+    assert [change["label"] for change in found["changes"]] == ["different data"]
+    project.run("apply", "--config", "config.yaml", code=0 if found["verdict"] == "no_change" else 1)
+    assert "num_workers: 0" in project.config.read_text()

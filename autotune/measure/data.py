@@ -1,0 +1,405 @@
+"""What a trial trained on, by the fingerprints of its samples, and whether another trial trained on the same.
+
+The trainer's process takes the fingerprints (`autotune.trainee.samples`): two hashes of each sample, of its content and
+of its labels, and two moments. Here they are compared. A trial is short, so most often it has seen a part of a pass
+alone, in an order that differs from trial to trial. What can be expected then is known from trials of today's config:
+how often one of them meets the samples of another.
+"""
+
+import json
+import math
+from binascii import a2b_base64
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from autotune.records import DataEffect, DataFinding, TraineeEvent
+
+Hashes = NDArray[np.uint64]
+
+_CERTAIN = 1e-7  # probability of so large a difference by chance: one in many thousand comparisons may be wrong
+_DOUBTFUL = 0.01
+_ENOUGH = 20  # expected events, of which none or a few say something
+_ENOUGH_MOMENTS = 100
+_ALL, _FEW = 0.9, 0.5  # of what is expected
+_MOST_BYTES = 8_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrialData:
+    """Samples that a trial trained on, as far as they were looked at; arrays are ``(n_samples,)``.
+
+    Attributes:
+        passes: Number of the pass over the data that each belongs to.
+        places: Its place in that pass.
+        content: Hash of its content; where samples have short fields alone, of these.
+        labels: Hash of its labels; empty where it has none.
+        moments: Mean and mean square of its first field of quantities, ``(n_samples, 2)``; empty where there is none.
+        stride: Only batches whose number in the pass is a multiple of it were looked at.
+        batch: Samples in most batches.
+        per_update: Samples in most updates of the weights; None if unknown.
+        pass_lengths: Samples in each whole pass, by the steps.
+        is_unseen: Whether its batches lay where they are not looked at.
+    """
+
+    passes: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
+    places: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
+    content: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
+    labels: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
+    moments: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 2)))
+    stride: int = 1
+    batch: int = 1
+    per_update: int | None = None
+    pass_lengths: tuple[int, ...] = ()
+    is_unseen: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of samples that were looked at."""
+        return len(self.passes)
+
+    def only(self, chosen: NDArray[np.bool_]) -> "TrialData":
+        """Return it with some of its samples."""
+        parts = {
+            name: values[chosen] if len(values) else values
+            for name in ("passes", "places", "content", "labels", "moments")
+            if (values := getattr(self, name)) is not None
+        }
+        return TrialData(
+            **parts,
+            stride=self.stride,
+            batch=self.batch,
+            per_update=self.per_update,
+            pass_lengths=self.pass_lengths,
+            is_unseen=self.is_unseen,
+        )
+
+    def first_pass(self, samples: float = math.inf, stride: int = 1) -> "TrialData":
+        """Return it with the first so many samples of its first pass, as far as a stride looks at them."""
+        in_first = (self.passes == 0) & (self.places < samples)
+        return self.only(in_first & (self.places // self.batch % max(stride, 1) == 0))
+
+    @property
+    def identity(self) -> Hashes:
+        """Hash of each sample's content and labels."""
+        return self.content if not len(self.labels) else self.content * np.uint64(3) + self.labels
+
+
+def read_data(folder: Path, events: Sequence[TraineeEvent]) -> TrialData:
+    """Read what a trial trained on from its folder; nothing of it is trusted further than to be numbers.
+
+    Args:
+        events: What the trial reported, in the order of time.
+    """
+    ends_s = [event.t_s for event in events if event.kind == "epoch_end"]
+    per_update, pass_lengths = _of_steps(events)
+    known: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("passes", "places", *_WIDTHS)}
+    strides, sizes, is_unseen = [], Counter[int](), False
+    lines = [line for line in _lines(folder) if line.get("trained") is True]
+    of_set = Counter(line["set"] for line in lines if line["k"] == "batch").most_common(1)
+    for line in lines:
+        is_unseen = is_unseen or line["k"] == "unseen"
+        if line["k"] != "batch" or line["set"] != of_set[0][0]:
+            continue
+        number = line["pass"] if line["pass"] is not None else sum(end_s < line["t_s"] for end_s in ends_s)
+        sizes[line["n"]] += 1
+        strides.append(line["at"])
+        known["passes"].append(np.full(line["n"], number))
+        known["places"].append(line["at"] * sizes.most_common(1)[0][0] + np.arange(line["n"]))
+        for name, width in _WIDTHS.items():
+            if name in line:
+                values = np.frombuffer(a2b_base64(line[name]), np.uint64 if width == 8 else np.float32)
+                known[name].append(values if width == 8 else values.reshape(-1, 2))
+    joined = {name: np.concatenate(parts) for name, parts in known.items() if parts}
+    size = len(joined.get("passes", ()))
+    joined = {name: values for name, values in joined.items() if len(values) == size}  # else some batches lack it
+    if "content" not in joined and "labels" in joined:
+        joined["content"] = joined.pop("labels")
+    for number in set(joined["passes"].tolist()) if "passes" in joined and of_set else ():
+        of_pass = joined["passes"] == number  # in graphs batches are counted over all passes
+        joined["places"][of_pass] -= joined["places"][of_pass].min() if number else 0
+    return TrialData(
+        **joined,
+        stride=max(1, math.gcd(*strides[1:])) if len(strides) > 2 else 1,
+        batch=sizes.most_common(1)[0][0] if sizes else 1,
+        per_update=per_update,
+        pass_lengths=pass_lengths,
+        is_unseen=is_unseen,
+    )
+
+
+_WIDTHS = {"content": 8, "labels": 8, "moments": 4}
+
+
+def _lines(folder: Path) -> Iterable[dict[str, Any]]:
+    for path in sorted(folder.glob("data.*.jsonl")):
+        if path.is_symlink() or path.stat().st_size > _MOST_BYTES:
+            continue
+        for text in path.read_text(errors="replace").splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                continue  # the last one may be torn
+            if isinstance(line, dict) and (line.get("k") == "unseen" or _is_sound(line)):
+                yield line
+
+
+def _is_sound(line: dict[str, Any]) -> bool:
+    """Return whether a line is one of a batch that can be read."""
+    numbers = line.get("k") == "batch" and all(
+        isinstance(line.get(name), int) and 0 <= line[name] < 10**9 for name in ("at", "n", "set")
+    )
+    is_pass = line.get("pass") is None or (isinstance(line["pass"], int) and 0 <= line["pass"] < 10**9)
+    if not (numbers and is_pass and "pass" in line and isinstance(line.get("t_s"), int | float) and line["n"] < 10**6):
+        return False
+    try:
+        lengths = {name: len(a2b_base64(line[name])) for name in _WIDTHS if name in line}
+    except (ValueError, TypeError):
+        return False
+    return all(length == 8 * line["n"] for length in lengths.values())
+
+
+def _of_steps(events: Sequence[TraineeEvent]) -> tuple[int | None, tuple[int, ...]]:
+    """Return the samples in most updates, and those in each whole pass, as the steps show them."""
+    updates, passes = Counter[int](), []
+    in_update, in_pass = 0.0, 0.0
+    for event in events:
+        if event.kind == "step":
+            in_update += math.nan if event.samples is None else event.samples
+            in_pass += math.nan if event.samples is None else event.samples
+            if event.update:
+                if not math.isnan(in_update):
+                    updates[round(in_update)] += 1
+                in_update = 0.0
+        elif event.kind == "epoch_end":
+            if not math.isnan(in_pass) and in_pass:
+                passes.append(round(in_pass))
+            in_pass = 0.0
+    return (updates.most_common(1)[0][0] if updates else None), tuple(passes)
+
+
+def compare_data(
+    today: Sequence[TrialData], other: TrialData, earlier: Sequence[TrialData] = (), *, may_freeze: bool = False
+) -> DataFinding:
+    """Compare what a trial trained on with what trials of today's config did.
+
+    Args:
+        today: Of the trials of today's config, at least one.
+        earlier: Of earlier trials of the same point as the trial's.
+        may_freeze: Whether samples may be kept from one pass to the next, as a cache does: then two passes verify it.
+    """
+    if (found := _shuffled_less(today, (other, *earlier))) and today[0].batch == other.batch:
+        return DataFinding(DataEffect.DIFFERENT, found)
+    sizes = [one.per_update for one in today if one.per_update]
+    size = round(median(sizes)) if sizes else None
+    is_other_batch = size is not None and other.per_update is not None and size != other.per_update
+    in_batches = () if is_other_batch else (_pass_lengths, _other_samples)
+    for test in (_repeats, _frozen, _moved_labels, *in_batches):
+        if (found := test(today, other)) is not None:
+            return DataFinding(DataEffect.DIFFERENT, found)
+    if is_other_batch:
+        return DataFinding(DataEffect.BATCH, f"{size} → {other.per_update} samples per update")
+    if other.is_unseen and not other.size:
+        return DataFinding(DataEffect.UNVERIFIED, "its batches lie where they are not looked at")
+    if not other.size or not any(one.size for one in today):
+        return DataFinding(DataEffect.UNVERIFIED, "batches not visible")
+    return _alike(today, other, may_freeze=may_freeze)
+
+
+def _repeats(today: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return that samples come several times in a pass which come once in today's; else None.
+
+    Samples that merely look alike meet in both: by chance in proportion to the square of their number.
+    """
+    parts = [one.first_pass(other.places.max(initial=-1) + 1) for one in today]
+    pairs = sum(one.size**2 / 2.0 for one in parts)
+    own = other.first_pass(max((one.places.max(initial=-1) + 1 for one in parts), default=0))
+    if not pairs or own.size < _ENOUGH:
+        return None
+    expected = (1.0 + sum(map(_coincidences, parts))) / pairs * own.size**2 / 2.0
+    met = _coincidences(own)
+    if met < max(_ENOUGH, 0.05 * own.size) or _poisson_tail(met, expected) > _CERTAIN:
+        return None
+    times = 1.0 + 2.0 * (met - expected) * own.stride / own.size
+    return f"every sample comes about {times:.0f} times in a pass" if times > 1.8 else "samples come again in a pass"
+
+
+def _coincidences(data: TrialData) -> float:
+    _, counts = np.unique(data.identity, return_counts=True)
+    return float((counts * (counts - 1) / 2).sum())
+
+
+def _frozen(today: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return that samples are the same in each pass which are drawn anew in today's; else None."""
+    again, expected = _met_again(other)
+    if expected < _ENOUGH or again < _FEW * expected:
+        return None
+    seen = [_met_again(one) for one in today]
+    of_today, possible = (sum(one) for one in zip(*seen, strict=True))
+    length = next(iter(other.pass_lengths), 0)
+    if possible < _ENOUGH and length:  # no second pass: do trials of today's config meet each other's samples?
+        pairs = list(combinations((one.first_pass() for one in today), 2))
+        of_today = float(sum(len(np.intersect1d(one.content, two.content)) for one, two in pairs))
+        possible = sum(one.size * two.size / length for one, two in pairs)
+    if possible < _ENOUGH or of_today > 0.05 * possible:
+        return None
+    return "augmentation is frozen: samples are the same in each pass, and drawn anew in today's"
+
+
+def _met_again(data: TrialData) -> tuple[float, float]:
+    """Return how many samples of later passes were there in the first one, and how many would be if all were."""
+    first, later = data.content[data.passes == 0], data.content[data.passes > 0]
+    if not len(first) or not len(later):
+        return 0.0, 0.0
+    again = np.isin(later, first).sum()
+    return float(again), len(later) / data.stride
+
+
+def _moved_labels(today: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return that samples have other labels than today's; else None."""
+    of_content: dict[int, set[int]] = {}
+    for one in (one for one in today if len(one.labels) and len(one.content)):
+        for content, label in zip(one.content.tolist(), one.labels.tolist(), strict=True):
+            of_content.setdefault(content, set()).add(label)
+    if not len(other.labels) or not len(other.content):
+        return None
+    pairs = zip(other.content.tolist(), other.labels.tolist(), strict=True)
+    known = [label in of_content[content] for content, label in pairs if len(of_content.get(content, ())) == 1]
+    if len(known) < _ENOUGH or sum(known) > _ALL * len(known):
+        return None
+    return f"labels belong to other samples: {len(known) - sum(known)} of {len(known)} that were compared"
+
+
+def _pass_lengths(today: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return that a pass holds more or fewer samples than today's ever did; else None."""
+    known = [length for one in today for length in one.pass_lengths]
+    if not known or not other.pass_lengths:
+        return None
+    usual, own = round(median(known)), round(median(other.pass_lengths))
+    spread = max(known) - min(known)
+    if abs(own - usual) <= spread + 0.001 * usual or min(known) <= own <= max(known):
+        return None
+    return f"{own} samples in a pass instead of {usual}"
+
+
+def _shuffled_less(today: Sequence[TrialData], own: Sequence[TrialData]) -> str | None:
+    """Return that the order of samples differs less from pass to pass, or between trials, than today's; else None."""
+    for way in (_moved_in_each, _moved_between):
+        of_today, of_own = way(today), way(own)
+        if of_today is None or of_own is None or of_today < _ENOUGH or of_own > 0.4 * of_today:
+            continue
+        where = "from pass to pass" if way is _moved_in_each else "from training to training"
+        if of_own < 1.0:
+            return f"samples come in the same order {where}, and in another one in today's"
+        return f"samples are shuffled less: they move by {of_own:.0f} places {where}, and by {of_today:.0f} in today's"
+    return None
+
+
+def _moved_in_each(trials: Sequence[TrialData]) -> float | None:
+    known = [_moved(one.only(one.passes == 0), one.only(one.passes == 1)) for one in trials]
+    return min((moved for moved in known if moved is not None), default=None)
+
+
+def _moved_between(trials: Sequence[TrialData]) -> float | None:
+    known = [_moved(one.first_pass(), two.first_pass()) for one, two in combinations(trials, 2)]
+    return min((moved for moved in known if moved is not None), default=None)
+
+
+def _moved(first: TrialData, later: TrialData) -> float | None:
+    """Return by how many places samples usually move between two passes; None if too few are in both."""
+    if not first.size or not later.size:
+        return None
+    places = dict(zip(first.identity.tolist(), first.places.tolist(), strict=True))
+    pairs = zip(later.identity.tolist(), later.places.tolist(), strict=True)
+    moves = [abs(places[one] - place) for one, place in pairs if one in places]
+    is_one_of_a_kind = len(places) > _ALL * first.size
+    return float(median(moves)) if len(moves) >= 2 * _ENOUGH and is_one_of_a_kind else None
+
+
+def _other_samples(today: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return that a trial met other samples than trials of today's config would; else None."""
+    met, expected = _meetings(today, other)
+    if expected >= _ENOUGH and met < _FEW * expected and _poisson_tail_below(met, expected) < _CERTAIN:
+        return f"{met:.0f} of its samples are among today's, where {expected:.0f} would be"
+    if expected >= _ENOUGH:
+        return None
+    for name, one, two in _moments_of(today, other):
+        if _ks_probability(one, two) < _CERTAIN:
+            return f"its samples have another distribution ({name} of their values)"
+    return None
+
+
+def _meetings(today: Sequence[TrialData], other: TrialData) -> tuple[float, float]:
+    """Return how many samples a trial has in common with trials of today's config, and how many it would have.
+
+    The latter is known from how many these have in common with each other, over the same part of a pass.
+    """
+    known = [one for one in today if one.size]
+    if len(known) < 2 or not other.size:
+        return 0.0, 0.0
+    stride = max(one.stride for one in (*known, other))
+    limit = min(one.first_pass().places.max(initial=-1) for one in (*known, other)) + 1
+    parts, own = [one.first_pass(limit, stride) for one in known], other.first_pass(limit, stride)
+    rates = [len(np.intersect1d(a.content, b.content)) / max(1, a.size * b.size) for a, b in combinations(parts, 2)]
+    expected = sum(one.size for one in parts) * own.size * float(np.mean(rates))
+    return float(sum(len(np.intersect1d(one.content, own.content)) for one in parts)), expected
+
+
+def _moments_of(
+    today: Sequence[TrialData], other: TrialData
+) -> Iterable[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
+    """Yield the moments of samples in the same part of a pass: name, today's, the other's."""
+    limit = min(
+        max((one.first_pass().places.max(initial=-1) for one in today), default=-1),
+        other.first_pass().places.max(initial=-1),
+    )
+    own = other.first_pass(limit + 1).moments
+    pooled = np.concatenate([one.first_pass(limit + 1).moments for one in today])
+    if min(len(own), len(pooled)) >= _ENOUGH_MOMENTS:
+        yield "mean", pooled[:, 0], own[:, 0]
+        yield "mean square", pooled[:, 1], own[:, 1]
+
+
+def _alike(today: Sequence[TrialData], other: TrialData, *, may_freeze: bool) -> DataFinding:
+    """Return the evidence that a trial trains on the same as today's; or that there is too little."""
+    met, expected = _meetings(today, other)
+    if expected >= _ENOUGH and _poisson_tail_below(met, expected) < _DOUBTFUL:
+        return DataFinding(DataEffect.UNVERIFIED, f"{met:.0f} samples match, where {expected:.0f} would")
+    if expected >= _ENOUGH:
+        return DataFinding(DataEffect.SAME, f"{met:.0f} samples match")
+    compared = [len(own) for _, _, own in _moments_of(today, other)]
+    if compared and may_freeze and _met_again(other)[1] < _ENOUGH:
+        return DataFinding(DataEffect.UNVERIFIED, "no second pass was seen, so augmentation may be frozen")
+    if compared:
+        return DataFinding(DataEffect.SAME, f"{min(compared):,} samples are distributed alike")
+    return DataFinding(DataEffect.UNVERIFIED, "too few samples were seen")
+
+
+def _poisson_tail(observed: float, expected: float) -> float:
+    """Return an upper bound of the probability of so many events or more (Chernoff)."""
+    if observed <= expected or not expected:
+        return 1.0
+    return math.exp(observed - expected - observed * math.log(observed / expected))
+
+
+def _poisson_tail_below(observed: float, expected: float) -> float:
+    """Return an upper bound of the probability of so few events or fewer (Chernoff)."""
+    if observed >= expected:
+        return 1.0
+    return math.exp(observed - expected - (observed * math.log(observed / expected) if observed else 0.0))
+
+
+def _ks_probability(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
+    """Return the probability of so large a difference of two samples of one distribution (Kolmogorov-Smirnov)."""
+    values = np.concatenate([one, two])
+    first, second = (np.searchsorted(np.sort(part), values, side="right") / len(part) for part in (one, two))
+    root = math.sqrt(len(one) * len(two) / (len(one) + len(two)))
+    distance = float(np.abs(first - second).max()) * (root + 0.12 + 0.11 / root)
+    return min(1.0, 2.0 * math.exp(-2.0 * distance**2))

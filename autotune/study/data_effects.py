@@ -1,0 +1,59 @@
+"""What changes of the config do to the data that are trained on, as the samples of a study's trials show it.
+
+The name of a key gives the expectation, the data decide: values of a knob whose trials were found to train on other
+data, or on batches of another size, are labelled so from then on, whatever the key is called.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from autotune.records import DataEffect, DataFinding, Scalar, TrialRecord, Values
+from autotune.space.catalog import traits_of
+from autotune.space.knob import Label
+from autotune.space.space import Space
+
+_FOUND = {DataEffect.DIFFERENT: Label.DATA, DataEffect.BATCH: Label.BATCH}
+
+
+def label_found(effect: DataEffect) -> Label | None:
+    """Return the label of a change with that effect; None where its key's name decides."""
+    return _FOUND.get(effect)
+
+
+def labelled(space: Space, records: Iterable[TrialRecord]) -> Space:
+    """Return a space whose values are labelled by what trials have shown of them.
+
+    The fewest knobs are blamed that explain all trials that differ: of those whose change no trial on the same data
+    has, the one that most of them have, and where that does not decide, one that is about how batches are made.
+    """
+    found = [(trial.data.effect, _changed(trial, space)) for trial in records if trial.data is not None]
+    innocent = {one for effect, changed in found if effect is DataEffect.SAME for one in changed.items()}
+    relabelled: dict[tuple[str, Scalar], Label] = {}
+    for effect, label in _FOUND.items():
+        trials = [changed for one, changed in found if one is effect]
+        left = [changed for changed in trials if not any(space.knob(path).label is label for path in changed)]
+        while left := [changed for changed in left if changed]:
+            suspects = [{one for one in changed.items() if one not in innocent} or changed.items() for changed in left]
+            times = Counter(path for some in suspects for path, _ in some)
+            blamed = max(times, key=lambda path: (times[path], traits_of(space.knob(path)).on_data))
+            hit = [changed for changed, some in zip(left, suspects, strict=True) if blamed in dict(some)]
+            relabelled |= {(blamed, changed[blamed]): label for changed in hit}
+            left = [changed for changed in left if changed not in hit]
+    return replace(space, relabelled=relabelled) if relabelled else space
+
+
+def _changed(trial: TrialRecord, space: Space) -> Values:
+    """Return the changes of a trial; none where it is of another space."""
+    return space.changes(trial.values) if trial.values.keys() == space.baseline.keys() else {}
+
+
+def finding_of(trials: Sequence[TrialRecord], point: str) -> DataFinding | None:
+    """Return what the trials of a point show of its data: a difference that one of them shows, else the best evidence.
+
+    Returns:
+        None where none was compared.
+    """
+    own = [trial.data for trial in trials if trial.point == point and trial.data is not None]
+    order = (DataEffect.DIFFERENT, DataEffect.BATCH, DataEffect.SAME, DataEffect.UNVERIFIED)
+    return min(own, key=lambda one: order.index(one.effect), default=None)

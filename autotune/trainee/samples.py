@@ -1,0 +1,351 @@
+"""Fingerprints of the samples that a trainer fetches: whether two trials train on the same data shows in them.
+
+One file per process, ``data.<pid>.<n>.jsonl``, in the trial's folder. A batch is one line, its shapes another where
+they have not been there before:
+
+    {"v": 1, "pid": 4711}
+    {"k": "shapes", "shapes": 0, "fields": [["0", "float32", [80, 200]], ["1", "int64", []]]}
+    {"k": "batch", "t_s": 83.1, "set": 0, "pass": 0, "at": 17, "n": 8, "shapes": 0, "content": "...", "labels": "...",
+     "moments": "...", "trained": true}
+    {"k": "unseen", "set": 0, "trained": true}
+
+``set`` is the dataset, ``pass`` the pass over it (left out where that is not seen), ``at`` the batch's number in it.
+
+``content`` and ``labels`` hold a hash of 8 bytes for each sample, ``moments`` its mean and its mean square as two
+floats of 4 bytes, all in base64. Labels are the fields of at most 8 elements: classes, ids, lengths. Hashes are made
+with the key in ``AUTOTUNE_DATA_KEY``; of the data themselves nothing else is written.
+
+A hash is a sum over elements at fixed places, the first ones and ever fewer after them, so it costs the same for any
+size. Zeros add nothing to it: how far a sample is padded makes no difference.
+
+It costs at most `SHARE` of the time, and `START_S` at first: where that is not enough for all batches, those are looked
+at whose number is a multiple of 2, 4, 8 and so on, so that two trials look at the same ones. Nothing is copied from an
+accelerator: what lies there is not looked at.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import sys
+import time
+from binascii import b2a_base64
+from collections.abc import Mapping
+from functools import reduce
+from hashlib import blake2b
+from operator import add, getitem
+from typing import Any, Callable, Optional
+
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE
+
+Path = tuple[Any, ...]
+"""Position in a nested batch: the keys and indices that lead to it."""
+
+KEY_VARIABLE = "AUTOTUNE_DATA_KEY"
+SHARE = 0.007
+"""Share of the time that fingerprints may take."""
+
+START_S = 0.015
+"""Time that they may take at first."""
+
+MOST_BYTES = 2_000_000
+MOST_LABEL_ELEMENTS = 8
+
+_FLUSH_EVERY_S = 0.5
+_FIRST_PLACES, _RATIO = 64, 1.07
+_MOST_SHAPES = 100
+_DEPTH, _WIDTH = 4, 32
+_MIX_1, _MIX_2 = 0x3F58476D1CE4E5B9, 0x14D049BB133111EB  # odd
+_INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by the bytes of an element
+
+
+class Pass:
+    """Pass over a dataset that is under way.
+
+    Args:
+        dataset: Number of the dataset.
+        number: Its own number; None where the ends of passes are not seen.
+        is_trained: Returns whether its batches are trained on.
+
+    Attributes:
+        batches: Number of batches so far.
+        fields: Paths of those that are looked at; None before the first batch.
+    """
+
+    __slots__ = ("batches", "dataset", "fields", "is_trained", "number")
+
+    def __init__(self, dataset: int, number: Optional[int], is_trained: Callable[[], bool]) -> None:
+        self.dataset, self.number, self.is_trained = dataset, number, is_trained
+        self.batches = 0
+        self.fields: Optional[list[Path]] = None
+
+
+class Fingerprints:
+    """Fingerprints of this process' batches.
+
+    Args:
+        folder: The trial's folder.
+        key: Key of the hashes.
+    """
+
+    def __init__(self, folder: str, key: str) -> None:
+        self._folder = os.path.abspath(folder)
+        self._key = key.encode()
+        self._places: dict[Any, Any] = {}
+        self.forget()
+
+    def forget(self) -> None:
+        """Begin anew in a forked child."""
+        self._path: Optional[str] = None
+        self._held: list[tuple[Callable[[], bool], dict[str, Any]]] = []
+        self._datasets: list[int] = []  # passes over each so far
+        self._shapes: dict[Any, int] = {}
+        self._unseen: set[int] = set()
+        self._written = 0
+        self._credit_s, self._credited_s, self._cost_s = START_S, time.monotonic(), 0.0
+        self._flushed_s = 0.0
+        self.is_on = True
+        self.stride = 1
+
+    def dataset(self) -> int:
+        """Return the number of a further dataset."""
+        self._datasets.append(0)
+        return len(self._datasets) - 1
+
+    def begin(self, dataset: int, is_trained: Callable[[], bool]) -> Pass:
+        """Begin a pass over a dataset."""
+        self._datasets[dataset] += 1
+        return Pass(dataset, self._datasets[dataset] - 1, is_trained)
+
+    def look(self, under_way: Pass, batch: Any, samples: Optional[float]) -> None:
+        """Look at a batch of a pass, unless it is to be passed over; no error leaves this function.
+
+        Args:
+            samples: Samples in it; None if unknown.
+        """
+        at, under_way.batches = under_way.batches, under_way.batches + 1
+        if samples is None or at % self.stride or not self.is_on:
+            return
+        now_s = time.monotonic()
+        self._credit_s += SHARE * (now_s - self._credited_s)
+        self._credited_s = now_s
+        if self._credit_s < self._cost_s:
+            self.stride *= 2
+            return
+        try:
+            self._add(under_way, at, batch, int(samples), now_s)
+            if now_s - self._flushed_s > _FLUSH_EVERY_S:
+                self.flush()
+        except Exception:
+            self.is_on = False
+        self._cost_s = time.monotonic() - now_s
+        self._credit_s -= self._cost_s
+
+    def flush(self) -> None:
+        """Write what was looked at, once it is known whether it was trained on."""
+        self._flushed_s = time.monotonic()
+        held, self._held = self._held, []
+        if held and self.is_on:
+            with contextlib.suppress(Exception):
+                self._append("".join(json.dumps({**line, "trained": is_trained()}) + "\n" for is_trained, line in held))
+
+    def _append(self, text: str) -> None:
+        if self._path is None:
+            for number in range(100):  # a pid comes back after exec
+                path = os.path.join(self._folder, f"data.{os.getpid()}.{number}.jsonl")
+                with contextlib.suppress(FileExistsError):
+                    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+                    self._path = path
+                    break
+            text = json.dumps({"v": 1, "pid": os.getpid()}) + "\n" + text
+        assert self._path is not None, "not a hundred files of one process"
+        data = text.encode()
+        self._written += len(data)
+        self.is_on = False  # unless all of it is written
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            self.is_on = os.write(fd, data) == len(data) and self._written < MOST_BYTES
+        finally:
+            os.close(fd)
+
+    def _add(self, under_way: Pass, at: int, batch: Any, samples: int, now_s: float) -> None:
+        """Add the fingerprint of a batch."""
+        if under_way.fields is None:
+            under_way.fields = [path for path, leaf in _leaves(batch, ()) if _length(leaf) == samples]
+        fields = [(path, reduce(getitem, path, batch)) for path in under_way.fields]
+        arrays = [(path, on_host) for path, leaf in fields if (on_host := _on_host(leaf)) is not None]
+        if len(arrays) < len(fields) or not arrays:
+            if under_way.dataset not in self._unseen:
+                self._unseen.add(under_way.dataset)
+                self._held.append((under_way.is_trained, {"k": "unseen", "set": under_way.dataset}))
+            return
+        shapes = tuple((".".join(map(str, path)), *_kind(array)) for path, array in arrays)
+        line: dict[str, Any] = {"k": "batch", "t_s": round(now_s, 4), "set": under_way.dataset}
+        line.update({"pass": under_way.number, "at": at, "n": samples, "shapes": self._shape(shapes)})
+        content, moments = None, None
+        labels: list[int] = []
+        for place, (_, array) in enumerate(arrays):
+            selected, is_label = (array, True) if isinstance(array, list) else self._selected(array)
+            hashes = list(map(self._of_text, array)) if isinstance(array, list) else self._hashes(selected, place)
+            if is_label:
+                numbers = hashes if isinstance(hashes, list) else hashes.tolist()
+                labels = list(map(add, labels, numbers)) if labels else numbers
+            else:
+                content = hashes if content is None else content + hashes
+                moments = _moments(selected) if moments is None else moments
+        held = {"content": content, "labels": labels or None, "moments": moments}
+        line.update({name: _base64(values) for name, values in held.items() if values is not None})
+        self._held.append((under_way.is_trained, line))
+
+    def _shape(self, fields: Any) -> int:
+        if fields not in self._shapes:
+            if len(self._shapes) >= _MOST_SHAPES:
+                return -1
+            self._shapes[fields] = len(self._shapes)
+            self._held.append((bool, {"k": "shapes", "shapes": self._shapes[fields], "fields": fields}))
+        return self._shapes[fields]
+
+    def _selected(self, array: Any) -> tuple[Any, bool]:
+        """Return the elements at our places of each sample, ``(n_samples, n_places)``, and whether they are all."""
+        shape = tuple(array.shape[1:])
+        size = reduce(lambda one, other: one * int(other), shape, 1)
+        if size <= MOST_LABEL_ELEMENTS:
+            return array.reshape(len(array), size), True
+        module = _module_of(array)
+        known = self._places.get((module, shape))
+        if known is None:
+            if len(self._places) > 10 * _MOST_SHAPES:
+                self._places.clear()
+            columns, within = [], size
+            for length in shape:
+                within //= int(length)
+                columns.append([place // within % int(length) for place in _places(size)])
+            make = sys.modules["torch"].tensor if module == "torch" else sys.modules["numpy"].array
+            known = self._places[module, shape] = tuple(make(column) for column in columns)
+        return array[(slice(None), *known)], False
+
+    def _hashes(self, selected: Any, field: int) -> Any:
+        """Return a hash of each row."""
+        module, places = _module_of(selected), int(selected.shape[1])
+        weights = self._places.get((module, field, places))
+        if weights is None:
+            seed = blake2b(f"{field}".encode(), key=self._key, digest_size=7).digest()
+            numbers = [int.from_bytes(seed, "big") + place for place in range(places)]
+            made = sys.modules["torch"].tensor(numbers) if module == "torch" else sys.modules["numpy"].array(numbers)
+            weights = self._places[module, field, places] = _mixed(made) | 1
+        return (_mixed(_as_integers(selected)) * weights).sum(1)
+
+    def _of_text(self, text: Any) -> int:
+        data = text if isinstance(text, bytes) else str(text).encode()
+        return int.from_bytes(blake2b(data[:4096], key=self._key, digest_size=8).digest(), "big")
+
+
+def fingerprints_of_trial() -> Optional[Fingerprints]:
+    """Return what takes the fingerprints of this trial; None outside a trial, and in one that has no key for them."""
+    folder, key = os.environ.get(TRIAL_DIR_VARIABLE), os.environ.get(KEY_VARIABLE)
+    return Fingerprints(folder, key) if folder and key else None
+
+
+def _places(size: int) -> list[int]:
+    """Return the places of a sample's elements that are looked at: the same whatever follows them."""
+    places, place = list(range(min(size, _FIRST_PLACES))), float(_FIRST_PLACES)
+    while place < size:
+        places.append(int(place))
+        place = max(place + 1.0, place * _RATIO)
+    return places
+
+
+def _mixed(numbers: Any) -> Any:
+    """Return integers of 64 bits, each scrambled in a way that can be undone; 0 stays 0 (splitmix64's last steps)."""
+    numbers = (numbers ^ (numbers >> 30)) * _MIX_1
+    numbers = (numbers ^ (numbers >> 27)) * _MIX_2
+    return numbers ^ (numbers >> 31)
+
+
+def _as_integers(selected: Any) -> Any:
+    """Return the bits of elements as integers of 64 bits."""
+    if _module_of(selected) == "torch":
+        torch = sys.modules["torch"]
+        if selected.dtype.is_floating_point:
+            selected = selected.contiguous().view(getattr(torch, _INTEGERS[selected.element_size()]))
+        return selected.to(torch.int64)
+    numpy = sys.modules["numpy"]
+    if selected.dtype.kind not in "iub":
+        selected = numpy.ascontiguousarray(selected).view(_INTEGERS[selected.dtype.itemsize])
+    return selected.astype(numpy.int64)
+
+
+def _moments(selected: Any) -> Any:
+    """Return the mean and the mean square of each row, ``(n_samples, 2)``."""
+    if _module_of(selected) == "torch":
+        torch = sys.modules["torch"]
+        numbers = selected.to(torch.float32)
+        return torch.stack((numbers.mean(1), (numbers * numbers).mean(1)), 1)
+    numpy = sys.modules["numpy"]
+    numbers = selected.astype(numpy.float32)
+    return numpy.stack((numbers.mean(1), (numbers * numbers).mean(1)), 1)
+
+
+def _base64(values: Any) -> str:
+    if isinstance(values, list):
+        data = b"".join((value % 2**64).to_bytes(8, "little") for value in values)
+    elif _module_of(values) == "torch":  # NumPy may be missing
+        values = values.contiguous()
+        data = ctypes.string_at(values.data_ptr(), values.numel() * values.element_size())
+    else:
+        data = values.tobytes()
+    return b2a_base64(data, newline=False).decode()
+
+
+def _module_of(array: Any) -> str:
+    return "torch" if type(array).__module__.partition(".")[0] == "torch" else "numpy"
+
+
+def _leaves(batch: Any, path: tuple[Any, ...]) -> Any:
+    if len(path) > _DEPTH:
+        return
+    if isinstance(batch, Mapping):
+        for key in list(batch)[:_WIDTH]:
+            yield from _leaves(batch[key], (*path, key))
+    elif isinstance(batch, (tuple, list)) and not _is_texts(batch):
+        for index, part in enumerate(batch[:_WIDTH]):
+            yield from _leaves(part, (*path, index))
+    else:
+        yield path, batch
+
+
+def _is_texts(part: Any) -> bool:
+    return bool(part) and all(isinstance(one, (str, bytes)) for one in part[:2])
+
+
+def _length(leaf: Any) -> Optional[int]:
+    if isinstance(leaf, (list, tuple)):
+        return len(leaf)
+    shape = getattr(leaf, "shape", None)
+    return int(shape[0]) if shape is not None and not callable(shape) and len(shape) else None
+
+
+def _on_host(leaf: Any) -> Any:
+    """Return a leaf as an array in the host's memory, not copied, or a list of texts; None where it lies elsewhere."""
+    if isinstance(leaf, (list, tuple)):
+        return list(leaf)
+    if _module_of(leaf) == "torch":
+        return leaf.detach() if leaf.device.type == "cpu" and not leaf.is_sparse and not leaf.is_quantized else None
+    numpy = sys.modules.get("numpy")
+    if numpy is None:
+        return None
+    if not isinstance(leaf, numpy.ndarray):
+        if "CPU" not in str(getattr(leaf, "device", "")).upper():
+            return None
+        leaf = leaf._numpy() if hasattr(leaf, "_numpy") else numpy.asarray(leaf)  # of TensorFlow, of JAX
+    if leaf.dtype.kind == "O":
+        return list(leaf.tolist()) if leaf.ndim == 1 else None
+    return leaf if leaf.dtype.itemsize in _INTEGERS else None
+
+
+def _kind(array: Any) -> tuple[str, tuple[int, ...]]:
+    if isinstance(array, list):
+        return "text", ()
+    return str(array.dtype).rpartition(".")[2], tuple(int(length) for length in array.shape[1:])

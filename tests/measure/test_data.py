@@ -1,0 +1,187 @@
+"""What trials trained on is compared by their samples: made here as trainers make them, and as bugs change them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from autotune.measure.data import TrialData, compare_data, read_data
+from autotune.records import DataEffect, TraineeEvent
+from autotune.trainee.samples import Fingerprints
+
+SAMPLES = 600
+FEATURES = np.random.default_rng(1).normal(size=(SAMPLES, 12)).astype(np.float32)
+CLASSES = np.arange(SAMPLES) % 10
+
+Batches = Iterable[tuple[NDArray[Any], ...]]
+
+
+def batches(
+    order: Sequence[int], size: int = 16, noise: float = 0.0, seed: int = 0, shift: int = 0, crop: int = 12
+) -> Batches:
+    """Yield batches of inputs and classes of these samples."""
+    rng = np.random.default_rng(1000 + seed)
+    for begin in range(0, len(order), size):
+        chosen = np.array(order[begin : begin + size])
+        drawn = noise * rng.normal(size=(len(chosen), 12))
+        inputs = (FEATURES[chosen] + drawn).astype(np.float32)[:, :crop]
+        yield inputs, CLASSES[(chosen + shift) % SAMPLES]
+
+
+def shuffled(seed: int, buffer: int = SAMPLES) -> list[int]:
+    """Return the samples in the order of a shuffle buffer of that size."""
+    rng, order, waiting = np.random.default_rng(seed), [], []
+    for sample in range(SAMPLES):
+        waiting.append(sample)
+        if len(waiting) >= buffer:
+            order.append(waiting.pop(int(rng.integers(len(waiting)))))
+    return order + [waiting[place] for place in rng.permutation(len(waiting))]
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Callable[..., TrialData]:
+    """Train on the batches of some passes, the first so many of each; return what was seen of it."""
+    count = iter(range(1000))
+
+    def trained(*passes: Batches, seen: int = 10**6) -> TrialData:
+        folder = tmp_path / f"{next(count)}"
+        folder.mkdir()
+        looks, events, t_s = Fingerprints(str(folder), "key"), list[TraineeEvent](), 0.0
+        looks._credit_s = 1e6  # all are looked at, however slow this machine is
+        dataset = looks.dataset()
+        for made in passes:
+            under_way = looks.begin(dataset, lambda: True)
+            for place, batch in enumerate(made):
+                if place >= seen:
+                    break
+                looks.look(under_way, batch, len(batch[0]))
+                events.append(TraineeEvent(kind="step", t_s=(t_s := t_s + 1.0), stream="1.0", samples=len(batch[0])))
+            else:
+                events.append(TraineeEvent(kind="epoch_end", t_s=t_s, stream="1.0"))
+        looks.flush()
+        return read_data(folder, events)
+
+    return trained
+
+
+def test_the_same_samples_in_another_order_match(trial: Callable[..., TrialData]) -> None:
+    """Each training shuffles by itself, and sees a part of a pass alone."""
+    one, two, other = (trial(batches(shuffled(seed)), seen=25) for seed in range(3))
+    assert one.size == 400
+    found = compare_data([one, two], other)
+    assert found.effect is DataEffect.SAME
+    assert "samples match" in found.evidence
+
+
+def test_augmented_samples_are_distributed_alike(trial: Callable[..., TrialData]) -> None:
+    """No sample comes twice where noise is added: their values are compared."""
+    one, two, other = (trial(batches(shuffled(seed), noise=0.3, seed=seed)) for seed in range(3))
+    found = compare_data([one, two], other)
+    assert found == compare_data([one], other)
+    assert (found.effect, found.evidence) == (DataEffect.SAME, "600 samples are distributed alike")
+
+
+def test_a_short_look_verifies_nothing(trial: Callable[..., TrialData]) -> None:
+    """Nor does one whose batches are not visible, or lie on an accelerator."""
+    one, other = (trial(batches(shuffled(seed)), seen=3) for seed in range(2))
+    assert compare_data([one], other).effect is DataEffect.UNVERIFIED
+    assert compare_data([one], TrialData()).evidence == "batches not visible"
+    assert "where they are not looked at" in compare_data([one], TrialData(is_unseen=True)).evidence
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_another_number_of_samples_per_update_is_a_batch(trial: Callable[..., TrialData], noise: float) -> None:
+    """Whatever key made it."""
+    one, two = (trial(batches(shuffled(seed), noise=noise, seed=seed)) for seed in range(2))
+    other = trial(batches(shuffled(3), size=64, noise=noise, seed=3))
+    found = compare_data([one, two], other)
+    assert (found.effect, found.evidence) == (DataEffect.BATCH, "16 → 64 samples per update")
+
+
+def test_a_stream_that_each_worker_repeats_is_different_data(trial: Callable[..., TrialData]) -> None:
+    """Of two workers, each second batch is that of the other."""
+    one, two = (trial(batches(range(SAMPLES)), seen=25) for _ in range(2))
+    order = [sample for begin in range(0, SAMPLES, 16) for sample in 4 * list(range(begin, min(begin + 16, SAMPLES)))]
+    found = compare_data([one, two], trial(batches(order), seen=25))
+    assert (found.effect, found.evidence) == (DataEffect.DIFFERENT, "every sample comes about 4 times in a pass")
+
+
+def test_augmentation_that_is_frozen_is_different_data(trial: Callable[..., TrialData]) -> None:
+    """A cache behind it keeps what the first pass has drawn; where today's trial sees one pass alone, two tell."""
+    drawn = [trial(batches(range(SAMPLES), noise=0.3, seed=seed)) for seed in range(2)]
+    passes = trial(*(batches(range(SAMPLES), noise=0.3, seed=seed) for seed in (3, 4)))
+    frozen = trial(*(batches(range(SAMPLES), noise=0.3, seed=5) for _ in range(2)))
+    for today in (drawn, [passes]):
+        assert "augmentation is frozen" in compare_data(today, frozen).evidence
+        assert compare_data(today, passes).effect is DataEffect.SAME
+    found = compare_data(drawn, trial(batches(range(SAMPLES), noise=0.3, seed=9)), may_freeze=True)
+    assert (found.effect, found.evidence[:26]) == (DataEffect.UNVERIFIED, "no second pass was seen, s")
+    plain = trial(batches(range(SAMPLES)), batches(range(SAMPLES)))
+    assert compare_data([plain, plain], plain).effect is DataEffect.SAME
+
+
+CHANGED: dict[str, tuple[Callable[[int], Batches], str]] = {
+    "labels of other samples": (lambda seed: batches(shuffled(seed), shift=1), "labels belong to other samples"),
+    "a last batch that is dropped": (
+        lambda seed: batches(shuffled(seed)[:592]),
+        "592 samples in a pass instead of 600",
+    ),
+    "half of the samples": (
+        lambda seed: batches(shuffled(seed)[::2] * 2),
+        "every sample comes about 2 times in a pass",
+    ),
+    "truncated inputs": (lambda seed: batches(shuffled(seed), crop=9), "0 of its samples are among today's"),
+    "garbage": (lambda seed: batches(shuffled(seed), noise=2.0, seed=seed), "0 of its samples are among today's"),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED)
+def test_what_changes_samples_is_different_data(trial: Callable[..., TrialData], change: str) -> None:
+    """It is said what differs, in numbers."""
+    made, said = CHANGED[change]
+    today = [trial(batches(shuffled(seed))) for seed in range(2)]
+    found = compare_data(today, trial(made(3)))
+    assert found.effect is DataEffect.DIFFERENT
+    assert said in found.evidence
+
+
+def test_a_smaller_shuffle_buffer_is_different_data(trial: Callable[..., TrialData]) -> None:
+    """Seen from pass to pass, or from training to training where these are long."""
+    today = [trial(batches(shuffled(seed)), batches(shuffled(seed + 10))) for seed in range(2)]
+    less = trial(batches(shuffled(3, 8)), batches(shuffled(4, 8)))
+    assert "samples are shuffled less: they move by" in compare_data(today, less).evidence
+    today, (less, again) = (
+        [trial(batches(shuffled(seed, buffer)), seen=30) for seed in range(2)] for buffer in (SAMPLES, 8)
+    )
+    assert "from training to training" in compare_data(today, less, [again]).evidence
+    assert compare_data(today, today[0], today[1:]).effect is DataEffect.SAME
+
+
+def test_padding_is_no_difference() -> None:
+    """Zeros at the end add nothing to a hash, however long the batch is padded."""
+    inputs = np.arange(1, 41, dtype=np.int64).reshape(4, 10)
+    looks = Fingerprints("/nowhere", "key")
+    hashes = [looks._hashes(looks._selected(np.pad(inputs, ((0, 0), (0, more))))[0], 0) for more in (0, 3, 300)]
+    assert all((one == hashes[0]).all() for one in hashes)
+    assert len(set(hashes[0].tolist())) == 4
+
+
+def test_lines_that_are_not_ours_are_left_out(tmp_path: Path, trial: Callable[..., TrialData]) -> None:
+    """A trainer may write what it likes into its folder."""
+    lines = ['{"k": "batch", "n": 1e9}', "[]", '{"k": "batch", "trained": true, "at": -1}', "{", '"\\u0000"']
+    (tmp_path / "data.1.0.jsonl").write_text("\n".join(lines))
+    (tmp_path / "data.2.0.jsonl").symlink_to("/etc/passwd")
+    assert read_data(tmp_path, ()).size == 0
+
+
+def test_equal_trainings_are_never_told_apart(trial: Callable[..., TrialData]) -> None:
+    """Of comparisons with all kinds of looks, none is a false alarm."""
+    for seed in range(0, 120, 4):
+        noise, seen = (0.0, 0.3)[seed % 8 // 4], (10, 25, 38)[seed % 3]
+        one, two, other = (
+            trial(batches(shuffled(s), noise=noise, seed=s), seen=seen) for s in (seed, seed + 1, seed + 2)
+        )
+        assert compare_data([one, two], other).effect in (DataEffect.SAME, DataEffect.UNVERIFIED), (noise, seen)
