@@ -27,6 +27,7 @@ from autotune.metrics import METRICS, values_of
 from autotune.records import (
     CONFIRMED,
     DISTURBED,
+    NO_LOSS,
     NO_SEARCH,
     BrokenPoint,
     Change,
@@ -42,7 +43,6 @@ from autotune.records import (
     Values,
     Verdict,
     WholeTraining,
-    changes_training,
 )
 from autotune.sampler.observations import expected_sd_of
 from autotune.space.knob import Knob, Label, same_scalar
@@ -336,8 +336,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         why = _why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
         if judgement.wins and finalist and finalist.broke:
             why += ", but it broke in a longer training"
-    is_raced_or_alike = race is not None or not changes_training(one.label for one in changes)
-    return SearchResult(
+    result = SearchResult(
         verdict=_verdict(chosen),
         why=why,
         baseline=baseline,
@@ -356,7 +355,6 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         objective=objective.name,
         validation=finalist.validation if finalist else None,
         race=race,
-        why_not_raced="it was not raced" if chosen and not is_raced_or_alike else "",
         search=search,
         is_apart=is_limited or bool(excluded),
         confirmed_on=confirmed_on,
@@ -369,6 +367,9 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
             *(race.cautions if race else ()),
         ),
     )
+    is_open = chosen is not None and race is None and result.changes_training
+    why_not_raced = NO_LOSS if searched.baseline.conditions.no_loss else "it was not raced"
+    return replace(result, why_not_raced=why_not_raced) if is_open else result
 
 
 def _whole(records: Sequence[TrialRecord], search: str, speed: Ratio, points: tuple[str, str]) -> WholeTraining:

@@ -47,14 +47,6 @@ def test_a_search_goes_on_with_its_trials_and_leaves_the_config_alone(recorded: 
     assert (recorded.folder / "config.yaml").read_bytes() == before
 
 
-def test_an_answer_that_changes_the_training_alone_is_not_applied_without_a_yes(tmp_path: Path) -> None:
-    """There is no other beside it: whether it learns as fast is not known."""
-    commands = project_in(tmp_path, toy, CONFIG.replace("        data.num_workers: [1, 2]\n", ""))
-    assert "Not applied. It changes the batch" in commands.search("--apply", budget="2m").stderr
-    said = commands("apply", "--config", "config.yaml").refusal()
-    assert "it changes the batch, and whether it also learns faster is not known" in said
-
-
 def test_where_nothing_helps_nothing_is_written(tmp_path: Path) -> None:
     """Neither at the end of the search nor by `apply`."""
     commands = project_in(tmp_path, flat)
@@ -66,13 +58,13 @@ def test_where_nothing_helps_nothing_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "config.yaml").read_text() == CONFIG
 
 
-def test_a_config_that_fails_today_is_no_baseline_and_its_best_wants_force(tmp_path: Path) -> None:
+def test_a_config_that_fails_today_is_no_baseline_and_its_best_wants_consent(tmp_path: Path) -> None:
     """The search goes on without one."""
     commands = project_in(tmp_path, fails_today)
     answer = commands.search("--json", budget="2m").document
     assert (answer["verdict"], answer["speedup"], answer["baseline"]["metrics"]) == ("no_baseline", None, None)
-    assert "--force" in commands("apply", "--config", "config.yaml").refusal()
-    assert commands("apply", "--config", "config.yaml", "--force").returncode == 0
+    assert "it was never compared with today's config" in commands("apply", "--config", "config.yaml").refusal()
+    assert commands("apply", "--config", "config.yaml", "--all").returncode == 0
     assert (tmp_path / "config.yaml").read_text() != CONFIG
 
 
