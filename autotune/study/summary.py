@@ -45,7 +45,7 @@ from autotune.records import (
     WholeTraining,
 )
 from autotune.sampler.observations import expected_sd_of
-from autotune.space.knob import Knob, Label, same_scalar
+from autotune.space.knob import Knob, Label, number_of, same_scalar
 from autotune.space.space import Space
 from autotune.study.achieved import achieved_with, claims_sd
 from autotune.study.answer import (
@@ -681,4 +681,5 @@ def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
 def _effective_batch(knob: Knob | None, old: Scalar, new: Scalar) -> str:
     if knob is None or knob.batch is None or knob.label is not Label.BATCH:
         return ""
-    return knob.batch.change(old, new) if isinstance(old, int) and isinstance(new, int) else ""
+    before, after = number_of(old), number_of(new)
+    return knob.batch.change(before, after) if isinstance(before, int) and isinstance(after, int) else ""

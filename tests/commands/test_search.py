@@ -47,6 +47,34 @@ def test_a_search_goes_on_with_its_trials_and_leaves_the_config_alone(recorded: 
     assert (recorded.folder / "config.yaml").read_bytes() == before
 
 
+@pytest.mark.parametrize(
+    ("key", "present", "listed"),
+    [
+        ("batch_size", "4", "['4', '16', '64']"),
+        ("batch_size", "'4'", "['4', '16', '64']"),
+        ("batch_size_per_card", "4", "[4, 16, 64]"),
+        ("batchSizePerGPU", "4", "[4, 16, 64]"),
+    ],
+)
+def test_a_batch_is_known_as_one_whatever_it_is_called(tmp_path: Path, key: str, present: str, listed: str) -> None:
+    """Its label, the words on the effective batch, and `apply`, which does not write it, as of `batch_size: 4`."""
+
+    def trainer(config: Mapping[str, Any]) -> Training:
+        return toy({"data": {**config["data"], "batch_size": int(config["data"][key])}})
+
+    config = CONFIG.replace("        data.num_workers: [1, 2]\n", "").replace("batch_size: 4 ", f"{key}: {present} ")
+    config = config.replace("data.batch_size: [4, 16, 64]", f"data.{key}: {listed}")
+    commands = project_in(tmp_path, trainer, config)
+    said = commands.search("--no-apply").well().stdout
+    where = " of each device" if key != "batch_size" else ""
+    assert f"The effective batch{where} changes from 4 to 64: that is another training. Check the learning rate" in said
+    assert "it changes the batch" in commands("apply", "--config", "config.yaml").refusal()
+    assert (tmp_path / "config.yaml").read_text() == config
+    commands("apply", "--config", "config.yaml", "--all").well()
+    written = f"{key}: '64'" if present == "'4'" else f"{key}: 64"
+    assert written in (tmp_path / "config.yaml").read_text()
+
+
 def test_where_nothing_helps_nothing_is_written(tmp_path: Path) -> None:
     """Neither at the end of the search nor by `apply`."""
     commands = project_in(tmp_path, flat)
