@@ -14,7 +14,7 @@ from rich.text import Text
 
 from autotune.clock import format_duration
 from autotune.config.command import TypedOptions
-from autotune.config.keys import listed
+from autotune.config.keys import first_of, listed
 from autotune.errors import ConfigError
 from autotune.measure.score import UTILIZATION
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
@@ -172,7 +172,7 @@ def next_commands(result: SearchResult, typed: TypedOptions, *, answer: str | No
     else:
         changes = _what_changes(result)
         commands = {whole: f"{gain}changes {changes}" if changes else f"{gain}memorised in its race"}
-    if result.lacks_race:
+    if result.lacks_race and not answer:  # a further search asks the whole question
         commands[typed.command("search", "--race", "10m")] = "compares how both learn"
     return commands
 
@@ -687,8 +687,8 @@ def why_it_needs_consent(result: SearchResult) -> str:
 def _what_changes(result: SearchResult) -> str:
     """Return what an answer changes about the training, in words; empty for nothing."""
     known = dict.fromkeys(f"the {change.label}" for change in result.changes if change.label in ("batch", "precision"))
-    unknown = [change.path for change in result.changes if change.label == "unknown"]
-    effect = [f"{', '.join(unknown)} (effect on the training unknown)"] if unknown else []
+    unknown = [plain(change.path) for change in result.changes if change.label == "unknown"]
+    effect = [f"{first_of(unknown, 3)} (effect on the training unknown)"] if unknown else []
     return listed([*known, *effect])
 
 
