@@ -7,7 +7,7 @@ of a machine share) unless a name says ``utc``. Absent is None, never 0.
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from itertools import pairwise
@@ -661,6 +661,7 @@ class Conditions:
             as a standard deviation of ln speed: the intervals that it is judged by are wider for it; None for nothing.
         alone: Whether trials on this machine's other GPUs waited meanwhile; None if there were none.
         unheeded: Knobs that it never read, so that their values had no effect.
+        no_loss: True if its trainer reported no loss that could be seen; None if it did, or that is not known.
         free_data_ratio: Of a trial in phases: speed with data that costs nothing over that of training.
         free_data_ratio_high: Upper end of that ratio's interval.
         free_step_ratio: Speed of the loader alone over that of training.
@@ -688,6 +689,7 @@ class Conditions:
     claims_sd: Amount | None = None
     alone: bool | None = None
     unheeded: tuple[str, ...] = ()
+    no_loss: bool | None = None
     free_data_ratio: Amount | None = None
     free_data_ratio_high: Amount | None = None
     free_step_ratio: Amount | None = None
@@ -775,7 +777,10 @@ class TrialRecord:
         return self.measurement if is_fit else None
 
 
-_TRAINS_OTHERWISE = ("batch", "precision")  # labels of `space.knob`
+_SAME_TRAINING = "same training"  # label of `space.knob`
+
+NO_LOSS = "the trainer reports no loss that can be seen"
+"""Reason for which no race can show how an answer learns."""
 
 
 class Verdict(StrEnum):
@@ -1213,7 +1218,7 @@ class SearchResult:
         why_no_gpu: Why utilization is not measured on this machine; None if it is.
         validation: Findings of the validation trial of the best (or candidate); None if there was none.
         race: How the best (or candidate) learns, beside today's config; None where that was not raced.
-        why_not_raced: Reason for which an answer that changes the batch or the precision was not raced; empty else.
+        why_not_raced: Reason for which an answer that changes the training was not raced; empty else.
         confirmed_on: Host of each machine whose pairs compared the best (or candidate) with today's config.
         broken: Points that were confirmed before it, and broke in their validation trials.
         cautions: What was found on the way that the reader of the answer should know, one sentence each.
@@ -1256,26 +1261,38 @@ class SearchResult:
 
     @property
     def may_learn_more_slowly(self) -> bool:
-        """True if it changes the batch or the precision, and no race has shown that it learns as fast.
+        """True if it changes the training, and no race has shown that it learns as fast.
 
         Also true of what is called the same training, if its race shows that it memorises.
         """
-        learning = self.race.winner.learning if self.race else Learning.UNKNOWN
-        is_doubtful = changes_training(change.label for change in self.changes) and not learning.is_safe
-        return is_doubtful or learning is Learning.MEMORISES
+        is_safe = self.race is not None and self.race.winner.learning.is_safe
+        return (self.changes_training and not is_safe) or self._memorises
+
+    @property
+    def changes_training(self) -> bool:
+        """True if it changes the training itself: its batch, its precision, or a key whose effect is not known."""
+        return any(change.label != _SAME_TRAINING for change in self.changes)
+
+    @property
+    def needs_consent(self) -> bool:
+        """True if ``apply`` writes the answer only with ``--all`` or by its name: the one rule for search and apply.
+
+        Without that it writes what was confirmed and leaves the training unchanged, or changes no more of it than the
+        batch and the precision and did not lose its race. No race stands in for the same data.
+        """
+        is_beyond_a_race = any(change.label not in (_SAME_TRAINING, *_TRAINS_OTHERWISE) for change in self.changes)
+        return self.verdict is Verdict.NO_BASELINE or is_beyond_a_race or self.may_learn_more_slowly
 
     @property
     def applies_same_training(self) -> bool:
-        """True if ``apply`` writes the point that leaves the training unchanged, unless it is told otherwise.
+        """True if ``apply`` writes the point that leaves the training unchanged, which was confirmed beside it."""
+        return self.same_training_confirmed is not None and self.needs_consent
 
-        That was confirmed beside an answer that may learn more slowly.
-        """
-        return self.same_training_confirmed is not None and self.may_learn_more_slowly
+    @property
+    def lacks_race(self) -> bool:
+        """True if a race could still show how it learns."""
+        return self.why_not_raced not in ("", NO_LOSS)
 
-
-def changes_training(labels: Iterable[str]) -> bool:
-    """Return whether changes of these labels make another batch, or another precision.
-
-    What is faster then may learn more slowly.
-    """
-    return any(label in _TRAINS_OTHERWISE for label in labels)
+    @property
+    def _memorises(self) -> bool:
+        return self.race is not None and self.race.winner.learning is Learning.MEMORISES

@@ -19,7 +19,7 @@ from autotune.trial.termination import signals_held
     "--all",
     "whole",
     is_flag=True,
-    help="Also write what changes the training itself (batch, precision), where an answer without that was confirmed.",
+    help="Also write what changes the training itself: the batch, the precision, keys whose effect is not known.",
 )
 @click.option(
     "--learning-rate",
@@ -49,42 +49,41 @@ def command(
 ) -> int:
     """Writes the best values that a search found into the config, and nothing else.
 
-    Where the best changes the training itself, and the best that does not was confirmed beside it, that is written.
+    Without --all only those are written that leave the training itself unchanged, where they were confirmed. With it,
+    and with --answer, the command says what changes about the training, and asks on a terminal.
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
     if sum((whole, trial is not None, answer is not None)) > 1:
         raise click.UsageError("--all, --trial and --answer each choose what is written: give one of them.")
     with signals_held():
         from autotune.commands.apply_answer import (
-            OTHER_TRAINING,
             apply_values,
-            changes_of_answer,
             changes_of_trial,
             named_answer,
             proposed_rate,
+            say_what_changes,
+            without_consent,
         )
         from autotune.records import Verdict
-        from autotune.report.answer import verdict, why_it_may_learn_more_slowly
+        from autotune.report.answer import verdict
         from autotune.report.console import text_console
         from autotune.search.answer import Study
         from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
     say_remarks(problem.state.remarks)
-    study, console = Study.of(problem), text_console()
+    study, console, question = Study.of(problem), text_console(), ""
     result = study.answer() if answer is None else named_answer(study, answer, config)
-    chooses = whole or learning_rate or trial is not None or answer is not None
-    if result.applies_same_training and not chooses:
-        result = study.answer(excluded=OTHER_TRAINING)
-    if trial is not None:
-        new = changes_of_trial(study, result, trial, problem.typed, force=force)
-    elif result.verdict is Verdict.NO_CHANGE:
+    if trial is None and result.verdict is Verdict.NO_CHANGE:
         console.print(*verdict(result), sep="\n", soft_wrap=True)
         return 0
-    else:
-        new = changes_of_answer(study, result, config, force=force)
     rate = proposed_rate(result, config) if learning_rate else {}
-    asks = trial is None and not rate and not whole and result.may_learn_more_slowly
-    why_ask = why_it_may_learn_more_slowly(result) if asks else ""
-    apply_values(problem, new, console, further=rate, why_ask=why_ask, code=code, force=force, dry_run=dry_run)
+    if trial is not None:
+        new = changes_of_trial(study, result, trial, problem.typed, force=force)
+    else:
+        is_chosen = whole or learning_rate or answer is not None
+        result = result if is_chosen else without_consent(study, result, problem.typed)
+        new = study.change_set(result)
+        question = say_what_changes(result, console)
+    apply_values(problem, new, console, further=rate, question=question, code=code, force=force, dry_run=dry_run)
     return 0

@@ -9,13 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 from autotune.clock import SystemClock
-from autotune.commands.output import ask_or_refuse
+from autotune.commands.output import ask, ask_or_refuse, can_ask
 from autotune.config.apply import ConfigEdit, patch_of, plan_code, plan_edit, write_edits
 from autotune.config.command import TypedOptions
 from autotune.config.load import Settings, load_settings
 from autotune.errors import AutotuneError, ConfigError, TrialError
 from autotune.files import read_beginning, replace_durably
-from autotune.records import CONFIRMED, ChangeSet, SearchResult, TrialRecord, Values, Verdict
+from autotune.records import CONFIRMED, ChangeSet, SearchResult, TrialRecord, Values
+from autotune.report.answer import answer_notes, refusal, why_it_needs_consent
 from autotune.search.answer import Study, changes_of_result
 from autotune.search.problem import Problem
 from autotune.space.knob import Label, same_scalar
@@ -53,22 +54,27 @@ def changes_of_trial(study: Study, result: SearchResult, number: int, typed: Typ
     return study.change_set(result, trial=chosen)
 
 
-def changes_of_answer(study: Study, result: SearchResult, config: Path, *, force: bool) -> ChangeSet:
-    """Return the changes of an answer, whose verdict is another than "no change".
-
-    Args:
-        force: True to take them although there was no baseline to compare them with.
+def without_consent(study: Study, result: SearchResult, typed: TypedOptions) -> SearchResult:
+    """Return the answer that is written without consent: the whole, or what of it leaves the training unchanged.
 
     Raises:
-        TrialError: There was no baseline.
+        ConfigError: The whole needs consent, and no such part was confirmed beside it.
     """
-    if result.verdict is Verdict.NO_BASELINE and not force:
-        raise TrialError(
-            "these values were never compared with today's: today's config gave no numbers",
-            where=str(config),
-            remedy="Write them all the same with --force.",
-        )
-    return study.change_set(result)
+    if not result.needs_consent:
+        return result
+    if not result.applies_same_training:
+        raise refusal(result, typed)
+    return study.answer(excluded=OTHER_TRAINING)
+
+
+def say_what_changes(result: SearchResult, console: Console) -> str:
+    """Say what an answer changes about the training; return the question for consent, empty if it needs none."""
+    if not result.needs_consent:
+        return ""
+    for note in answer_notes(result):
+        console.print(note, soft_wrap=True)
+    console.print(why_it_needs_consent(result), soft_wrap=True, markup=False)
+    return "Apply it?"
 
 
 def named_answer(study: Study, name: str, config: Path) -> SearchResult:
@@ -114,7 +120,7 @@ def apply_values(
     console: Console,
     *,
     further: Values | None = None,
-    why_ask: str = "",
+    question: str = "",
     code: bool = False,
     force: bool = False,
     dry_run: bool = False,
@@ -124,7 +130,7 @@ def apply_values(
     Args:
         new: The changes; refused where the config, or the trainer's code, is another than they were judged for.
         further: Keys besides those of the space that are written along; None for none.
-        why_ask: Reason, a sentence, to ask before they are written; empty for none.
+        question: What to ask before they are written, where there is a terminal to ask on; empty for nothing.
         code: True to write into the trainer's code itself.
         force: True to overwrite without asking where a value is neither today's nor the new one.
         dry_run: True to show the diff only.
@@ -132,17 +138,17 @@ def apply_values(
     Raises:
         ConfigError: They were judged for another config or other code, or a value was edited and nobody is there to
             ask.
-        click.Abort: A value was edited, and somebody was asked and said no.
+        click.Abort: Somebody was asked and said no.
     """
     # Read again: the search may have taken half an hour, and the file may have been edited since.
     settings = load_settings(problem.config_path, typed_command=problem.typed_command)
     _require_judged_for(replace(problem, settings=settings), new, force=force)
     keys = {**new.values, **(further or {})}
-    if why_ask and not dry_run and not force and _planned_all(settings, keys):
-        remedy = "Apply it all the same with --force."
-        ask_or_refuse(f"{why_ask} Apply it?", where=str(problem.config_path), remedy=remedy)
+    asks = not dry_run and not force
+    if asks and question and can_ask() and _planned_all(settings, keys):
+        ask(question, must=True)
     edited = _edited(settings, new)
-    if edited and not dry_run and not force:
+    if edited and asks:
         question = f"Edited since the search: {'; '.join(edited)}. Overwrite?"
         ask_or_refuse(question, where=str(problem.config_path), remedy="Overwrite it with --force.")
     if not _write(problem, settings, keys, console, code=code, dry_run=dry_run):

@@ -236,7 +236,7 @@ def explain(call: Invocation, id: str) -> int:
         *(f"  {one.path}: {one.old!r} -> {one.new!r}  {_worth(one.worth)}  ({one.label})" for one in advice.changes),
         "",
         *advice.why,
-        f"{'To undo it: autotune revert' if is_applied else 'To take it: autotune apply'} --config {advice.config}",
+        f"{'To undo it' if is_applied else 'To take it'}: {advice.command}",
     )
 
 

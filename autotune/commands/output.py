@@ -63,10 +63,15 @@ def ask_or_refuse(question: str, *, where: str, remedy: str) -> None:
         ConfigError: There is nobody to ask.
         click.Abort: The answer is no.
     """
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not can_ask():
         statement = question[: question.rstrip("?").rindex(". ")]
         raise ConfigError(statement[0].lower() + statement[1:], where=where, remedy=remedy)
     ask(question, must=True)
+
+
+def can_ask() -> bool:
+    """Returns whether there is a terminal to ask on."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def is_attended() -> bool:

@@ -66,7 +66,7 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: DiagnosisSummary | No
         measures=problem.objective.measures,
         diff=diff,
         commands={verb: typed.command(verb) for verb in verbs}
-        | ({"apply": typed.command("apply", "--all")} if result and diff and result.applies_same_training else {})
+        | ({"apply": typed.command("apply", "--all")} if result and diff and result.needs_consent else {})
         | {
             "search": typed.command("search", "--budget", "30m"),
             "same training": typed.command("search", "--same-training", "--budget", "30m"),

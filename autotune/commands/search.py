@@ -50,7 +50,8 @@ if TYPE_CHECKING:
 @click.option(
     "--apply/--no-apply",
     default=None,
-    help="Write the best values into the config if they are better, or do not. Default: ask, on a terminal.",
+    help="Write what leaves the training unchanged into the config if it is better, or do not. Default: ask, on a "
+    "terminal.",
 )
 @click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
 @click.option(

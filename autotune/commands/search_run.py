@@ -21,7 +21,7 @@ from autotune.measure.gpu.driver import cores_near, look_for_gpus, visible_devic
 from autotune.options import SearchRequest
 from autotune.process import STORAGE_VARIABLE
 from autotune.records import ChangeSet, SearchResult
-from autotune.report.answer import is_in_code, print_failures, print_next_step, why_it_may_learn_more_slowly
+from autotune.report.answer import is_in_code, print_failures, print_next_step, refusal, why_it_needs_consent
 from autotune.report.console import text_console
 from autotune.report.live import SearchDisplay
 from autotune.search.answer import answer_of_search
@@ -105,7 +105,7 @@ def apply_if_better(
 
     Args:
         must_be_validated: Whether they have to have come through a validation trial.
-        is_accepted: Whether somebody has said yes, who knows that they may learn more slowly.
+        is_accepted: Whether somebody has said yes, who knows what they change about the training.
 
     Raises:
         AutotuneError: They cannot be written, or the config was edited and nobody is there to ask.
@@ -119,10 +119,10 @@ def apply_if_better(
                 why = f"the values that leave the training unchanged were not validated. `{every}` writes all changes."
             text_console(stderr=True).print(f"Not applied: {why}", soft_wrap=True)
             return
-        if result.may_learn_more_slowly and not is_accepted:
-            why = why_it_may_learn_more_slowly(result)
-            remedy = f"`{problem.typed.command('apply')}` asks; with --race in the search, it is known."
-            text_console(stderr=True).print(f"Not applied. {why} {remedy}", soft_wrap=True)
+        if result.needs_consent and not is_accepted:
+            refused = refusal(result, problem.typed)
+            said = f"Not applied: {refused.message}. {refused.remedy}"
+            text_console(stderr=True).print(said, soft_wrap=True, markup=False)
             return
         apply_values(problem, finished.changes, text_console(stderr=True))
 
@@ -161,7 +161,7 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
     config, result, is_applied = problem.config_path, finished.written, False
     try:
         forget_typed()
-        why = f"{why_it_may_learn_more_slowly(result)} " if result.may_learn_more_slowly else ""
+        why = f"{why_it_needs_consent(result)} " if result.needs_consent else ""
         what = "these values" if result is finished.result else "what leaves the training itself unchanged"
         is_code = is_in_code(result)
         if ask(f"{why}{f'Write {what} as a patch of the code' if is_code else f'Apply {what} to {config}'}?"):

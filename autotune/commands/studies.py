@@ -134,10 +134,11 @@ class Studies:
     def export(self, name: str, file: Path) -> Said:
         """Write a study into a file, with the real trainings of this machine."""
         why_not_kept = ""
-        if any(is_over for _, is_over in trainings_here(name, ())):
+        trainings = list(trainings_here(name, ()))
+        if any(is_over for _, is_over in trainings):
             try:
                 with closing(StudyRecord(name, self.storage)) as study:
-                    keep_trainings(study)
+                    keep_trainings(study, trainings)
             except StudyError as error:  # it may be somebody else's, and only to be read
                 why_not_kept = error.message
         contents = export_study(name, self.storage, file, pending=self.state.pending(name))

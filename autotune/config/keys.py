@@ -25,6 +25,11 @@ def shown(value: object, longest: int = 60) -> str:
     return text if len(text) <= longest else f"{text[: longest - 20]}... ({len(text):,} characters)"
 
 
+def listed(words: Sequence[str], last: str = "and") -> str:
+    """List words, with another one than a comma before the last."""
+    return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def first_of(names: Sequence[str], most: int) -> str:
     """Return the first of some names, and how many more there are: ``a, b, c and 2 more``."""
     more = len(names) - most

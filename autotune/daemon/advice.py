@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
@@ -56,8 +57,8 @@ class Advice:
         id: 8 hexadecimal digits, from config, study and values: the same advice has the same id.
         ratio: Confirmed speed over that of the config as it was, with its 95 % interval.
         why: How it was confirmed, and what to be careful about, a sentence each.
-        may_learn_more_slowly: Whether it changes the batch or the precision, and no race has shown that it learns as
-            fast as the config as it was.
+        may_learn_more_slowly: Whether it changes the training, and no race has shown that it learns as fast as the
+            config as it was.
         answer: Name of the set of changes that was judged, which alone is applied, see `results.ChangeSet`; empty of an
             earlier version, which kept none.
         applied_utc: Time at which it, or an earlier one of this id, was applied last, ISO 8601; None before.
@@ -79,6 +80,14 @@ class Advice:
     state: AdviceState = AdviceState.GIVEN
     applied_utc: str | None = None
     set_values: Mapping[str, Scalar] = field(default_factory=dict)
+
+    @property
+    def command(self) -> str:
+        """Command that takes it, or that undoes it where it is applied."""
+        if self.state is AdviceState.APPLIED:
+            return shlex.join(["autotune", "revert", "--config", self.config])
+        whole = ["--all"] if any(change.label != "same training" for change in self.changes) else []
+        return shlex.join(["autotune", "apply", "--config", self.config, *whole])
 
     def document(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}
@@ -227,7 +236,7 @@ def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | N
         return "it is of an earlier version, which did not keep what was judged"
     beyond = [change for change in advice.changes if _PERMITTED_BY.get(change.label) not in scopes]
     if not beyond and advice.may_learn_more_slowly:
-        return "no race has shown that it learns as fast as the config does now; `autotune apply` asks"
+        return f"no race has shown that it learns as fast as the config does now; `{advice.command}` writes it"
     if not beyond:
         return None
     labels = sorted({change.label for change in beyond} & set(_PERMITTED_BY))

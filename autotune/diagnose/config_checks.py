@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from autotune.config.document import Leaf
+from autotune.config.keys import listed
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, counted, issue
 from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, place_of, trainer_text, written
 from autotune.diagnose.tables import PRECISION, SETTINGS, starting_batch, types_of
@@ -321,15 +322,10 @@ def _without_effect(problem: Problem) -> Iterator[Issue]:
         found += [key for key in keys if key.row.needs_gpus == 2]
     if found:
         there, have = "no GPU" if gpus == 0 else "one GPU", "has" if len(found) == 1 else "have"
-        sentence = f"On this machine, with {there}, {_listed([key.path for key in found])} {have} no effect."
+        names = [key.path for key in found]
+        more = [f"{len(names) - 4} more"] if len(names) > 4 else []
+        sentence = f"On this machine, with {there}, {listed([*names[:4], *more])} {have} no effect."
         yield _found(sentence, severity=Severity.NOTE, place=found[0].path)
-
-
-def _listed(names: list[str]) -> str:
-    more = [f"{len(names) - 4} more"] if len(names) > 4 else []
-    shown: list[str] = [*names[:4], *more]
-    *most, last = shown
-    return " and ".join((", ".join(most), last)) if most else last
 
 
 def _slow_precision(problem: Problem) -> Iterator[Issue]:

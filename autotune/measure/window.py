@@ -544,4 +544,6 @@ def growth_bytes_per_s(series: MemorySeries) -> float | None:
     # of the memory in use, in a third of the time: allocators breathe by as much
     if growth < max(1 << 24, 0.01 * third) or growth < _GOES_ON * (second - first):
         return 0.0
+    if second < first:  # some was freed at first, which is no part of the growth
+        return 3 * growth / length_s
     return (third - first) / (2 / 3 * length_s)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, repeat
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -13,11 +14,12 @@ from rich.text import Text
 
 from autotune.clock import format_duration
 from autotune.config.command import TypedOptions
+from autotune.config.keys import first_of, listed
+from autotune.errors import ConfigError
 from autotune.measure.score import UTILIZATION
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import (
     CODE,
-    CONFIRMED,
     PAUSE_NOUNS,
     Achieved,
     Change,
@@ -131,14 +133,12 @@ def print_next_step(
     more = f"--budget {math.ceil(result.budget_enough_s / 60.0)}m" if result.budget_enough_s else "more time"
     if applied:
         say, command = "The config holds these values now. To take them back:  ", typed.command("revert")
-    elif result.verdict in CONFIRMED:
-        options = [*(["--code"] if is_in_code(result) else []), *(["--answer", answer] if answer else [])]
-        say, command = "Next:  ", typed.command("apply", *options)
-        if result.applies_same_training and not answer:
-            _print_both(console, result, command, typed.command("apply", "--all"))
-            return
-    elif result.verdict is Verdict.NO_BASELINE:
-        say, command = "Next:  ", typed.command("apply", "--force")
+    elif commands := next_commands(result, typed, answer=answer):
+        width = max(map(len, commands)) if len(commands) > 1 else 0
+        for word, (one, purpose) in zip(chain(("Next:  ",), repeat("or     ")), commands.items(), strict=False):
+            parts = (word, (one.ljust(width), "bold"), f"  {purpose}" if purpose else "")
+            console.print(Text.assemble(*parts), soft_wrap=True)
+        return
     elif result.candidate is not None and result.speedup is None:
         say = f"Next:  run the same command again with {more}, it goes on where it stopped."
     elif _is_undecided(result):
@@ -153,17 +153,31 @@ def is_in_code(result: SearchResult) -> bool:
     return bool(result.changes) and all(change.path.startswith(CODE) for change in result.changes)
 
 
-def _print_both(console: Console, result: SearchResult, alike: str, whole: str) -> None:
-    assert result.speedup is not None
-    assert result.same_training_confirmed is not None
-    gains = (
-        f"{result.same_training_confirmed.ratio:.2f}x, the training itself unchanged",
-        f"{result.speedup.ratio:.2f}x, with all changes",
-    )
-    for say, command, gain in zip(("Next:  ", "or     "), (alike, whole), gains, strict=True):
-        console.print(
-            Text.assemble(say, (command.ljust(max(len(alike), len(whole))), "bold"), f"  {gain}"), soft_wrap=True
-        )
+def next_commands(result: SearchResult, typed: TypedOptions, *, answer: str | None = None) -> dict[str, str]:
+    """Return the commands that may follow an answer, each with its purpose in a few words; none if there is no change.
+
+    Args:
+        answer: Name that `apply` has to be told; None where it is the study's only one.
+    """
+    if result.verdict is Verdict.NO_CHANGE:
+        return {}
+    code = ["--code"] if is_in_code(result) else []
+    if not result.needs_consent:
+        return {typed.command("apply", *code, *(["--answer", answer] if answer else [])): ""}
+    commands = {}
+    whole = typed.command("apply", *(["--answer", answer] if answer else ["--all"]), *code)
+    gain = f"{result.speedup.ratio:.2f}x, " if result.speedup and result.verdict is Verdict.BETTER else ""
+    if result.applies_same_training and result.same_training_confirmed and not answer:
+        same = f"{result.same_training_confirmed.ratio:.2f}x, the training itself unchanged"
+        commands = {typed.command("apply", *code): same, whole: f"{gain}with all changes"}
+    elif result.verdict is Verdict.NO_BASELINE:
+        commands = {whole: "though never compared with today's config"}
+    else:
+        changes = _what_changes(result)
+        commands = {whole: f"{gain}changes {changes}" if changes else f"{gain}memorised in its race"}
+    if result.lacks_race and not answer:  # a further search asks the whole question
+        commands[typed.command("search", "--race", "10m")] = "compares how both learn"
+    return commands
 
 
 def print_failures(
@@ -201,9 +215,9 @@ def whole_text(result: SearchResult) -> str:
     """Return what a confirmed gain is for whole training, with all that comes between its steps, as a sentence."""
     whole = result.whole
     if whole is not None and whole.speedup is not None:
-        kinds = _listed([PAUSE_NOUNS[kind][1] for kind in whole.seen], "and")
+        kinds = listed([PAUSE_NOUNS[kind][1] for kind in whole.seen], "and")
         return f"Whole training, with {kinds}: about {ratio_text(whole.speedup)}."
-    nothing = f"Of steps alone: no {_listed([one for one, _ in PAUSE_NOUNS.values()], 'or')} was observed"
+    nothing = f"Of steps alone: no {listed([one for one, _ in PAUSE_NOUNS.values()], 'or')} was observed"
     if result.validation is not None:
         return f"{nothing}."
     return f"{nothing}, nor {_GROWTH}; `--validate 2m` covers them."
@@ -258,11 +272,7 @@ def uncovered_text(result: SearchResult) -> str:
     seen = result.whole.seen if result.whole else ()
     missed = [one for kind, (one, _) in PAUSE_NOUNS.items() if kind not in seen]
     missed += [] if result.validation else [_GROWTH]
-    return f"Not covered by trials: {_listed(missed, 'or')}." if missed else ""
-
-
-def _listed(words: Sequence[str], last: str) -> str:
-    return f" {last} ".join(filter(None, (", ".join(words[:-1]), words[-1])))
+    return f"Not covered by trials: {listed(missed, 'or')}." if missed else ""
 
 
 def headline(result: SearchResult) -> Text:
@@ -678,18 +688,44 @@ def outcome(race: Race, raced: Raced) -> str:
     return f"{told}: it learns {raced.learning.value}{speed}"
 
 
-def why_it_may_learn_more_slowly(result: SearchResult) -> str:
-    """Return why an answer is not to be applied without a yes, as a sentence; see `may_learn_more_slowly`."""
-    labels = " and the ".join(dict.fromkeys(change.label for change in result.changes if change.label != "unknown"))
-    what = f"It changes the {labels}".replace("the same training and ", "").replace(" and the same training", "")
-    race = result.race
-    if race is not None and race.winner.learning is Learning.MEMORISES:
-        return f"In the race it memorised: {outcome(race, race.winner)}."
+def why_it_needs_consent(result: SearchResult) -> str:
+    """Return what an answer changes about the training and what is known of that, as a sentence."""
+    what, race = f"It changes {_what_changes(result)}", result.race
+    if result.verdict is Verdict.NO_BASELINE:
+        known = "it was never compared with today's config, which gave no numbers"
+        return f"{what}, and {known}." if result.changes_training else f"{known[0].upper()}{known[1:]}."
     if race is None:
         return f"{what}, and whether it also learns faster is not known: {result.why_not_raced}."
+    raced = outcome(race, race.winner)
+    if race.winner.learning is Learning.MEMORISES:
+        return f"In the race it memorised: {raced}."
     if race.winner.learning is Learning.SLOWER:
-        return f"{what}, and in the race it learned more slowly: {outcome(race, race.winner)}."
-    return f"{what}, and the race did not show that it learns as fast: {outcome(race, race.winner)}."
+        return f"{what}, and in the race it learned more slowly: {raced}."
+    if race.winner.learning.is_safe:
+        return f"{what}; in the race it learned as fast at least: {raced}."
+    return f"{what}, and the race did not show that it learns as fast: {raced}."
+
+
+_CHANGED = {"batch": "the batch", "precision": "the precision", "different data": "the data that are trained on"}
+
+
+def _what_changes(result: SearchResult) -> str:
+    """Return what an answer changes about the training, in words; empty for nothing."""
+    known = dict.fromkeys(_CHANGED[change.label] for change in result.changes if change.label in _CHANGED)
+    unknown = [plain(change.path) for change in result.changes if change.label == "unknown"]
+    effect = [f"{first_of(unknown, 3)} (effect on the training unknown)"] if unknown else []
+    return listed([*known, *effect])
+
+
+def refusal(result: SearchResult, typed: TypedOptions) -> ConfigError:
+    """Return the refusal to write an answer without consent: what it changes, and the commands that work."""
+    why = why_it_needs_consent(result)
+    commands = ", or ".join(f"`{command}` ({purpose})" for command, purpose in next_commands(result, typed).items())
+    return ConfigError(
+        f"nothing of the answer that leaves the training unchanged was confirmed: {why[0].lower()}{why[1:-1]}",
+        where=str(typed.config),
+        remedy=f"Run {commands}.",
+    )
 
 
 def _proposal(race: Race) -> str:

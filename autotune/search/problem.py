@@ -34,7 +34,7 @@ from autotune.search.study_place import StudyPlace
 from autotune.search.trainer_code import ProjectCode, TrainerCode
 from autotune.space.catalog import is_for_validation, is_global, is_searched_unasked, keys_with, known_knob
 from autotune.space.find import Skipped, build_space, of_other_sections
-from autotune.space.knob import Knob, Label, ladder
+from autotune.space.knob import Knob, Label, ladder, number_of
 from autotune.space.space import Space, is_batch_size, same_training, with_batch_fixed, with_batch_up_to
 from autotune.study.identity import StudyIdentity, framework_versions
 from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
@@ -195,7 +195,7 @@ class Problem:
         """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
         if self.batch_key is None:
             return None
-        size = values.get(self.batch_key, self.settings.scalars[self.batch_key])
+        size = number_of(values.get(self.batch_key, self.settings.scalars[self.batch_key]))
         return float(size) if isinstance(size, int) else None
 
     def config_changed(self) -> bool:

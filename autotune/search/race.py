@@ -16,7 +16,7 @@ from statistics import median
 from autotune.clock import format_duration
 from autotune.errors import AutotuneError
 from autotune.measure.loss_curves import evaluation_curve, loss_curve
-from autotune.records import Ending, Purpose, RaceArm, RaceLeg, Scalar, TraineeEvent, TrialRecord, Values
+from autotune.records import NO_LOSS, Ending, Purpose, RaceArm, RaceLeg, Scalar, TraineeEvent, TrialRecord, Values
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import CAUTION, RACES_FROM_S, STOPPING_S, expected_start_s, race_s
 from autotune.search.state import SearchState
@@ -47,7 +47,7 @@ class Racer(SearchStage):
     """Racer of the answer of a search.
 
     Attributes:
-        why_not: Reason for which the answer was not raced, though it changes the batch or the precision; empty else.
+        why_not: Reason for which the answer was not raced, though it changes the training; empty else.
     """
 
     def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker) -> None:
@@ -99,12 +99,12 @@ class Racer(SearchStage):
     def _why_not(self, values: Values) -> str:
         if self._parts.options.race_s == 0.0:
             return "that was left out with --no-race"
+        if self._state.scratch_loss is None:
+            return NO_LOSS
         if self._parts.options.race_s is None and not self._changes_training(values):
-            return "it is the same training"
+            return "without --race only another batch or precision is raced"
         if not self._wanted_s:
             return f"a search of less than {format_duration(RACES_FROM_S)} races only with --race"
-        if self._state.scratch_loss is None:
-            return "the trainer reports no loss that can be seen"
         return ""
 
     def _changes_training(self, values: Values) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -46,15 +46,18 @@ def trainings_here(
                 yield record, is_over(folder / name, header, now)
 
 
-def keep_trainings(study: StudyRecord) -> None:
+def keep_trainings(study: StudyRecord, found: Iterable[tuple[TrialRecord, bool]] | None = None) -> None:
     """Write the trainings of a study's config on this machine that are over into the study, each once.
+
+    Args:
+        found: What `trainings_here` has found; None to find out.
 
     Raises:
         StudyError: They cannot be written.
     """
     known = {trial.search for trial in study.records() if trial.purpose is Purpose.TRAINING}
-    for record, has_ended in trainings_here(study.name, known):
-        if has_ended:
+    for record, has_ended in trainings_here(study.name, known) if found is None else found:
+        if has_ended and record.search not in known:
             about = {"search": record.search, "purpose": record.purpose.value, "machine": record.machine}
             # The same name wherever it is written: an import knows it again. What it trained with is in the record.
             name = hashlib.sha256(record.search.encode()).hexdigest()[:32]

@@ -338,6 +338,7 @@ class TrialMaker:
             claims_sd=state.claims_sd or None if trial.purpose is Purpose.CONFIRM else None,
             alone=self._parts.neighbours.waited,
             unheeded=self._findings.unread_knobs(trial.values, done.folder, problem.space) if done.measurement else (),
+            no_loss=True if done.measurement and done.losses.first is None else None,
             free_data_ratio=free_data.ratio if free_data else None,
             free_data_ratio_high=free_data.high if free_data else None,
             free_step_ratio=free_step.ratio if free_step else None,

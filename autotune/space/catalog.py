@@ -14,7 +14,7 @@ from typing import Literal, TypeGuard
 import msgspec
 
 from autotune.records import Machine, Scalar
-from autotune.space.knob import BatchCount, Knob, Label, key_name
+from autotune.space.knob import BatchCount, Knob, Label, key_name, number_of
 
 Choices = tuple[Scalar, ...]
 
@@ -111,13 +111,21 @@ class BatchNames:
     """Names of batch sizes, by what they count, and of the batches that are accumulated for an update.
 
     Attributes:
+        devices: Words for a device.
+        per_device: Of the batch of one device, complete.
         all_devices: Of the batch of all devices and accumulated steps together.
     """
 
     plain: tuple[str, ...]
+    devices: tuple[str, ...]
     per_device: tuple[str, ...]
     all_devices: tuple[str, ...]
     accumulation: tuple[str, ...]
+
+    def complete(self) -> "BatchNames":
+        """Return the names with each word for a device in its place."""
+        names = (name.format(device=device) for name in self.per_device for device in self.devices)
+        return replace(self, per_device=tuple(dict.fromkeys(names)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +136,7 @@ class _Table:
 
 
 _TABLE = msgspec.convert(tomllib.loads(Path(__file__).with_name("knobs.toml").read_text("utf-8")), _Table)
-BATCH_NAMES = _TABLE.batch
+BATCH_NAMES = _TABLE.batch.complete()
 KNOWN_KNOBS = tuple(
     replace(row, names=BATCH_NAMES.plain + BATCH_NAMES.per_device + BATCH_NAMES.all_devices)
     if row.counts == "samples"
@@ -154,7 +162,8 @@ def known_knob(path: str, present: Scalar) -> KnownKnob | None:
 
 def keys_with(config: Mapping[str, Scalar], **columns: object) -> list[str]:
     """Return the keys of a config that belong to a row with these columns, in file order."""
-    return [path for path, value in config.items() if (row := known_knob(path, value)) and _has(row, columns)]
+    rows = {path: known_knob(path, number_of(value)) for path, value in config.items()}
+    return [path for path, row in rows.items() if row and _has(row, columns)]
 
 
 def knobs_with(knobs: Iterable[Knob], **columns: object) -> list[Knob]:

@@ -20,7 +20,17 @@ from autotune.space.catalog import (
     knobs_with,
     known_knob,
 )
-from autotune.space.knob import Carried, InertUnder, Knob, Label, is_number, same_scalar, section_mates, with_baseline
+from autotune.space.knob import (
+    Carried,
+    InertUnder,
+    Knob,
+    Label,
+    is_number,
+    number_of,
+    same_scalar,
+    section_mates,
+    with_baseline,
+)
 from autotune.space.space import Space
 
 _MANY_SECTIONS = 4  # of one kind in a file: it is a table of trainings
@@ -283,21 +293,29 @@ def _why_not_placed(data: Scalar, model: Scalar, gpus: int) -> str:
 
 
 def _row(path: str, baseline: Scalar, domain: Sequence[Scalar]) -> KnownKnob | None:
-    """Return the row of a knob; None if the user's own domain holds values that the row does not understand."""
-    row = known_knob(path, baseline)
-    return None if row and is_number(baseline) and not all(map(row.accepts, domain)) else row
+    """Return the row of a knob; None if the user's own domain holds values that the row does not understand.
+
+    Numbers that the user listed as texts mean the same to it.
+    """
+    row = known_knob(path, baseline) or (known_knob(path, number_of(baseline)) if domain else None)
+    if row is None or not (is_number(baseline) or not row.accepts(baseline)):
+        return row
+    return row if all(row.accepts(number_of(value)) for value in domain) else None
 
 
 def _knob(
     path: str, row: KnownKnob | None, config: Mapping[str, Scalar], domain: Sequence[Scalar], machine: Machine
 ) -> Knob:
     baseline = config[path]
+    if row and is_number(baseline):
+        domain = tuple(map(number_of, domain))
+    present = baseline if row is None or row.accepts(baseline) else number_of(baseline)
     proposed = tuple(domain) or (row.domain(baseline, machine) if row else ())
     if path.startswith(CODE) and not isinstance(baseline, bool) and baseline:  # what is written there is some number
         proposed = tuple(value for value in proposed if value != 0)
     far = row.far_values(baseline, machine) if row and not domain else ()
     choices, ordered = with_baseline(dict.fromkeys((*proposed, *far)), baseline)
-    heuristic_values = row.heuristic_values(baseline, machine) if row else ()
+    heuristic_values = row.heuristic_values(present, machine) if row else ()
     return Knob(
         path=path,
         choices=choices,
@@ -434,5 +452,6 @@ def made_up_for(knob: Knob, config: Mapping[str, Scalar], taken: Iterable[str], 
 
 
 def _size(value: Scalar) -> int:
-    assert isinstance(value, int)  # the table's row accepts nothing else
-    return value
+    number = number_of(value)
+    assert isinstance(number, int)  # the table's row accepts nothing else
+    return number

@@ -150,7 +150,8 @@ class Knob:
 def key_name(path: str) -> str:
     """Normalize the last part of a key path to the spelling of the tables: ``train.batchSize`` gives ``batch_size``."""
     name = path.rpartition(".")[2]
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)  # also where an abbreviation ends
+    return words.lower().replace("-", "_").replace("batchsize", "batch_size")
 
 
 def section_mates(path: str, others: Iterable[str]) -> tuple[str, ...]:
@@ -163,6 +164,11 @@ def section_mates(path: str, others: Iterable[str]) -> tuple[str, ...]:
 def same_scalar(one: Scalar, other: Scalar) -> bool:
     """Return whether two config values are the same; unlike in Python, ``True`` is not ``1``."""
     return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def number_of(value: Scalar) -> Scalar:
+    """Return the whole number that a text is, such as ``"16"``; any other value as it is."""
+    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,10}", value) else value
 
 
 def is_number(value: Scalar) -> bool:

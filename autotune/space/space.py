@@ -8,7 +8,7 @@ from math import prod
 
 from autotune.records import Scalar, Values
 from autotune.space.catalog import BATCH_NAMES, excluded_by, is_for_validation, row_of, traits_of
-from autotune.space.knob import Knob, Label, is_number, key_name, same_scalar, section_mates
+from autotune.space.knob import Knob, Label, is_number, key_name, number_of, same_scalar, section_mates
 
 
 def point_name(values: Values) -> str:
@@ -301,5 +301,6 @@ def _ratio(knob: Knob, value: Scalar) -> float:
 
 
 def _number(value: Scalar) -> float:
-    assert isinstance(value, int | float), "a batch or a number of them"
-    return value
+    number = number_of(value)
+    assert isinstance(number, int | float), "a batch or a number of them"
+    return number

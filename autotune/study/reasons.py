@@ -94,14 +94,21 @@ def rules_of(
     yield VerdictRule(rule="verdict", inputs=result.why, result=result.verdict.value)
     if result.verdict in CONFIRMED:
         learning = result.race.winner.learning.value if result.race else result.why_not_raced or "needs no race"
-        other = " (the confirmed change without effect on the training)" if result.applies_same_training else ""
         yield VerdictRule(
-            rule="`apply` writes what may learn more slowly only if nothing else was confirmed",
+            rule="`apply` writes what leaves the training unchanged, and all other changes only with --all",
             inputs=f"learning: {learning}",
-            result=f"{_changes(result.same_training[0].values, first.values)}{other}"
-            if result.applies_same_training and result.same_training
-            else _changes(result.best.values if result.best else {}, first.values),
+            result=_written(result, first.values),
         )
+
+
+def _written(result: SearchResult, baseline: Values) -> str:
+    """Return what ``apply`` writes without ``--all``, in words."""
+    if result.applies_same_training and result.same_training:
+        changes = _changes(result.same_training[0].values, baseline)
+        return f"{changes} (the confirmed change without effect on the training)"
+    if result.needs_consent or result.best is None:
+        return "nothing without --all"
+    return _changes(result.best.values, baseline)
 
 
 def _rules_of_finalist(finalist: Finalist, name: str) -> Iterator[VerdictRule]:

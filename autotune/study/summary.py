@@ -27,6 +27,7 @@ from autotune.metrics import METRICS, values_of
 from autotune.records import (
     CONFIRMED,
     DISTURBED,
+    NO_LOSS,
     NO_SEARCH,
     BrokenPoint,
     Change,
@@ -42,10 +43,9 @@ from autotune.records import (
     Values,
     Verdict,
     WholeTraining,
-    changes_training,
 )
 from autotune.sampler.observations import expected_sd_of
-from autotune.space.knob import Knob, Label, same_scalar
+from autotune.space.knob import Knob, Label, number_of, same_scalar
 from autotune.space.space import Space
 from autotune.study.achieved import achieved_with, claims_sd
 from autotune.study.answer import (
@@ -339,8 +339,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         if judgement.wins and finalist and finalist.broke:
             why += ", but it broke in a longer training"
     alike = _same_training(searched)
-    is_raced_or_alike = race is not None or not changes_training(one.label for one in changes)
-    return SearchResult(
+    result = SearchResult(
         verdict=_verdict(chosen),
         why=why,
         baseline=baseline,
@@ -359,7 +358,6 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         objective=objective.name,
         validation=finalist.validation if finalist else None,
         race=race,
-        why_not_raced="it was not raced" if chosen and not is_raced_or_alike else "",
         search=search,
         is_apart=is_limited or bool(excluded),
         confirmed_on=confirmed_on,
@@ -374,6 +372,9 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
             *(race.cautions if race else ()),
         ),
     )
+    is_open = chosen is not None and race is None and result.changes_training
+    why_not_raced = NO_LOSS if searched.baseline.conditions.no_loss else "it was not raced"
+    return replace(result, why_not_raced=why_not_raced) if is_open else result
 
 
 def _whole(records: Sequence[TrialRecord], search: str, speed: Ratio, points: tuple[str, str]) -> WholeTraining:
@@ -685,4 +686,5 @@ def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
 def _effective_batch(knob: Knob | None, old: Scalar, new: Scalar) -> str:
     if knob is None or knob.batch is None or knob.label is not Label.BATCH:
         return ""
-    return knob.batch.change(old, new) if isinstance(old, int) and isinstance(new, int) else ""
+    before, after = number_of(old), number_of(new)
+    return knob.batch.change(before, after) if isinstance(before, int) and isinstance(after, int) else ""

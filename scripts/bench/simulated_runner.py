@@ -102,6 +102,7 @@ class Training:
         cpu_cores: Cores that its processes keep busy.
         memory_bytes: Peak host memory.
         memory_growth_bytes_per_s: Growth of its host memory, from the first step on.
+        freed_bytes: Host memory that is in use in the first third of the time besides, and freed then.
         gpu_memory_bytes: Peak GPU memory; None without a GPU.
         gpu_utilization: Fraction of the time in which its GPU works; None without one.
         phases: Times of a batch in each phase of a trial that is taken through phases; None of a trainer that this
@@ -142,6 +143,7 @@ class Training:
     cpu_cores: float = 1.0
     memory_bytes: int = 1 << 30
     memory_growth_bytes_per_s: float = 0.0
+    freed_bytes: int = 0
     gpu_memory_bytes: int | None = None
     gpu_utilization: float | None = None
     phases: PhaseTimes | None = None
@@ -534,9 +536,13 @@ class SimulatedHostProbe:
             return None
         hangs = math.isinf(training.start_s)
         length_s, grown = t1_s - t0_s, training.memory_growth_bytes_per_s
+        shares = [part / _READINGS for part in range(_READINGS + 1)]
         memory = tuple(
-            (t0_s + length_s * part / _READINGS, int(training.memory_bytes + grown * length_s * part / _READINGS))
-            for part in range(_READINGS + 1)
+            (
+                t0_s + length_s * share,
+                int(training.memory_bytes + grown * length_s * share) + (training.freed_bytes if share < 1 / 3 else 0),
+            )
+            for share in shares
         )
         cores = training.cpu_cores
         if training.phases is not None and (begun := [one for one in self._runner.begun_phases if one[0] <= t0_s]):

@@ -20,7 +20,7 @@ _SPECIAL = {
     "format": "Version of the format; it changes where a key goes or gets another meaning.",
     "verdict": "`better`, `no_change` or `no_baseline`: today's config gave no numbers.",
     "why": "The reason, for people.",
-    "may_learn_more_slowly": "True if it changes the batch or the precision, and no race has shown that it learns as "
+    "may_learn_more_slowly": "True if it changes the training, and no race has shown that it learns as "
     "fast, or if that shows that it memorises.",
 }
 

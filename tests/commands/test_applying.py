@@ -75,6 +75,29 @@ def test_the_values_are_written_and_taken_back(recorded: CommandLine, options: t
     assert text_of(recorded) == CONFIG
 
 
+@pytest.mark.parametrize(
+    ("options", "answers", "is_written"),
+    [
+        ((), "n\n", False),
+        ((), "y\n", True),
+        ((), None, True),
+        (("--force",), "", True),
+        (("--dry-run",), "", False),
+    ],
+    ids=["no", "yes", "no terminal", "force", "dry run"],
+)
+def test_all_says_what_it_changes_about_the_training_and_asks(
+    recorded: CommandLine, options: tuple[str, ...], answers: str | None, is_written: bool
+) -> None:
+    """In the words of the answer; without a terminal, --all is the consent."""
+    code, said = typed(recorded, "apply", "--all", *options, answers=answers)
+    assert code == (130 if answers == "n\n" else 0), said
+    assert "The effective batch changes from 4 to 64: that is another training. Check the learning rate" in said
+    assert "It changes the batch, and whether it also learns faster is not known: the trainer reports no loss" in said
+    assert ("Apply it? [y/N]" in said) is bool(answers)
+    assert text_of(recorded) == (WHOLE if is_written else CONFIG)
+
+
 def test_the_values_of_the_trial_that_was_named_are_written(recorded: CommandLine) -> None:
     """Any trial's that gave numbers, whatever the answer is."""
     details = typed(recorded, "status", "--details")[1]
@@ -184,7 +207,7 @@ def test_keys_that_move_along_are_searched_applied_and_trained_with(tmp_path: Pa
     answer = commands.search("--json", budget="3m").document
     assert answer["best"]["values"] == {"batch_size": 32, "autotune.env.MODE": "fast"}
     assert answer["same_training"]["values"]["batch_size"] == 32
-    assert typed(commands, "apply")[0] == 0
+    assert typed(commands, "apply", "--all")[0] == 0
     assert text_of(commands).startswith("batch_size: 32   # at once\ngrad_accum: 1   # times that\n")
     assert files[-1].read_text().endswith(section.replace("MODE: slow", "MODE: fast"))
     assert typed(commands, "run", "--dry-run")[1].startswith("MODE=fast OTHER=on ")

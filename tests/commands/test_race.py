@@ -42,7 +42,7 @@ def breaks(config: Mapping[str, Any]) -> Training:
 
 
 def test_a_faster_batch_that_learns_more_slowly(tmp_path: Path) -> None:
-    """`search --apply` leaves the config as it is and says why; `apply` wants a yes, with the rate or by force."""
+    """`search --apply` and `apply` leave the config as it is and say why; --learning-rate writes it with the rate."""
     config = RATE.replace("        data.num_workers: [1, 2]\n", "").replace("[4, 16, 64]", "[4, 64]")
     commands = project_in(tmp_path, learns, config)
     done = commands.search("--race", "4m", "--apply", "--json", budget="20m")
@@ -51,10 +51,10 @@ def test_a_faster_batch_that_learns_more_slowly(tmp_path: Path) -> None:
     assert (answer["verdict"], answer["best"]["values"]) == ("better", {"data.batch_size": 64})
     assert (race["winner"]["learning"], race["scaled"]["learning"]) == ("slower", "faster")
     assert race["proposed"] == {"path": "learning_rate", "value": 0.04}
-    assert "Not applied. It changes the batch, and in the race it learned more slowly" in done.stderr
+    assert "unchanged was confirmed: it changes the batch, and in the race it learned more slowly" in done.stderr
     said = commands("apply", "--config", "config.yaml").refusal()
     assert "in the race it learned more slowly" in said
-    assert "--force" in said
+    assert "`autotune apply --config config.yaml --all`" in said
     assert (tmp_path / "config.yaml").read_text() == config
     shown = commands("status", "--config", "config.yaml").stdout
     assert "Learns slower: after the same" in shown

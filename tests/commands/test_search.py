@@ -47,12 +47,32 @@ def test_a_search_goes_on_with_its_trials_and_leaves_the_config_alone(recorded: 
     assert (recorded.folder / "config.yaml").read_bytes() == before
 
 
-def test_an_answer_that_changes_the_training_alone_is_not_applied_without_a_yes(tmp_path: Path) -> None:
-    """There is no other beside it: whether it learns as fast is not known."""
-    commands = project_in(tmp_path, toy, CONFIG.replace("        data.num_workers: [1, 2]\n", ""))
-    assert "Not applied. It changes the batch" in commands.search("--apply", budget="2m").stderr
-    said = commands("apply", "--config", "config.yaml").refusal()
-    assert "it changes the batch, and whether it also learns faster is not known" in said
+@pytest.mark.parametrize(
+    ("key", "present", "listed"),
+    [
+        ("batch_size", "4", "['4', '16', '64']"),
+        ("batch_size", "'4'", "['4', '16', '64']"),
+        ("batch_size_per_card", "4", "[4, 16, 64]"),
+        ("batchSizePerGPU", "4", "[4, 16, 64]"),
+    ],
+)
+def test_a_batch_is_known_as_one_whatever_it_is_called(tmp_path: Path, key: str, present: str, listed: str) -> None:
+    """Its label, the words on the effective batch, and `apply`, which does not write it, as of `batch_size: 4`."""
+
+    def trainer(config: Mapping[str, Any]) -> Training:
+        return toy({"data": {**config["data"], "batch_size": int(config["data"][key])}})
+
+    config = CONFIG.replace("        data.num_workers: [1, 2]\n", "").replace("batch_size: 4 ", f"{key}: {present} ")
+    config = config.replace("data.batch_size: [4, 16, 64]", f"data.{key}: {listed}")
+    commands = project_in(tmp_path, trainer, config)
+    said = commands.search("--no-apply").well().stdout
+    where = " of each device" if key != "batch_size" else ""
+    assert f"The effective batch{where} changes from 4 to 64: that is another training. Check the learning rate" in said
+    assert "it changes the batch" in commands("apply", "--config", "config.yaml").refusal()
+    assert (tmp_path / "config.yaml").read_text() == config
+    commands("apply", "--config", "config.yaml", "--all").well()
+    written = f"{key}: '64'" if present == "'4'" else f"{key}: 64"
+    assert written in (tmp_path / "config.yaml").read_text()
 
 
 def test_where_nothing_helps_nothing_is_written(tmp_path: Path) -> None:
@@ -66,13 +86,13 @@ def test_where_nothing_helps_nothing_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "config.yaml").read_text() == CONFIG
 
 
-def test_a_config_that_fails_today_is_no_baseline_and_its_best_wants_force(tmp_path: Path) -> None:
+def test_a_config_that_fails_today_is_no_baseline_and_its_best_wants_consent(tmp_path: Path) -> None:
     """The search goes on without one."""
     commands = project_in(tmp_path, fails_today)
     answer = commands.search("--json", budget="2m").document
     assert (answer["verdict"], answer["speedup"], answer["baseline"]["metrics"]) == ("no_baseline", None, None)
-    assert "--force" in commands("apply", "--config", "config.yaml").refusal()
-    assert commands("apply", "--config", "config.yaml", "--force").returncode == 0
+    assert "it was never compared with today's config" in commands("apply", "--config", "config.yaml").refusal()
+    assert commands("apply", "--config", "config.yaml", "--all").returncode == 0
     assert (tmp_path / "config.yaml").read_text() != CONFIG
 
 

@@ -25,6 +25,12 @@ def test_steady_growth_is_told_with_its_rate() -> None:
     assert grown == pytest.approx(4 * MIB, rel=0.1)
 
 
+def test_growth_after_memory_was_freed_is_told_with_its_rate() -> None:
+    """What the first third freed is no part of it: the rate is never below 0."""
+    grown = growth_bytes_per_s(series(lambda t_s: (12 if t_s < 20 else 2) * GIB + 4 * MIB * t_s))
+    assert grown == pytest.approx(4 * MIB, rel=0.1)
+
+
 @pytest.mark.parametrize(
     "used",
     [

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from autotune.records import Change, Learning, LossDifference, Race, Raced, SearchResult, Verdict
-from autotune.report.answer import race_notes, why_it_may_learn_more_slowly
+from autotune.report.answer import race_notes, why_it_needs_consent
 
 LOSSES = LossDifference(today=3.12, other=2.95, low=-0.21, high=-0.12)
 UNKNOWN = dict.fromkeys(("baseline", "best", "candidate", "speedup", "score_ratio", "smallest_gain", "same_training"))
@@ -61,7 +61,7 @@ def test_what_memorises_says_by_what_that_is_seen() -> None:
     )
     alone = replace(result, changes=RESULT.changes[:1])
     assert alone.may_learn_more_slowly
-    assert why_it_may_learn_more_slowly(alone).startswith("In the race it memorised: after the same 1m30s of")
+    assert why_it_needs_consent(alone).startswith("In the race it memorised: after the same 1m30s of")
     unsure = race(Learning.UNKNOWN, why="no held-out loss is reported", learning_speed=None)
     assert "does not tell which learns faster, for no held-out loss is reported." in said(replace(RESULT, race=unsure))
 
@@ -97,13 +97,24 @@ def test_a_rate_that_is_sooner_at_todays_loss_and_ends_no_lower_is_not_proposed(
         (None, "It changes the batch, and whether it also learns faster is not known: no time."),
         (race(Learning.SLOWER), "It changes the batch, and in the race it learned more slowly: after the same 2m"),
         (race(Learning.UNKNOWN), "It changes the batch, and the race did not show that it learns as fast: after the"),
+        (race(Learning.ALIKE), "It changes the batch, and in the race it learned as fast at least: after the same 2m"),
     ],
 )
 def test_the_reason_to_ask_names_what_changes(raced: Race | None, reason: str) -> None:
-    """And what is known of how it learns; what learns as fast, or leaves the training as it is, needs no yes."""
-    result = replace(RESULT, race=raced, why_not_raced="no time")
-    assert result.may_learn_more_slowly
-    assert why_it_may_learn_more_slowly(result).startswith(reason)
-    assert not replace(result, changes=(WORKERS,)).may_learn_more_slowly
-    for learning in (Learning.FASTER, Learning.ALIKE):
-        assert not replace(result, race=race(learning)).may_learn_more_slowly
+    """And what is known of how it learns; only what leaves the training as it is needs no consent."""
+    result = replace(RESULT, race=raced, why_not_raced="" if raced else "no time")
+    assert why_it_needs_consent(result).startswith(reason)
+    assert result.needs_consent
+    assert result.may_learn_more_slowly is (raced is None or not raced.winner.learning.is_safe)
+    alike = replace(result, changes=(WORKERS,))
+    assert not alike.needs_consent
+    assert not alike.may_learn_more_slowly
+
+
+def test_keys_of_unknown_effect_are_named() -> None:
+    """Beside what is known to change."""
+    keys = [Change(path=path, old=1, new=2, worth=None, group=2, label="unknown") for path in ("model.a", "model.b")]
+    result = replace(RESULT, changes=(*RESULT.changes, *keys), why_not_raced="no time")
+    assert why_it_needs_consent(result).startswith(
+        "It changes the batch and model.a, model.b (effect on the training unknown), and whether it also learns faster"
+    )

@@ -2,10 +2,11 @@
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from autotune.clock import VirtualClock
@@ -125,6 +126,20 @@ def test_another_error_or_a_sooner_one_is_held_against_the_winner(judge: Judge) 
         found = judge(replace(today, **change), today)  # type: ignore[arg-type]
         assert "crashed after" in found.broke[0]
         assert "today's config itself crashed" in found.remarks[0]
+
+
+FREED = {"freed_bytes": 1 << 30, "memory_growth_bytes_per_s": 1e7}
+
+
+def test_memory_that_is_freed_at_first_and_grows_then_grows(judge: Judge) -> None:
+    """Held against the winner, unless today's config does the same; its rate is that of what goes on, on record too."""
+    freed = replace(WINNER, **FREED)  # type: ignore[arg-type]
+    today = replace(TODAY, **FREED)  # type: ignore[arg-type]
+    assert "memory grows by" in "; ".join(judge(freed, TODAY).broke)
+    found = judge(freed, today)
+    assert found.broke == ()
+    assert found.memory_growth_bytes_per_s == pytest.approx(1e7, rel=0.1)
+    assert msgspec.convert(asdict(found), Validation) == found
 
 
 def validated(search: Search, trainer: Trainer, **options: Any) -> Searched:

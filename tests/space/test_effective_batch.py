@@ -6,7 +6,8 @@ import pytest
 
 from autotune.records import Machine, Scalar
 from autotune.space.find import build_space
-from autotune.space.space import Space, with_batch_fixed, with_batch_up_to, without_settling
+from autotune.space.knob import Label, same_scalar
+from autotune.space.space import Space, effective_batch_ratio, with_batch_fixed, with_batch_up_to, without_settling
 
 MACHINE = Machine(cpu_cores=4, cpu_model="test", memory_bytes=8 * 2**30)
 Config = dict[str, Scalar]
@@ -63,3 +64,27 @@ def test_a_fixed_batch_stays_a_knob() -> None:
     space = with_batch_fixed(whole)
     assert space.choices == {**whole.choices, "batch_size": (8,), "bucket_by_length": (False,)}
     assert space.knob("batch_size").heuristic_values == ()
+
+
+@pytest.mark.parametrize(
+    ("present", "domain", "choices"),
+    [(8, ("8", "16", "32"), (8, 16, 32)), ("8", ("8", "16", "32"), ("8", "16", "32")), ("8", (16, 32), (16, 32, "8"))],
+)
+def test_sizes_that_are_written_as_texts_are_sizes(
+    present: Scalar, domain: tuple[Scalar, ...], choices: tuple[Scalar, ...]
+) -> None:
+    """They are listed so, or the config has them so; what the config has as a number stays one."""
+    whole = _space({"batch_size": present, "accum_steps": 2}, {"batch_size": domain})
+    knob = whole.knob("batch_size")
+    assert (knob.choices, knob.label) == (choices, Label.BATCH)
+    assert [same_scalar(choice, value) for choice, value in zip(knob.choices, choices, strict=True)] == [True] * 3
+    assert effective_batch_ratio(whole.knobs, {"batch_size": domain[-1]}) == 4.0
+    assert {str(size) for size in with_batch_up_to(whole, 2.0).knob("batch_size").choices} == {"8", "16"}
+    kept = _space({"batch_size": present, "accum_steps": 2}, {"batch_size": domain}, keep=True)
+    assert kept.knob("batch_size").keys(choices[1] if present == 8 else domain[-2])["accum_steps"] == 1
+
+
+def test_a_text_that_is_no_size_is_a_key_of_unknown_effect() -> None:
+    """As a number that is listed beside texts of another kind."""
+    for present, domain in ((8, ("8", "auto")), ("8", ("8", "auto")), ("auto", ("auto", "8"))):
+        assert _space({"batch_size": present}, {"batch_size": domain}).knob("batch_size").label is Label.UNKNOWN

@@ -230,9 +230,9 @@ def _apply(queue: Queue, advices: Advices, id: str) -> None:
     advice = next((one for one in advices.all() if one.id == id), None)
     if advice is None:
         raise AutotuneError("there is no such advice any more", remedy="Look at the advice again.")
-    remedy = f"In a terminal: autotune apply --config {advice.config}"
     if advice.state is AdviceState.APPLIED:
-        raise AutotuneError("it is applied already", remedy=f"To undo it: autotune revert --config {advice.config}")
+        raise AutotuneError("it is applied already", remedy=f"To undo it: {advice.command}")
+    remedy = f"In a terminal: {advice.command}"
     if why := why_not_permitted(advice, ALL_SCOPES):
         raise AutotuneError(why, remedy=remedy)
     of_it = [entry for entry in queue.entries() if entry.answer is not None and entry.answer.advice == id]

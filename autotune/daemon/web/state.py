@@ -179,7 +179,8 @@ def _advices(advices: Sequence[Advice]) -> Part:
             "why": one.why[:8],
             "made_utc": one.made_utc,
             "applied_utc": one.applied_utc,
-            # It is a question to its user then, which `autotune apply` asks in full.
+            "command": one.command,
+            # Its user decides then, by `autotune apply --all`.
             "may_learn_more_slowly": one.may_learn_more_slowly,
         }
         for one in list(reversed(advices))[:12]

@@ -32,7 +32,7 @@ from autotune.report.answer import (
     uncovered_text,
     validation_notes,
     whole_text,
-    why_it_may_learn_more_slowly,
+    why_it_needs_consent,
 )
 from autotune.report.plain_text import changes_text, plain, value_text
 
@@ -157,7 +157,7 @@ class StudyContents:
         result = self.result
         if result is None or result.verdict not in CONFIRMED or not result.may_learn_more_slowly:
             return ""
-        return f"Mind: {why_it_may_learn_more_slowly(result)}"
+        return f"Mind: {why_it_needs_consent(result)}"
 
     @property
     def notes(self) -> list[Text]:

@@ -105,10 +105,10 @@ function advice(one, act) {
     table("What changes, and what each change is worth", [["key", "wide"], ["old", "number"], ["new", "number"], ["worth", "number"], ["means", "means"]],
       one.changes.map((change) => [el("code", {}, change.path), change.old, change.new, change.worth ? `${ratio(change.worth[0])} (${interval(change.worth[1], change.worth[2])})` : "not measured by itself", change.label])),
     el("pre", { class: "diff", tabindex: 0, "data-key": `diff ${one.id}`, "aria-label": "Change to the config as a diff" }, one.diff.split("\n").map((line) => el("span", { class: line[0] === "+" ? "plus" : line[0] === "-" ? "minus" : "" }, `${line}\n`))),
-    one.may_learn_more_slowly ? el("p", { class: "trouble" }, "It changes the batch or the precision, and no race has shown that it learns as fast.") : null,
+    one.may_learn_more_slowly ? el("p", { class: "trouble" }, "It changes the training, and no race has shown that it learns as fast.") : null,
     el("ul", { class: "why" }, one.why.map((sentence) => el("li", {}, sentence))),
     act && one.state === "given" && !one.may_learn_more_slowly ? el("button", { type: "button", "data-key": `apply ${one.id}`, "aria-label": `apply advice ${one.id}`, click: () => act("apply", one.id, `write advice ${one.id} into ${one.config}`, true) }, "apply")
-      : el("p", { class: "muted" }, one.state === "applied" ? "To undo it: " : "To take it: ", command(`autotune ${one.state === "applied" ? "revert" : "apply"} --config ${one.config}`)));
+      : el("p", { class: "muted" }, one.state === "applied" ? "To undo it: " : "To take it: ", command(one.command)));
 }
 
 export const adviceSection = (advices, act) => (advices.advice.length
