@@ -778,6 +778,7 @@ class TrialRecord:
 
 
 _SAME_TRAINING = "same training"  # label of `space.knob`
+_RACED = ("batch", "precision")  # labels of changes of which a race tells whether training learns as fast
 
 NO_LOSS = "the trainer reports no loss that can be seen"
 """Reason for which no race can show how an answer learns."""
@@ -1280,7 +1281,7 @@ class SearchResult:
         Without that it writes what was confirmed and leaves the training unchanged, or changes no more of it than the
         batch and the precision and did not lose its race. No race stands in for the same data.
         """
-        is_beyond_a_race = any(change.label not in (_SAME_TRAINING, *_TRAINS_OTHERWISE) for change in self.changes)
+        is_beyond_a_race = any(change.label not in (_SAME_TRAINING, *_RACED) for change in self.changes)
         return self.verdict is Verdict.NO_BASELINE or is_beyond_a_race or self.may_learn_more_slowly
 
     @property

@@ -186,7 +186,12 @@ def _of_steps(events: Sequence[TraineeEvent]) -> tuple[int | None, tuple[int, ..
 
 
 def compare_data(
-    today: Sequence[TrialData], other: TrialData, earlier: Sequence[TrialData] = (), *, may_freeze: bool = False
+    today: Sequence[TrialData],
+    other: TrialData,
+    earlier: Sequence[TrialData] = (),
+    *,
+    may_freeze: bool = False,
+    accumulated: float = 1.0,
 ) -> DataFinding:
     """Compare what a trial trained on with what trials of today's config did.
 
@@ -194,12 +199,13 @@ def compare_data(
         today: Of the trials of today's config, at least one.
         earlier: Of earlier trials of the same point as the trial's.
         may_freeze: Whether samples may be kept from one pass to the next, as a cache does: then two passes verify it.
+        accumulated: Times today's samples of a step that accumulation makes up for, where updates are not seen.
     """
     if (found := _shuffled_less(today, (other, *earlier))) and today[0].batch == other.batch:
         return DataFinding(DataEffect.DIFFERENT, found)
     sizes = [one.per_update for one in today if one.per_update]
     size = round(median(sizes)) if sizes else None
-    is_other_batch = size is not None and other.per_update is not None and size != other.per_update
+    is_other_batch = size is not None and other.per_update not in (None, size, round(size * accumulated))
     in_batches = () if is_other_batch else (_pass_lengths, _other_samples)
     for test in (_repeats, _frozen, _moved_labels, *in_batches):
         if (found := test(today, other)) is not None:

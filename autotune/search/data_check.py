@@ -1,7 +1,12 @@
 """Check of what trials train on: each is compared with those of today's config, in the same search."""
 
+from math import prod
+
 from autotune.measure.data import TrialData, compare_data
 from autotune.records import NOT_COMPARED, DataFinding, Purpose, TrialRecord
+from autotune.space.knob import Label
+from autotune.space.space import Space
+from autotune.trial.execution import TrialSpec
 
 _MOST = 8  # trials of today's config
 
@@ -23,14 +28,23 @@ class DataCheck:
         if record.comparable and len(known) < (_MOST if record.point == self._baseline else 1):
             known.append(data)
 
-    def finding(self, point: str, purpose: Purpose, data: TrialData, *, may_freeze: bool = False) -> DataFinding | None:
-        """Return how the data of a trial compare with today's; None for today's own, and where nothing can be said.
-
-        Args:
-            may_freeze: Whether samples may be kept from one pass to the next, see `compare_data`.
-        """
-        is_other = point != self._baseline and (purpose not in NOT_COMPARED or purpose is Purpose.VALIDATE)
-        today = self._known.get(self._baseline)
-        if not is_other or not today:
+    def finding(self, trial: TrialSpec, space: Space, data: TrialData) -> DataFinding | None:
+        """Return how the data of a trial compare with today's; None for today's own, and where nothing can be said."""
+        point, today = space.name(trial.values), self._known.get(self._baseline)
+        is_other = point != self._baseline and (trial.purpose not in NOT_COMPARED or trial.purpose is Purpose.VALIDATE)
+        if not is_other or not today or trial.warms_up:
             return None
-        return compare_data(today, data, self._known.get(point, ()), may_freeze=may_freeze)
+        changed = [(space.knob(path), value) for path, value in space.changes(trial.values).items()]
+        made_up_for = (
+            value / knob.baseline
+            for knob, value in changed
+            if knob.batch and knob.label is Label.SAME_TRAINING
+            if isinstance(value, int) and isinstance(knob.baseline, int)
+        )
+        return compare_data(
+            today,
+            data,
+            self._known.get(point, ()),
+            may_freeze=any(knob.settling or knob.kind is None for knob, _ in changed),
+            accumulated=prod(made_up_for),
+        )

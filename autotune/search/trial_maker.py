@@ -292,17 +292,12 @@ class TrialMaker:
         shown: Validation | RaceLeg | None,
     ) -> TrialRecord:
         problem = self._parts.problem
-        point = problem.space.name(trial.values)
-        data = None
-        if not trial.warms_up:
-            changed = map(problem.space.knob, problem.space.changes(trial.values))
-            may_freeze = any(knob.settling or knob.kind is None for knob in changed)
-            data = self._state.data.finding(point, trial.purpose, done.data, may_freeze=may_freeze)
+        data = self._state.data.finding(trial, problem.space, done.data)
         loaded = [path for event in done.events if event.kind == "files" for path in event.paths]
         return TrialRecord(
             number=number,
             search=self._parts.search,
-            point=point,
+            point=problem.space.name(trial.values),
             values=trial.values,
             purpose=trial.purpose,
             pair=trial.pair,
