@@ -25,6 +25,7 @@ from autotune.config.schema import (
     TrialLimits,
     parse_batch_limit,
 )
+from autotune.config.sources import trainer_files, words_in
 from autotune.errors import ConfigError
 from autotune.files import project_folder
 from autotune.measure.score import OBJECTIVES, Objective
@@ -32,6 +33,7 @@ from autotune.records import CODE, Conditions, Machine, Purpose, Scalar, TrialRe
 from autotune.search.hardware import CHOOSING_GPUS, Hardware, this_hardware
 from autotune.search.study_place import StudyPlace
 from autotune.search.trainer_code import ProjectCode, TrainerCode
+from autotune.search.traps import FoundTrap, find_traps
 from autotune.space.catalog import is_for_validation, is_global, is_searched_unasked, keys_with, known_knob
 from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder
@@ -146,6 +148,13 @@ class Problem:
             folders += [folder for folder in config.parents if folder.is_relative_to(project)]
         apart = (*self.settings.paths, self.state.path)
         return ProjectCode([TrainerCode(self.command, folder, apart) for folder in dict.fromkeys(folders)])
+
+    @cached_property
+    def traps(self) -> tuple[FoundTrap, ...]:
+        """Code of the trainer with which other values of a knob give other data."""
+        folder, named = self.settings.folder, words_in((*self.settings.scalars.values(), *self.command))
+        paths = trainer_files(self.command, folder) if self.command else ()
+        return find_traps(paths, folder, named, has_gpu=bool(self.machine.gpus))
 
     @property
     def can_vary(self) -> bool:

@@ -1,0 +1,411 @@
+"""Traps in a trainer's code: lines marked with ``# <- trap`` are found in these programs, and no others."""
+
+import re
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from autotune.search.traps import TRAPS, find_traps
+
+TORCH = "import torch\nfrom torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info\n"
+TF = "import random\nimport numpy as np\nimport tensorflow as tf\n"
+
+SNAPPING = {
+    "a stream that every worker reads from its beginning": """
+        from torch.utils import data as tud
+
+        class Stream(tud.IterableDataset):
+            def __init__(self, files):
+                self.files = files
+            def __iter__(self):  # <- stream-repeated
+                for name in self.files:
+                    yield from open(name)
+
+        train = Stream(["a", "b"])
+        for batch in tud.DataLoader(train, num_workers=cfg.workers):
+            step(batch)
+        """,
+    "a stream whose base class is the trainer's own, made by a function and given to a wrapper": """
+        class Base(IterableDataset[int]):
+            def __init__(self, path):
+                self.path = path
+            def __iter__(self):  # <- stream-repeated
+                with open(self.path) as lines:
+                    for line in lines:
+                        start = torch.randint(0, 5, (1,))
+                        yield line[start:]
+
+        class Clips(Base):
+            def __len__(self):
+                return 7
+
+        def make(path):
+            return Clips(path)
+
+        class Trainer:
+            def __init__(self, path):
+                self.data = make(path)
+            def loader(self):
+                return DataLoader(self.data, 8)
+
+        Trainer("a").loader()
+        """,
+    "files that forked workers share": """
+        import h5py
+        import zipfile
+
+        class Clips(Dataset):
+            def __init__(self, path):
+                file = h5py.File(path, "r")
+                self.labels = file["labels"][:]
+                self.clips = file["clips"]
+                self.texts = zipfile.ZipFile(path)  # <- handle-shared
+                self._open(path)
+            def _open(self, path):
+                self.index = open(path, "rb")  # <- handle-shared
+            def __getitem__(self, i):
+                self.index.seek(8 * i)
+                return self._read(i), self.labels[i]
+            def _read(self, i):
+                return self.clips[i], self.texts.read(str(i))
+
+        class Others(Dataset):
+            def __init__(self, path):
+                self.texts = None
+            def __getitem__(self, i):
+                self.texts = self.texts or zipfile.ZipFile("a")
+                return self.texts.read(str(i))
+
+        options = {"num_workers": 4}
+        loader = DataLoader(Clips("a"), **options)
+        others = DataLoader(dataset=Others("a"), num_workers=4)
+        """.replace('h5py.File(path, "r")\n', 'h5py.File(path, "r")  # <- handle-shared\n'),
+    "a cache behind a random map, in a function of another name, under a switch of the config": """
+        rng = np.random.default_rng()
+
+        def augment(x):
+            return x + rng.normal(size=3)
+
+        def load(name):
+            return tf.numpy_function(augment, [name], tf.float32)
+
+        clips = tf.data.Dataset.range(8)
+        clips = clips.map(load, num_parallel_calls=2).batch(2)
+        if cfg["cache"]:
+            clips = clips.cache()  # <- cache-after-random-map
+        for x in clips.prefetch(2):
+            step(x)
+        """,
+    "a cache behind layers that are random in training, and behind a lambda": """
+        flip = tf.keras.Sequential([tf.keras.layers.RandomFlip("horizontal")])
+
+        def pipeline(paths, train=True):
+            ds = tf.data.Dataset.from_tensor_slices(paths)
+            if train:
+                ds = ds.map(lambda x: flip(x))
+            return ds.cache().repeat()  # <- cache-after-random-map
+
+        def crops(ds):
+            return ds.map(lambda x: tf.image.random_crop(flip(x, training=False), [8, 8, 3]))
+
+        train = pipeline(paths)
+        more = crops(tf.data.Dataset.range(3))
+        more = more.cache("file").prefetch(2)  # <- cache-after-random-map
+        model.fit(train.concatenate(more))
+        """,
+    "a cache behind a map with a switch that is on": """
+        def prepare(x, augment=False):
+            if augment:
+                x = tf.image.random_flip_left_right(x)
+            return x
+
+        train = tf.data.Dataset.range(3).map(lambda x: prepare(x, augment=True)).cache()  # <- cache-after-random-map
+        model.fit(train.prefetch(2))
+        """,
+    "samples kept after a random transform": """
+        from torchvision import transforms
+
+        class Pictures(Dataset):
+            def __init__(self, names, transform):
+                self.names, self.transform = names, transform
+                self.kept = {}
+            def __getitem__(self, i):
+                if i in self.kept:
+                    return self.kept[i]
+                picture = read(self.names[i])
+                picture = self.transform(picture)
+                self.kept[i] = picture  # <- random-sample-kept
+                return picture
+
+        train = Pictures(names, transform=transforms.Compose([transforms.RandomCrop(8), transforms.ToTensor()]))
+        loader = DataLoader(train, 8, num_workers=2)
+        """,
+    "CUDA where samples are made": """
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+        class Clips(Dataset):
+            def __init__(self, names):
+                self.window = torch.hann_window(8).cuda()  # <- cuda-in-workers
+                self.unused = torch.zeros(8).cuda()
+            def __getitem__(self, i):
+                return (read(i) * self.window.cpu()).to(device)  # <- cuda-in-workers
+
+        loader = DataLoader(Clips(names), num_workers=2)
+        """,
+}
+
+FINE = {
+    "streams that know of workers, by themselves, their loader, or what they call": """
+        import itertools
+
+        def own_part(items):
+            info = get_worker_info()
+            return items if info is None else itertools.islice(items, info.id, None, info.num_workers)
+
+        class Clips(IterableDataset):
+            def __iter__(self):
+                yield from own_part(range(100))
+
+        class Set(IterableDataset):
+            def __init__(self):
+                self.first = 0
+            def __iter__(self):
+                return iter(range(self.first, 100))
+
+        def set_up(worker_id):
+            torch.utils.data.get_worker_info().dataset.first = worker_id
+
+        DataLoader(Clips(), num_workers=4)
+        DataLoader(Set(), num_workers=4, worker_init_fn=set_up)
+        """,
+    "streams that are random, that are another's, that no loader reads, that evaluate": """
+        class Episodes(IterableDataset):
+            def __iter__(self):
+                while True:
+                    yield self.draw()
+            def draw(self):
+                return torch.rand(3)
+
+        class Packed(IterableDataset):
+            def __init__(self, dataset):
+                self.dataset = dataset
+            def __iter__(self):
+                for x in self.dataset:
+                    yield x[:8]
+
+        class Steps(IterableDataset):
+            def __init__(self, play):
+                self.play = play
+            def __iter__(self):
+                steps = self.play()
+                for one in steps:
+                    yield one
+
+        class Alone(IterableDataset):
+            def __iter__(self):
+                return iter(range(5))
+
+        class Held(IterableDataset):
+            def __iter__(self):
+                return iter(range(5))
+
+        DataLoader(Episodes(), num_workers=4)
+        DataLoader(Packed(stream), num_workers=4)
+        DataLoader(Steps(play), num_workers=4)
+        for x in Alone():
+            step(x)
+        val_loader = DataLoader(Held(), num_workers=4)
+        """,
+    "files that each worker opens, that are read at once, that are closed, read by position or written": """
+        import h5py
+        import json
+        import lmdb
+        import mmap
+        import os
+
+        class Clips(Dataset):
+            def __init__(self, path):
+                self.path, self.file = path, None
+                with open(path) as lines:
+                    self.names = lines.readlines()
+                self.index = json.load(open(path))
+                self.labels = h5py.File(path)["labels"][:]
+                self.other = h5py.File(path)
+                self.length = len(self.other["clips"])
+                self.other.close()
+                self.raw = open(path, "rb")
+                self.map = mmap.mmap(self.raw.fileno(), 0)
+                self.log = open("log", "a")
+                self.env = lmdb.open(path, readonly=True, lock=False)
+                self.late = h5py.File(path)
+            def __getitem__(self, i):
+                if self.file is None:
+                    self.file = h5py.File(self.path)
+                self.log.write("x")
+                os.pread(self.raw.fileno(), 8, i)
+                clip = self.file["clips"][i], self.other, self.late
+                return clip, self.labels[i], self.map[i], self.names[i], self.env
+
+        def reopen(worker_id):
+            dataset = get_worker_info().dataset
+            dataset.late = h5py.File(dataset.path)
+
+        DataLoader(Clips("a"), num_workers=4, worker_init_fn=reopen)
+        """,
+    "a file that a class which is no dataset keeps, and workers that are spawned": """
+        class Log:
+            def __init__(self, path):
+                self.file = open(path)
+            def __getitem__(self, i):
+                return self.file.read(i)
+
+        class Clips(Dataset):
+            def __init__(self, path):
+                self.file = open(path)
+                self.window = torch.zeros(3).cuda()
+            def __getitem__(self, i):
+                return self.file.read(i), self.window
+
+        Log("a")
+        DataLoader(Clips("a"), num_workers=4, multiprocessing_context="spawn")
+        """,
+    "caches before the random map, of what is the same in each pass, and of evaluation": """
+        def load(x):
+            random_part = tf.random.stateless_uniform([3], seed=[x, 0])
+            return x * random_part
+
+        def seeded(x):
+            rng = np.random.default_rng(int(x))
+            return rng.normal(size=3)
+
+        def augment(x):
+            return tf.image.random_flip_left_right(x)
+
+        def prepare(x, training):
+            if training:
+                x = augment(x)
+            return x
+
+        def slow(x):
+            time.sleep(random.random())
+            return cast(x)
+
+        def cast(x):
+            return tf.cast(x, tf.float32)
+
+        class Mixer:
+            def shuffle(self, x):
+                return tf.random.shuffle(x)
+            def decode_png(self, x):
+                return tf.random.shuffle(x)
+
+        def decode(x):
+            return tf.io.decode_png(x)
+
+        Mixer().shuffle(1)
+
+        raw = tf.data.Dataset.range(9).shuffle(9).map(decode).map(load).map(seeded).map(slow)
+        flip = tf.keras.layers.RandomFlip("horizontal")
+        raw = raw.map(lambda x: flip(x, training=False))
+        train = raw.map(lambda x: prepare(x, training=False)).cache().map(augment).prefetch(2)
+        val = raw.map(augment).cache().prefetch(2)
+        ds = tf.data.Dataset.range(9)
+        if not cfg.augment:
+            ds = ds.cache()
+        if cfg.augment:
+            ds = ds.map(augment)
+        ds = ds.prefetch(2)
+        """,
+    "caches and random maps in branches that exclude each other, also by what calls say": """
+        def augment(x):
+            return tf.image.random_flip_left_right(x)
+
+        def make(paths, training, cache=False):
+            ds = tf.data.Dataset.from_tensor_slices(paths)
+            if training:
+                ds = ds.map(augment)
+            if cache:
+                ds = ds.cache()
+            return ds.prefetch(2)
+
+        def either(ds, training):
+            ds = tf.data.Dataset.from_tensor_slices(ds)
+            if training:
+                ds = ds.map(augment)
+            else:
+                ds = ds.cache()
+            return ds.prefetch(2)
+
+        model.fit(make(paths, training=True), validation_data=make(paths, training=False, cache=True))
+        model.fit(either(paths, True))
+        """,
+    "samples kept before the transform, and by transforms that are not random": """
+        from torchvision import transforms
+
+        class Pictures(Dataset):
+            def __init__(self, names, transform, resize):
+                self.names, self.transform, self.resize = names, transform, resize
+                self.kept = {}
+                self.sizes, self.noise = [], {}
+            def __getitem__(self, i):
+                if i not in self.kept:
+                    picture = self.resize(read(self.names[i]))
+                    self.kept[i] = picture
+                picture = self.transform(self.kept[i])
+                self.sizes.append(picture)
+                if i not in self.noise:
+                    self.noise[i] = torch.randn(3)
+                return picture + self.noise[i]
+
+        turn = transforms.Compose([transforms.RandomCrop(8)])
+        loader = DataLoader(Pictures(names, turn, transforms.Resize(9)), 8, num_workers=2)
+        """,
+    "CUDA outside of datasets, or asked for only": """
+        class Clips(Dataset):
+            def __init__(self, device):
+                self.pins = torch.cuda.is_available()
+            def __getitem__(self, i):
+                return read(i).to(torch.float32), self.pins
+
+        for x in DataLoader(Clips("cuda"), num_workers=2):
+            model(x.cuda())
+        """,
+}
+
+
+def found_in(folder: Path, text: str, *, has_gpu: bool = True) -> set[tuple[str, str]]:
+    """Return pairs of place and trap for a script."""
+    path = folder / "train.py"
+    path.write_text(text)
+    return {(one.place, one.trap.id) for one in find_traps([path], folder, (), has_gpu=has_gpu)}
+
+
+def program(body: str) -> str:
+    """Return the text of a script: a body behind its imports."""
+    return (TF if "tf." in body else TORCH) + textwrap.dedent(body)
+
+
+def marked(text: str) -> set[tuple[str, str]]:
+    """Return the pairs of place and trap that a script is marked with."""
+    lines = enumerate(text.splitlines(), start=1)
+    return {(f"train.py:{number}", trap) for number, line in lines for trap in re.findall(r"# <- ([\w-]+)", line)}
+
+
+@pytest.mark.parametrize("name", [*SNAPPING, *FINE])
+def test_traps_are_found_with_their_lines_and_fine_code_gives_no_alarm(tmp_path: Path, name: str) -> None:
+    """Each marked line; code that looks so and is not is left alone."""
+    text = program({**SNAPPING, **FINE}[name])
+    assert bool(marked(text)) is (name in SNAPPING)
+    assert found_in(tmp_path, text) == marked(text)
+
+
+def test_every_trap_is_shown_by_a_program() -> None:
+    """No trap is in the table that no test has seen found."""
+    assert {trap.id for trap in TRAPS} == {trap for text in SNAPPING.values() for _, trap in marked(text)}
+
+
+def test_cuda_in_workers_matters_with_a_gpu_only(tmp_path: Path) -> None:
+    """Without one, ``cuda`` is never what a device is."""
+    text = program(SNAPPING["CUDA where samples are made"])
+    assert not found_in(tmp_path, text, has_gpu=False)
