@@ -162,6 +162,11 @@ class Problem:
         return any(len(knob.choices) > 1 for knob in self.space.knobs)
 
     @property
+    def trap_remarks(self) -> list[str]:
+        """Sentences on the traps that a search may step into, for people."""
+        return list(filter(None, (found.remark(self.space) for found in self.traps)))
+
+    @property
     def redirected(self) -> tuple[str, ...]:
         """Output keys, and overrides of the command, that point into a trial's own folder."""
         return self.settings.redirected(self.command)

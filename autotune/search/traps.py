@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -17,6 +17,9 @@ import msgspec
 from autotune.config.sources import CHAINED, CodeScope, Function, dataset_calls, last_part, read_sources
 from autotune.config.value_flow import Conditions, ValueFlow, assigned_to, assignments, bound, own, parameters
 from autotune.files import read_beginning
+from autotune.records import Scalar
+from autotune.space.knob import Knob, is_number, same_scalar
+from autotune.space.space import Space
 
 _LOADS = re.compile(rb"DataLoader\(|Trainer\(|\.cache\(")
 _TELLING = re.compile(rb"Dataset|DataLoader|\.cache\(|\brandom|Random[A-Z]")
@@ -32,6 +35,18 @@ class Trap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     kinds: tuple[str, ...]
     above: int | None = None
     needs_gpu: bool = False
+
+    def late_values(self, knob: Knob) -> tuple[Scalar, ...]:
+        """Return the values of a knob that give other data than its baseline, because of this trap."""
+        if knob.kind not in self.kinds:
+            return ()
+        if self.above is None:
+            snapping: Sequence[Scalar] = knob.settling
+        else:
+            snapping = [one for one in knob.choices if isinstance(one, int | float) and one > self.above]
+        if any(same_scalar(one, knob.baseline) for one in snapping):
+            return tuple(one for one in knob.choices if not same_scalar(one, knob.baseline))
+        return tuple(snapping)
 
 
 TRAPS = msgspec.convert(
@@ -57,6 +72,25 @@ class FoundTrap:
         """What goes wrong, for people."""
         return self.trap.sentence.format(name=self.name)
 
+    def remark(self, space: Space) -> str:
+        """Return a line on it for whoever searches; empty if no knob of the space makes it snap."""
+        late = [text for knob in space.knobs if (text := self._late_text(knob))]
+        verb = "is" if len(late) == 1 else "are"
+        return f"{self.place}: {self.sentence}; {' and '.join(late)} {verb} tried last" if late else ""
+
+    def _late_text(self, knob: Knob) -> str:
+        late = self.trap.late_values(knob)
+        if not late:
+            return ""
+        above = self.trap.above
+        if (
+            above is not None
+            and is_number(knob.baseline)
+            and all(isinstance(v, int | float) and v > above for v in late)
+        ):
+            return f"{knob.path} above {above}"
+        return f"{knob.path}: {' or '.join(map(str, late))}"
+
 
 def find_traps(paths: Sequence[Path], folder: Path, named: Iterable[str], *, has_gpu: bool) -> tuple[FoundTrap, ...]:
     """Read a trainer's sources and find the traps in them, in the order of the table, files and lines.
@@ -75,6 +109,18 @@ def find_traps(paths: Sequence[Path], folder: Path, named: Iterable[str], *, has
         places = {(unit.file.name, line, name) for unit, line, name in finder(flow) if has_gpu or not trap.needs_gpu}
         found += [FoundTrap(trap=trap, place=f"{file}:{line}", name=name) for file, line, name in sorted(places)]
     return tuple(found)
+
+
+def with_traps(space: Space, traps: Iterable[FoundTrap]) -> Space:
+    """Return a space in which the values that give other data because of a trap are tried last."""
+    kinds = {found.trap.id: found.trap for found in traps}.values()
+    return replace(
+        space,
+        knobs=tuple(
+            replace(knob, late=tuple(dict.fromkeys(one for trap in kinds for one in trap.late_values(knob))))
+            for knob in space.knobs
+        ),
+    )
 
 
 # Finders; `traps.toml` names each by its trap. Each yields the function or class, the line and the name for people.

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.search.traps import TRAPS, find_traps
+from autotune.records import Purpose, Scalar
+from autotune.search.traps import TRAPS, find_traps, with_traps
+from tests.diagnose.static.problems import problem_of
+from tests.search.simulated import Search, Searched, plain
 
 TORCH = "import torch\nfrom torch.utils.data import DataLoader, Dataset, IterableDataset, get_worker_info\n"
 TF = "import random\nimport numpy as np\nimport tensorflow as tf\n"
@@ -409,3 +412,48 @@ def test_cuda_in_workers_matters_with_a_gpu_only(tmp_path: Path) -> None:
     """Without one, ``cuda`` is never what a device is."""
     text = program(SNAPPING["CUDA where samples are made"])
     assert not found_in(tmp_path, text, has_gpu=False)
+
+
+STREAM = program(SNAPPING["a stream that every worker reads from its beginning"])
+
+
+@pytest.mark.parametrize(
+    ("workers", "said", "late"),
+    [
+        (0, "data.num_workers above 1 is tried last", (2,)),
+        (4, "data.num_workers: 0 or 1 or 2 is tried last", (0, 1, 2)),
+    ],
+)
+def test_values_that_give_other_data_than_todays_are_tried_last(
+    tmp_path: Path, workers: int, said: str, late: tuple[int, ...]
+) -> None:
+    """Where today's training repeats its data already, any other number of workers gives other data."""
+    config = f"data: {{num_workers: {workers}}}\nautotune: {{knobs: {{data.num_workers: [0, 1, 2]}}}}\n"
+    problem = problem_of(tmp_path, config, trainer=STREAM)
+    assert [one.removeprefix(f"{tmp_path}/") for one in problem.trap_remarks] == [
+        "train.py:9: Stream does not know of workers: with more than one, each repeats the whole stream; " + said
+    ]
+    assert with_traps(problem.space, problem.traps).knob("data.num_workers").late == late
+
+
+def test_a_trap_that_no_knob_makes_snap_is_not_worth_a_line(tmp_path: Path) -> None:
+    """The search varies the batch alone."""
+    config = "data: {batch_size: 4, num_workers: 4}\nautotune: {knobs: {data.batch_size: [4, 8]}}\n"
+    problem = problem_of(tmp_path, config, trainer=STREAM)
+    assert problem.traps
+    assert not problem.trap_remarks
+
+
+def test_a_search_tries_the_values_of_a_trap_after_the_others(search: Search) -> None:
+    """The first proposal of an expert is more workers: it comes after the larger batch and the cache."""
+    without = search(plain, budget_s=200.0)
+    Path("train.py").write_text(STREAM)
+    done = search(plain, budget_s=200.0, fresh=True)
+    assert _first(without, "num_workers", 2) == 0
+    assert _first(done, "num_workers", 2) > max(_first(done, "batch_size", 32), _first(done, "cache", "memory"))
+
+
+def _first(done: Searched, name: str, value: Scalar) -> int:
+    """Return the place of the first exploring trial with a value."""
+    tried = [trial.values[f"data.{name}"] for trial in done.of(Purpose.EXPLORE)]
+    return tried.index(value)
