@@ -29,40 +29,15 @@ SNAPPING = {
         for batch in tud.DataLoader(train, num_workers=cfg.workers):
             step(batch)
         """,
-    "a stream whose base class is the trainer's own, made by a function and given to a wrapper": """
-        class Base(IterableDataset[int]):
-            def __init__(self, path):
-                self.path = path
-            def __iter__(self):  # <- stream-repeated
-                with open(self.path) as lines:
-                    for line in lines:
-                        start = torch.randint(0, 5, (1,))
-                        yield line[start:]
-
-        class Clips(Base):
-            def __len__(self):
-                return 7
-
-        def make(path):
-            return Clips(path)
-
-        class Trainer:
-            def __init__(self, path):
-                self.data = make(path)
-            def loader(self):
-                return DataLoader(self.data, 8)
-
-        Trainer("a").loader()
-        """,
     "files that forked workers share": """
         import h5py
         import zipfile
 
         class Clips(Dataset):
             def __init__(self, path):
-                file = h5py.File(path, "r")
-                self.labels = file["labels"][:]
-                self.clips = file["clips"]
+                with h5py.File(path, "r") as file:
+                    self.labels = file["labels"][:]
+                self.clips = h5py.File(path, "r")  # <- handle-shared
                 self.texts = zipfile.ZipFile(path)  # <- handle-shared
                 self._open(path)
             def _open(self, path):
@@ -83,7 +58,7 @@ SNAPPING = {
         options = {"num_workers": 4}
         loader = DataLoader(Clips("a"), **options)
         others = DataLoader(dataset=Others("a"), num_workers=4)
-        """.replace('h5py.File(path, "r")\n', 'h5py.File(path, "r")  # <- handle-shared\n'),
+        """,
     "a cache behind a random map, in a function of another name, under a switch of the config": """
         rng = np.random.default_rng()
 
@@ -109,22 +84,7 @@ SNAPPING = {
                 ds = ds.map(lambda x: flip(x))
             return ds.cache().repeat()  # <- cache-after-random-map
 
-        def crops(ds):
-            return ds.map(lambda x: tf.image.random_crop(flip(x, training=False), [8, 8, 3]))
-
-        train = pipeline(paths)
-        more = crops(tf.data.Dataset.range(3))
-        more = more.cache("file").prefetch(2)  # <- cache-after-random-map
-        model.fit(train.concatenate(more))
-        """,
-    "a cache behind a map with a switch that is on": """
-        def prepare(x, augment=False):
-            if augment:
-                x = tf.image.random_flip_left_right(x)
-            return x
-
-        train = tf.data.Dataset.range(3).map(lambda x: prepare(x, augment=True)).cache()  # <- cache-after-random-map
-        model.fit(train.prefetch(2))
+        model.fit(pipeline(paths))
         """,
     "samples kept after a random transform": """
         from torchvision import transforms
@@ -148,13 +108,13 @@ SNAPPING = {
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
         class Clips(Dataset):
-            def __init__(self, names):
-                self.window = torch.hann_window(8).cuda()  # <- cuda-in-workers
-                self.unused = torch.zeros(8).cuda()
             def __getitem__(self, i):
-                return (read(i) * self.window.cpu()).to(device)  # <- cuda-in-workers
+                window = torch.ones(8, device="cuda")  # <- cuda-in-workers
+                return self._load(i).to(device) * window  # <- cuda-in-workers
+            def _load(self, i):
+                return read(i).cuda()  # <- cuda-in-workers
 
-        loader = DataLoader(Clips(names), num_workers=2)
+        loader = DataLoader(Clips(), num_workers=2)
         """,
 }
 
@@ -213,6 +173,11 @@ FINE = {
             def __iter__(self):
                 return iter(range(5))
 
+        class Sharded(Sharding, IterableDataset):
+            def __iter__(self):
+                return iter(range(5))
+
+        DataLoader(Sharded(), num_workers=4)
         DataLoader(Episodes(), num_workers=4)
         DataLoader(Packed(stream), num_workers=4)
         DataLoader(Steps(play), num_workers=4)
@@ -290,6 +255,11 @@ FINE = {
                 x = augment(x)
             return x
 
+        def early(x, training=False):
+            if not training:
+                return x
+            return augment(x)
+
         def slow(x):
             time.sleep(random.random())
             return cast(x)
@@ -308,7 +278,7 @@ FINE = {
 
         Mixer().shuffle(1)
 
-        raw = tf.data.Dataset.range(9).shuffle(9).map(decode).map(load).map(seeded).map(slow)
+        raw = tf.data.Dataset.range(9).shuffle(9).map(decode).map(load).map(seeded).map(early).map(slow)
         flip = tf.keras.layers.RandomFlip("horizontal")
         raw = raw.map(lambda x: flip(x, training=False))
         train = raw.map(lambda x: prepare(x, training=False)).cache().map(augment).prefetch(2)
@@ -364,6 +334,19 @@ FINE = {
         turn = transforms.Compose([transforms.RandomCrop(8)])
         loader = DataLoader(Pictures(names, turn, transforms.Resize(9)), 8, num_workers=2)
         """,
+    "samples kept after a transform where none is random": """
+        class Pictures(Dataset):
+            def __init__(self, names, transform):
+                self.names, self.transform = names, transform
+                self.kept = {}
+            def __getitem__(self, i):
+                if i not in self.kept:
+                    self.kept[i] = self.transform(read(self.names[i]))
+                return self.kept[i]
+
+        order = torch.utils.data.RandomSampler(names)
+        loader = DataLoader(Pictures(names, resize), 8, num_workers=2, sampler=order)
+        """,
     "CUDA outside of datasets, or asked for only": """
         class Clips(Dataset):
             def __init__(self, device):
@@ -406,6 +389,26 @@ def test_traps_are_found_with_their_lines_and_fine_code_gives_no_alarm(tmp_path:
 def test_every_trap_is_shown_by_a_program() -> None:
     """No trap is in the table that no test has seen found."""
     assert {trap.id for trap in TRAPS} == {trap for text in SNAPPING.values() for _, trap in marked(text)}
+
+
+def test_what_a_script_imports_by_name_is_found_in_its_own_file(tmp_path: Path) -> None:
+    """A dataset and a random map that stand in other modules of the trainer; a class of the same name does no harm."""
+    (tmp_path / "lib").mkdir()
+    streams, maps = tmp_path / "lib" / "streams.py", tmp_path / "maps.py"
+    streams.write_text(
+        TORCH + "class Lines(IterableDataset):\n    def __iter__(self):\n        return iter(range(5))\n"
+    )
+    maps.write_text(TF + "class Lines:\n    pass\n\ndef turn(x):\n    return tf.image.random_flip_up_down(x)\n")
+    script = tmp_path / "train.py"
+    script.write_text(
+        f"{TORCH}{TF}from lib.streams import Lines\nimport maps\n\nDataLoader(Lines(), num_workers=2)\nmaps.Lines()\n"
+        "train = tf.data.Dataset.range(3).map(maps.turn).cache()\nmodel.fit(train)\n"
+    )
+    found = find_traps([script, streams, maps], tmp_path, (), has_gpu=False)
+    assert [(one.place, one.trap.id) for one in found] == [
+        ("lib/streams.py:4", "stream-repeated"),
+        ("train.py:11", "cache-after-random-map"),
+    ]
 
 
 def test_cuda_in_workers_matters_with_a_gpu_only(tmp_path: Path) -> None:
