@@ -170,7 +170,7 @@ def show_dry_run(console: Console, problem: Problem, request: SearchRequest, clo
     Raises:
         GpuError: The GPU that trials would use is not there.
     """
-    on_batch = [problem.batch_remark] if problem.batch_remark else []
+    on_batch = [*([problem.batch_remark] if problem.batch_remark else []), *problem.trap_remarks]
     begins = [warm_start(problem).sentence] if request.warm_start and not request.fresh else []
     remarks = (*problem.state.remarks, *problem.settings.remarks, *remarks_on_gpus(problem), *on_batch)
     show_plan(console, problem, request)

@@ -700,7 +700,7 @@ _CHAINING = (
     *("map", "flat_map", "batch", "shuffle", "repeat", "cache", "take", "skip", "filter", "shard", "unbatch"),
     "concatenate",
 )
-_CHAINED = _TELL_DATASETS.union(_CHAINING, ("apply",))
+CHAINED = _TELL_DATASETS.union(_CHAINING, ("apply",))
 
 
 def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[CodeScope, ast.Call]]:
@@ -725,7 +725,7 @@ def _dataset_names(unit: CodeScope) -> set[str]:
     for node in unit.calls:
         if isinstance(node.func, ast.Attribute) and node.func.attr in _TELL_DATASETS:
             root = node.func.value
-            while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in _CHAINED:
+            while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in CHAINED:
                 root = root.func.value
             known.add(spelled(root))
     assigned = [node for node in unit.nodes if isinstance(node, ast.Assign)]
@@ -743,5 +743,5 @@ def _is_dataset(file: SourceFile, node: ast.expr, known: set[str]) -> bool:
     makers = r"(?:tensorflow\.data|tensorflow_datasets|(?:tensorflow\.)?keras\.utils)\."
     if re.match(makers + r"(?:.*Dataset|load$|.*_dataset_from_directory$)", whole):
         return True
-    is_chained = isinstance(node.func, ast.Attribute) and node.func.attr in _CHAINED
+    is_chained = isinstance(node.func, ast.Attribute) and node.func.attr in CHAINED
     return is_chained and isinstance(node.func, ast.Attribute) and _is_dataset(file, node.func.value, known)

@@ -1,4 +1,4 @@
-"""Check of the trainer's sources, read with `ast` and never imported, for what is known to be slow."""
+"""Check of the trainer's sources, read with `ast` and never imported, for what is slow, or changes the data."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Scan:
 
 
 def check_code(look: Subject) -> CheckResult:
-    """Look for slow code in the script that the command starts, and in the modules beside it."""
+    """Look for slow code and traps in the script that the command starts, and in the modules beside it."""
     problem = look.problem
     if problem is None or not problem.command:
         return CheckResult(check="code", why_not="it is not known how training is started")
@@ -73,6 +73,11 @@ def check_code(look: Subject) -> CheckResult:
     }
     switch = next((path for path, on in native.items() if on is False and path not in problem.settings.refused), None)
     issues = [
+        issue("code", f"{capitalized(found.sentence)}.", trap.remedy, place=found.place, label="", rule=trap.id)
+        for found in problem.traps
+        for trap in (found.trap,)
+    ]
+    issues += [
         _issue(rule, places, switch if rule.id == _PYTHON_IN_GRAPH else None)
         for rule, places in done.found
         if rule.id != _PYTHON_IN_GRAPH or True not in native.values()

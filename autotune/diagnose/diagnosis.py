@@ -478,12 +478,17 @@ def static_verdict(results: Sequence[CheckResult]) -> DiagnosisVerdict:
         for issue in result.issues:
             by_weight[issue.severity].append(issue)
     if errors := by_weight[Severity.ERROR]:
-        return DiagnosisVerdict(sentence=f"{counted(len(errors), 'error')}, the first: {errors[0].sentence}")
+        return DiagnosisVerdict(sentence=f"{counted(len(errors), 'error')}, the first: {_with_place(errors[0])}")
     if warnings := by_weight[Severity.WARNING]:
         return DiagnosisVerdict(
-            sentence=f"No error; {counted(len(warnings), 'warning')}, the first: {warnings[0].sentence}"
+            sentence=f"No error; {counted(len(warnings), 'warning')}, the first: {_with_place(warnings[0])}"
         )
     return DiagnosisVerdict(sentence="Nothing was found that is wrong; what limits the speed is seen only by trials.")
+
+
+def _with_place(issue: Issue) -> str:
+    is_said = not issue.place or issue.place in issue.sentence
+    return issue.sentence if is_said else f"{issue.sentence} ({issue.place})"
 
 
 def _main(issues: Sequence[Issue]) -> Issue | None:

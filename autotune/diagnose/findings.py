@@ -50,7 +50,8 @@ class Recommendation:
         values: Values to write into the config, by key path.
         gain: Speed with the change over that without; an upper bound where it is bounded; None where it is not tried.
         evidence: Ground of the gain.
-        label: What it means for training: ``same training``, ``batch`` or ``precision``.
+        label: What it means for training: ``same training``, ``batch`` or ``precision``; empty where that depends on
+            the values of the config.
         cost: What it costs besides, e.g. memory; empty for nothing.
     """
 

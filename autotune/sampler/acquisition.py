@@ -153,8 +153,8 @@ class Acquisition:
             why_not: Returns the reason why a point is predicted to fail; None if it may run.
             longest_s: Longest expected duration of a trial that is allowed.
             design_points: Number of points of the initial design, those of the heuristics included.
-            is_doubtful: Returns whether a point may fail by what is known of other machines: it has to promise more
-                than others, and is not drawn at random.
+            is_doubtful: Returns whether a point may fail by what is known of other machines, or is to be tried last: it
+                has to promise more than others, and is not drawn at random.
 
         Returns:
             The proposal; None if every point has had its trials, is predicted to fail, or would take too long.
@@ -447,7 +447,8 @@ def heuristic_proposals(
     for knob in space.knobs:
         is_cheap = knob.bundled and (short_passes or not _settles(knob)) and not knob.is_inert(bundle)
         if is_cheap and knob.heuristic_values:
-            bundle = space.with_heuristic(bundle, knob.path, knob.heuristic_values[0])
+            extended = space.with_heuristic(bundle, knob.path, knob.heuristic_values[0])
+            bundle = bundle if space.is_late(extended) else extended
     is_tried_now = space.name(bundle) not in observations and space.name(bundle) in map(space.name, pending)
     if space.name(bundle) not in observations and not is_tried_now and not loader_is_innocent:
         yield bundle

@@ -17,6 +17,7 @@ from autotune.search.confirm import Candidate, better_than_baseline
 from autotune.search.findings import Findings
 from autotune.search.problem import Problem
 from autotune.search.schedule import expected_trial_s
+from autotune.search.traps import with_traps
 from autotune.search.trials import SearchTrials
 from autotune.search.warm_start import WarmStart
 from autotune.space.catalog import traits_of
@@ -151,6 +152,10 @@ class Model:
         """
         feasible = self._feasibility()
         why_not = self.why_not(feasible)
+
+        def is_doubtful(values: Values) -> bool:
+            return self.space.is_late(values) or feasible.is_doubtful(values)
+
         if self._other is not None:
 
             def may_try(values: Values) -> bool:
@@ -165,12 +170,12 @@ class Model:
             short_passes=self._saw_a_pass,
             pending=[values for values in self._pending if self.space.contains(values)],
         )
-        first = self._warm_start.among(heuristic_values, self.space, self._observations, feasible.is_doubtful)
+        first = self._warm_start.among(heuristic_values, self.space, self._observations, is_doubtful)
         further = map(self._without_inert, self.scope.outposts)  # they may have been found inert since
         outposts = (one for one in further if self._problem.space.name(one) not in self._observations)
         possible = next((values for values in chain(outposts, first) if why_not(values) is None), None)
         return self._acquisition.next_trial(
-            self._trials.baseline_point, possible, why_not, longest_s, design_points, feasible.is_doubtful
+            self._trials.baseline_point, possible, why_not, longest_s, design_points, is_doubtful
         )
 
     def why_not(self, feasible: Feasibility | None = None) -> Callable[[Values], str | None]:
@@ -267,7 +272,7 @@ class Scope:
         self._problem = problem
         self._findings = findings
         self._trials = trials
-        self._whole = problem.space
+        self._whole = with_traps(problem.space, problem.traps)
         self._further: dict[str, float] = {}
         self._irrelevant_knobs: IrrelevantKnobs | None = None
         self.filling = False

@@ -195,6 +195,8 @@ def open_search(
     """
     with open_parts(problem, options, session, clock, on_event, simulator=simulator, joins=True) as opened:
         parts, study = opened.parts, opened.parts.study
+        for text in problem.trap_remarks:
+            parts.events.remark(text)
         tuner = Tuner(parts)
 
         def look_after_files() -> None:

@@ -25,6 +25,7 @@ from autotune.config.schema import (
     TrialLimits,
     parse_batch_limit,
 )
+from autotune.config.sources import trainer_files, words_in
 from autotune.errors import ConfigError
 from autotune.files import project_folder
 from autotune.measure.score import OBJECTIVES, Objective
@@ -32,6 +33,7 @@ from autotune.records import CODE, Conditions, Machine, Purpose, Scalar, TrialRe
 from autotune.search.hardware import CHOOSING_GPUS, Hardware, this_hardware
 from autotune.search.study_place import StudyPlace
 from autotune.search.trainer_code import ProjectCode, TrainerCode
+from autotune.search.traps import FoundTrap, find_traps
 from autotune.space.catalog import is_for_validation, is_global, is_searched_unasked, keys_with, known_knob
 from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder, number_of
@@ -147,10 +149,22 @@ class Problem:
         apart = (*self.settings.paths, self.state.path)
         return ProjectCode([TrainerCode(self.command, folder, apart) for folder in dict.fromkeys(folders)])
 
+    @cached_property
+    def traps(self) -> tuple[FoundTrap, ...]:
+        """Code of the trainer with which other values of a knob give other data."""
+        folder, named = self.settings.folder, words_in((*self.settings.scalars.values(), *self.command))
+        paths = trainer_files(self.command, folder) if self.command else ()
+        return find_traps(paths, folder, named, has_gpu=bool(self.machine.gpus))
+
     @property
     def can_vary(self) -> bool:
         """True if there is a knob with another value than today's."""
         return any(len(knob.choices) > 1 for knob in self.space.knobs)
+
+    @property
+    def trap_remarks(self) -> list[str]:
+        """Sentences on the traps that a search may step into, for people."""
+        return list(filter(None, (found.remark(self.space) for found in self.traps)))
 
     @property
     def redirected(self) -> tuple[str, ...]:

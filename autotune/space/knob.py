@@ -74,6 +74,7 @@ class Knob:
         heuristic_values: Values that an expert would try, best guess first.
         bundled: Whether the first proposal sets it, with all other bundled knobs.
         settling: Values whose speed shows only after one pass over the data (caches).
+        late: Values that are tried last: with these the trainer's code makes other data of the same files.
         carries: Further keys that move with it.
         batch: Of a batch size: the devices and steps that it counts; None for other knobs.
         inert_under: Values of another knob under which it has no effect, and stays at the baseline's value; None where
@@ -90,6 +91,7 @@ class Knob:
     heuristic_values: tuple[Scalar, ...] = ()
     bundled: bool = False
     settling: tuple[Scalar, ...] = ()
+    late: tuple[Scalar, ...] = ()
     carries: tuple[Carried, ...] = ()
     batch: BatchCount | None = None
     inert_under: InertUnder | None = None

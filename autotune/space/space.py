@@ -136,6 +136,10 @@ class Space:
             same_scalar(values[knob.path], slow) for knob in self.knobs for slow in knob.settling
         )
 
+    def is_late(self, values: Values) -> bool:
+        """Return whether a point has a value that is tried last."""
+        return any(_is_among(values[knob.path], knob.late) for knob in self.knobs)
+
     def keys(self, values: Values) -> dict[str, Scalar]:
         """Return every key of the config that a point sets with its value, keys that move together included."""
         return {path: value for knob in self.knobs for path, value in knob.keys(values[knob.path]).items()}

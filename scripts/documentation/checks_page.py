@@ -2,12 +2,17 @@
 
 from autotune.diagnose.findings import GainBasis, Limit, Severity
 from autotune.diagnose.tables import MEASURED_CHECKS, RULES, STATIC_CHECKS, Check
+from autotune.search.traps import TRAPS
 from scripts.documentation.tables import code, table
 
 
 def checks_page() -> str:
     """Return the page."""
     rules = [(code(rule.id), rule.sentence, rule.severity.value, code(rule.limit.value), rule.remedy) for rule in RULES]
+    traps = [
+        (code(trap.id), trap.sentence.format(name="…"), " or ".join(map(code, trap.kinds)), trap.remedy)
+        for trap in TRAPS
+    ]
     return "\n\n".join(
         (
             "# Checks of `autotune diagnose`",
@@ -18,6 +23,8 @@ def checks_page() -> str:
             _checks(MEASURED_CHECKS),
             "## Rules about the trainer's sources",
             table(("rule", "what it finds", "weight", "limit", "what to do"), rules),
+            "## Traps in the trainer's sources",
+            table(("trap", "what it finds", "knobs that it is about", "what to do"), traps),
             "## Words",
             f"Weight of an issue: {_words(Severity)}. Ground of a gain: {_words(GainBasis)}. Limit of a training: "
             f"{_words(Limit)}.",

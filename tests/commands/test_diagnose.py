@@ -54,6 +54,30 @@ def test_a_trainer_that_crashes_is_a_verdict(autotune: CommandLine) -> None:
     assert len(autotune.simulator.plans) == 1
 
 
+STREAM = """\
+import torch.utils.data as data
+
+class Stream(data.IterableDataset):
+    def __iter__(self):
+        return iter(range(5))
+
+for x in data.DataLoader(Stream(), num_workers=cfg.num_workers):
+    step(x)
+"""
+
+
+def test_code_that_repeats_its_data_is_named_with_its_line_and_the_remedy(autotune: CommandLine) -> None:
+    """As an issue of its own, and in the first line where it is the first; what the change means is not claimed."""
+    (autotune.folder / "train.py").write_text(STREAM)
+    trainer = ("--", "python3", "train.py", "{config}")
+    said = autotune(*DIAGNOSE, "--static", *trainer).well().stdout
+    assert "Stream does not know of workers: with more than one, each repeats the whole stream. (train.py:4)" in said
+    assert "Let __iter__ give each worker its own part, by torch.utils.data.get_worker_info()." in said
+    checks = autotune(*DIAGNOSE, "--static", "--json", *trainer).document["checks"]
+    found = next(one for check in checks for one in check["issues"] if one["rule"] == "stream-repeated")
+    assert (found["place"], found["recommendations"][0]["label"]) == ("train.py:4", "")
+
+
 def test_everything_is_kept_in_a_folder(autotune: CommandLine) -> None:
     """The object and the text lie in the folder that was named; a source that does not parse is said, and no more."""
     (autotune.folder / "broken.py").write_text("def broken(:\n")

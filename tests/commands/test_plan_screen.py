@@ -29,6 +29,24 @@ def test_a_plan_has_a_line_for_everything(simulated: CommandLine) -> None:
     )
 
 
+def test_code_that_repeats_its_data_is_named_before_the_first_trial(simulated: CommandLine) -> None:
+    """In a dry run and in a search; nothing is said where no value that is tried makes a difference."""
+    (simulated.folder / "config.yaml").write_text(PLAN)
+    (simulated.folder / "train.py").write_text(
+        "import torch.utils.data as data\n\n\nclass Stream(data.IterableDataset):\n    def __iter__(self):\n"
+        "        return iter(range(5))\n\n\nfor x in data.DataLoader(Stream(), num_workers=2):\n    print(x)\n"
+    )
+    line = (
+        "train.py:5: Stream does not know of workers: with more than one, each repeats the whole stream; "
+        "data.num_workers above 1 is tried last\n"
+    )
+    assert line in simulated("search", "--config", "config.yaml", "--dry-run").well().stdout
+    searched = simulated("search", "--config", "config.yaml", "--budget", "30s").stderr
+    assert line in searched
+    (simulated.folder / "config.yaml").write_text(PLAN.replace("{low: 1, high: 12}", "[1]"))
+    assert "Stream" not in simulated("search", "--config", "config.yaml", "--dry-run").well().stdout
+
+
 def test_an_inventory_has_a_line_for_everything(simulated: CommandLine) -> None:
     """Keys that are left for one reason share a line: a table of trainings has dozens of them."""
     others = "".join(f"{name}: {{batch_size: 8, prefetch: []}}\n" for name in "abcde")

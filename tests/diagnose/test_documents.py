@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from autotune.diagnose.tables import MEASURED_CHECKS, RULES, STATIC_CHECKS
+from autotune.search.traps import TRAPS
 
 TEXT = (Path(__file__).parents[2] / "docs" / "diagnose.md").read_text()
 
@@ -14,4 +15,5 @@ def test_every_check_and_every_rule_is_described() -> None:
     assert rows == [
         *(check.id for check in (*MEASURED_CHECKS, *STATIC_CHECKS)),
         *dict.fromkeys(rule.id for rule in RULES),
+        *(trap.id for trap in TRAPS),
     ]

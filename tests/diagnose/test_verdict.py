@@ -86,6 +86,8 @@ def test_a_static_verdict_counts() -> None:
     error, warning = issue(None, severity=Severity.ERROR, sentence="No data."), issue(None, sentence="Slow.")
     assert static_verdict([result(warning, error)]).sentence == "1 error, the first: No data."
     assert static_verdict([result(warning, warning)]).sentence == "No error; 2 warnings, the first: Slow."
+    placed = issue(None, sentence="Slow.", place="train.py:3")
+    assert static_verdict([result(placed)]).sentence == "No error; 1 warning, the first: Slow. (train.py:3)"
     assert "only by trials" in static_verdict([result()]).sentence
 
 

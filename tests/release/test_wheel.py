@@ -55,7 +55,7 @@ def test_a_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.startswith("autotune-")} == {"autotune"}
     assert {"autotune/__main__.py", "autotune/py.typed"} <= set(names)
-    read = ("report/html/page.html.jinja", "diagnose/tables.toml")
+    read = ("report/html/page.html.jinja", "diagnose/tables.toml", "search/traps.toml")
     assert {f"autotune/{name}" for name in read} <= set(names)
     assert [name for name in names if "scripts/bench/" in name or "test_" in name or name.endswith(".so")] == []
 
