@@ -702,7 +702,7 @@ def why_it_needs_consent(result: SearchResult) -> str:
     if race.winner.learning is Learning.SLOWER:
         return f"{what}, and in the race it learned more slowly: {raced}."
     if race.winner.learning.is_safe:
-        return f"{what}; in the race it learned as fast at least: {raced}."
+        return f"{what}, and in the race it learned as fast at least: {raced}."
     return f"{what}, and the race did not show that it learns as fast: {raced}."
 
 
