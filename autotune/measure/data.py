@@ -28,7 +28,7 @@ _CERTAIN = 1e-7  # probability of so large a difference by chance: one in many t
 _DOUBTFUL = 0.01
 _ENOUGH = 20  # expected events, of which none or a few say something
 _ENOUGH_MOMENTS = 100
-_ALL, _FEW = 0.9, 0.5  # of what is expected
+_ALL, _NEARLY_ALL, _FEW = 0.9, 0.85, 0.5  # of what is expected
 _MOST_BYTES = 8_000_000
 
 
@@ -376,7 +376,7 @@ def _moments_of(
 def _alike(today: Sequence[TrialData], other: TrialData, *, may_freeze: bool) -> DataFinding:
     """Return the evidence that a trial trains on the same as today's; or that there is too little."""
     met, expected = _meetings(today, other)
-    if expected >= _ENOUGH and _poisson_tail_below(met, expected) < _DOUBTFUL:
+    if expected >= _ENOUGH and met < _NEARLY_ALL * expected and _poisson_tail_below(met, expected) < _DOUBTFUL:
         return DataFinding(DataEffect.UNVERIFIED, f"{met:.0f} samples match, where {expected:.0f} would")
     if expected >= _ENOUGH:
         return DataFinding(DataEffect.SAME, f"{met:.0f} samples match")

@@ -1,11 +1,12 @@
 """Everything that is read and checked before the first process starts."""
 
 import os
+import secrets
 import shlex
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +67,7 @@ class Problem:
         whole_space: What may vary where a search has limits of its own; None where it has none.
         allowed: Kinds of change of the training that the user has asked for, by what is listed or typed.
         excluded: Kinds of change that are out of the question, by what is typed.
+        data_key: Key of the hashes of samples, see `Trainer`.
     """
 
     config_path: Path
@@ -83,6 +85,7 @@ class Problem:
     whole_space: Space | None = None
     allowed: frozenset[Label] = frozenset()
     excluded: frozenset[Label] = frozenset()
+    data_key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
     def trainer(self) -> "Trainer":
@@ -96,6 +99,7 @@ class Problem:
             state=self.state,
             study=self.study,
             apart=(self.state.path, *(self.address.paths if self.address else ())),
+            data_key=self.data_key,
         )
 
     @property

@@ -18,9 +18,9 @@ with the key in ``AUTOTUNE_DATA_KEY``; of the data themselves nothing else is wr
 A hash is a sum over elements at fixed places, the first ones and ever fewer after them, so it costs the same for any
 size. Zeros add nothing to it: how far a sample is padded makes no difference.
 
-It costs at most `SHARE` of the time, and `START_S` at first: where that is not enough for all batches, those are looked
-at whose number is a multiple of 2, 4, 8 and so on, so that two trials look at the same ones. Nothing is copied from an
-accelerator: what lies there is not looked at.
+It costs at most `SHARE` of the time, and about `START_S` at first: where that is not enough for all batches, those are
+looked at whose number is a multiple of 2, 4, 8 and so on, so that two trials look at the same ones. Nothing is copied
+from an accelerator: what lies there is not looked at.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Path = tuple[Any, ...]
 """Position in a nested batch: the keys and indices that lead to it."""
 
 KEY_VARIABLE = "AUTOTUNE_DATA_KEY"
-SHARE = 0.007
+SHARE = 0.005
 """Share of the time that fingerprints may take."""
 
 START_S = 0.015
@@ -54,6 +54,7 @@ MOST_BYTES = 2_000_000
 MOST_LABEL_ELEMENTS = 8
 
 _FLUSH_EVERY_S = 0.5
+_FIRST_COST_S = 0.001
 _FIRST_PLACES, _RATIO = 64, 1.07
 _MOST_SHAPES = 100
 _DEPTH, _WIDTH = 4, 32
@@ -109,6 +110,10 @@ class Fingerprints:
         self.is_on = True
         self.stride = 1
 
+    def spend(self, more_s: float) -> None:
+        """Allow more time."""
+        self._credit_s += more_s
+
     def dataset(self) -> int:
         """Return the number of a further dataset."""
         self._datasets.append(0)
@@ -129,10 +134,11 @@ class Fingerprints:
         if samples is None or at % self.stride or not self.is_on:
             return
         now_s = time.monotonic()
-        self._credit_s += SHARE * (now_s - self._credited_s)
-        self._credited_s = now_s
+        passed_s, self._credited_s = now_s - self._credited_s, now_s
+        self._credit_s += SHARE * passed_s
         if self._credit_s < self._cost_s:
-            self.stride *= 2
+            if SHARE * passed_s < self._cost_s:  # nor will it do for the next ones
+                self.stride *= 2
             return
         try:
             self._add(under_way, at, batch, int(samples), now_s)
@@ -140,8 +146,9 @@ class Fingerprints:
                 self.flush()
         except Exception:
             self.is_on = False
-        self._cost_s = time.monotonic() - now_s
-        self._credit_s -= self._cost_s
+        took_s = time.monotonic() - now_s
+        self._credit_s -= took_s
+        self._cost_s = min(took_s, 2.0 * self._cost_s or _FIRST_COST_S)  # the first one prepares what the others use
 
     def flush(self) -> None:
         """Write what was looked at, once it is known whether it was trained on."""

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -312,8 +311,8 @@ class Trainer:
     state: StateFolder
     study: str
     apart: tuple[Path, ...]
+    data_key: str
     makes: set[str] = field(default_factory=set)
-    data_key: str = field(default_factory=lambda: secrets.token_hex(16))
 
     def make_folder(self, trial: str) -> TrialFolder:
         """Make the folder of a trial, in which its instruments keep what they read.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from autotune.clock import VirtualClock
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, TrialGpus
-from autotune.records import PHASE_VARIABLE, Stop, TraineeEvent, TrialExit, TrialPhase, TrialPlan
+from autotune.records import DATA_KEY_VARIABLE, PHASE_VARIABLE, Stop, TraineeEvent, TrialExit, TrialPhase, TrialPlan
+from autotune.trainee.samples import Fingerprints
 from autotune.trial.folders import TrialFolder
 from autotune.trial.instruments import Instruments
 from autotune.trial.launch import Watch
@@ -57,6 +58,10 @@ RuntimeError: CUDA error: an illegal memory access was encountered
 
 
 _Array = NDArray[np.float64]
+
+
+Batches = Iterable[tuple[NDArray[np.generic], ...]]
+"""Batches of one pass: inputs and labels of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +110,7 @@ class Training:
         freed_bytes: Host memory that is in use in the first third of the time besides, and freed then.
         gpu_memory_bytes: Peak GPU memory; None without a GPU.
         gpu_utilization: Fraction of the time in which its GPU works; None without one.
+        passes: Draws the batches of each pass over the data that its samples are seen of; None where none are seen.
         phases: Times of a batch in each phase of a trial that is taken through phases; None of a trainer that this
             cannot be done with.
     """
@@ -146,6 +152,7 @@ class Training:
     freed_bytes: int = 0
     gpu_memory_bytes: int | None = None
     gpu_utilization: float | None = None
+    passes: Callable[[np.random.Generator], Iterable[Batches]] | None = None
     phases: PhaseTimes | None = None
 
 
@@ -246,6 +253,8 @@ class SimulatedRunner:
         training = self.training = _with_accident(self._trainer(plan.config_text), rng)
         self.begun_phases = []
         phase_s = plan.env.get(PHASE_VARIABLE)
+        if training.passes is not None:
+            _fetch(training.passes(rng), plan)
         events = self._events(training, started_s, rng, None if phase_s is None else float(phase_s))
         coming = next(events, None)
         stop: Stop | None = None
@@ -340,6 +349,18 @@ class SimulatedRunner:
                     yield TraineeEvent(kind="epoch_end", t_s=end_s + paused_s, stream=stream)
         if training.hangs:
             yield TraineeEvent(kind="note", t_s=math.inf, stream=stream)  # never reached
+
+
+def _fetch(passes: Iterable[Batches], plan: TrialPlan) -> None:
+    """Have the fingerprints of some passes taken, as the observer does."""
+    looks = Fingerprints(str(plan.folder), plan.env[DATA_KEY_VARIABLE])
+    looks.spend(math.inf)
+    dataset = looks.dataset()
+    for batches in passes:
+        under_way = looks.begin(dataset, lambda: True)
+        for batch in batches:
+            looks.look(under_way, batch, len(batch[0]))
+    looks.flush()
 
 
 def _with_accident(training: Training, rng: np.random.Generator) -> Training:

@@ -50,7 +50,7 @@ def trial(tmp_path: Path) -> Callable[..., TrialData]:
         folder = tmp_path / f"{next(count)}"
         folder.mkdir()
         looks, events, t_s = Fingerprints(str(folder), "key"), list[TraineeEvent](), 0.0
-        looks._credit_s = 1e6  # all are looked at, however slow this machine is
+        looks.spend(1e6)  # all are looked at, however slow this machine is
         dataset = looks.dataset()
         for made in passes:
             under_way = looks.begin(dataset, lambda: True)
