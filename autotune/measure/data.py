@@ -12,7 +12,7 @@ from binascii import a2b_base64
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -296,37 +296,36 @@ def _pass_lengths(today: Sequence[TrialData], other: TrialData) -> str | None:
 
 
 def _shuffled_less(today: Sequence[TrialData], own: Sequence[TrialData]) -> str | None:
-    """Return that the order of samples differs less from pass to pass, or between trials, than today's; else None."""
-    for way in (_moved_in_each, _moved_between):
+    """Return that neighbours stay closer together from pass to pass, or between trainings, than today's; else None."""
+    for way, where in ((_apart_in_passes, "in the next pass"), (_apart_in_trials, "in the next training")):
         of_today, of_own = way(today), way(own)
         if of_today is None or of_own is None or of_today < _ENOUGH or of_own > 0.4 * of_today:
             continue
-        where = "from pass to pass" if way is _moved_in_each else "from training to training"
-        if of_own < 1.0:
-            return f"samples come in the same order {where}, and in another one in today's"
-        return f"samples are shuffled less: they move by {of_own:.0f} places {where}, and by {of_today:.0f} in today's"
+        return f"samples are shuffled less: neighbours are {of_own:.0f} apart {where}, and {of_today:.0f} in today's"
     return None
 
 
-def _moved_in_each(trials: Sequence[TrialData]) -> float | None:
-    known = [_moved(one.only(one.passes == 0), one.only(one.passes == 1)) for one in trials]
-    return min((moved for moved in known if moved is not None), default=None)
+def _apart_in_passes(trials: Sequence[TrialData]) -> float | None:
+    return _least_apart((one.only(one.passes == 0), one.only(one.passes == 1)) for one in trials)
 
 
-def _moved_between(trials: Sequence[TrialData]) -> float | None:
-    known = [_moved(one.first_pass(), two.first_pass()) for one, two in combinations(trials, 2)]
-    return min((moved for moved in known if moved is not None), default=None)
+def _apart_in_trials(trials: Sequence[TrialData]) -> float | None:
+    return _least_apart((one.first_pass(), two.first_pass()) for one, two in combinations(trials, 2))
 
 
-def _moved(first: TrialData, later: TrialData) -> float | None:
-    """Return by how many places samples usually move between two passes; None if too few are in both."""
-    if not first.size or not later.size:
+def _least_apart(pairs: Iterable[tuple[TrialData, TrialData]]) -> float | None:
+    """Return how far neighbours in the first pass of each pair are apart in the other, at least; None if unknown."""
+    known = [_apart(first, later) for first, later in pairs if first.size and later.size]
+    return min((apart for apart in known if apart is not None), default=None)
+
+
+def _apart(first: TrialData, later: TrialData) -> float | None:
+    places = dict(zip(later.identity.tolist(), later.places.tolist(), strict=True))
+    if len(places) < _ALL * later.size:  # not one of a kind
         return None
-    places = dict(zip(first.identity.tolist(), first.places.tolist(), strict=True))
-    pairs = zip(later.identity.tolist(), later.places.tolist(), strict=True)
-    moves = [abs(places[one] - place) for one, place in pairs if one in places]
-    is_one_of_a_kind = len(places) > _ALL * first.size
-    return float(median(moves)) if len(moves) >= 2 * _ENOUGH and is_one_of_a_kind else None
+    order = [places.get(one) for one in first.identity[np.argsort(first.places)].tolist()]
+    apart = [abs(one - two) for one, two in pairwise(order) if one is not None and two is not None]
+    return float(median(apart)) if len(apart) >= 2 * _ENOUGH else None
 
 
 def _other_samples(today: Sequence[TrialData], other: TrialData) -> str | None:

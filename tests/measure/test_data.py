@@ -152,11 +152,16 @@ def test_a_smaller_shuffle_buffer_is_different_data(trial: Callable[..., TrialDa
     """Seen from pass to pass, or from training to training where these are long."""
     today = [trial(batches(shuffled(seed)), batches(shuffled(seed + 10))) for seed in range(2)]
     less = trial(batches(shuffled(3, 8)), batches(shuffled(4, 8)))
-    assert "samples are shuffled less: they move by" in compare_data(today, less).evidence
+    assert "samples are shuffled less: neighbours are" in compare_data(today, less).evidence
+    order = [
+        sample for shard in np.random.default_rng(1).permutation(30) for sample in range(20 * shard, 20 * shard + 20)
+    ]
+    of_shards = trial(batches(range(SAMPLES)), batches(order))
+    assert "neighbours are 1 apart in the next pass" in compare_data(today, of_shards).evidence
     today, (less, again) = (
         [trial(batches(shuffled(seed, buffer)), seen=30) for seed in range(2)] for buffer in (SAMPLES, 8)
     )
-    assert "from training to training" in compare_data(today, less, [again]).evidence
+    assert "in the next training" in compare_data(today, less, [again]).evidence
     assert compare_data(today, today[0], today[1:]).effect is DataEffect.SAME
 
 
