@@ -29,6 +29,7 @@ _DOUBTFUL = 0.01
 _ENOUGH = 20  # expected events, of which none or a few say something
 _ENOUGH_MOMENTS = 100
 _ALL, _NEARLY_ALL, _FEW = 0.9, 0.85, 0.5  # of what is expected
+_NEAR = 0.002  # of the standard deviation of samples' sums: two implementations differ by less, two samples by more
 _MOST_BYTES = 8_000_000
 
 
@@ -41,7 +42,8 @@ class TrialData:
         places: Its place in that pass.
         content: Hash of its content; where samples have short fields alone, of these.
         labels: Hash of its labels; empty where it has none.
-        moments: Mean and mean square of its first field of quantities, ``(n_samples, 2)``; empty where there is none.
+        moments: Sum of the elements of its first field, and of their squares, ``(n_samples, 2)``; empty where there is
+            none.
         stride: Only batches whose number in the pass is a multiple of it were looked at.
         batch: Samples in most batches.
         per_update: Samples in most updates of the weights; None if unknown.
@@ -331,7 +333,8 @@ def _apart(first: TrialData, later: TrialData) -> float | None:
 def _other_samples(today: Sequence[TrialData], other: TrialData) -> str | None:
     """Return that a trial met other samples than trials of today's config would; else None."""
     met, expected = _meetings(today, other)
-    if expected >= _ENOUGH and met < _FEW * expected and _poisson_tail_below(met, expected) < _CERTAIN:
+    is_less = met < _FEW * expected and _poisson_tail_below(met, expected) < _CERTAIN
+    if expected >= _ENOUGH and is_less and not _are_nearly_met(today, other, expected):
         return f"{met:.0f} of its samples are among today's, where {expected:.0f} would be"
     if expected >= _ENOUGH:
         return None
@@ -357,6 +360,28 @@ def _meetings(today: Sequence[TrialData], other: TrialData) -> tuple[float, floa
     return float(sum(len(np.intersect1d(one.content, own.content)) for one in parts)), expected
 
 
+def _are_nearly_met(today: Sequence[TrialData], other: TrialData, expected: float) -> bool:
+    """Return whether as many samples as expected have nearly the same sums: what another implementation computes.
+
+    Where samples of today's trials are that near to each other anyway, it shows nothing.
+    """
+    pooled = np.unique(np.concatenate([one.moments for one in today]), axis=0)
+    if len(pooled) < 2 * _ENOUGH or not len(other.moments):
+        return False
+    near = _NEAR * pooled.std(axis=0)
+    alike = sum(_count_near(one.moments, other.moments, near) for one in today)
+    by_chance = _count_near(pooled[::2], pooled[1::2], near) / len(pooled[1::2])
+    return by_chance < 0.1 and alike > _NEARLY_ALL * expected
+
+
+def _count_near(known: NDArray[np.float64], asked: NDArray[np.float64], near: NDArray[np.float64]) -> int:
+    """Return how many rows have a known one within these distances."""
+    known = known[np.argsort(known[:, 0])]
+    begins, ends = (np.searchsorted(known[:, 0], asked[:, 0] + sign * near[0]) for sign in (-1.0, 1.0))
+    rows = zip(begins.tolist(), ends.tolist(), asked[:, 1].tolist(), strict=True)
+    return sum(bool((np.abs(known[begin:end, 1] - one) <= near[1]).any()) for begin, end, one in rows)
+
+
 def _moments_of(
     today: Sequence[TrialData], other: TrialData
 ) -> Iterable[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
@@ -368,13 +393,15 @@ def _moments_of(
     own = other.first_pass(limit + 1).moments
     pooled = np.concatenate([one.first_pass(limit + 1).moments for one in today])
     if min(len(own), len(pooled)) >= _ENOUGH_MOMENTS:
-        yield "mean", pooled[:, 0], own[:, 0]
-        yield "mean square", pooled[:, 1], own[:, 1]
+        yield "sum", pooled[:, 0], own[:, 0]
+        yield "sum of squares", pooled[:, 1], own[:, 1]
 
 
 def _alike(today: Sequence[TrialData], other: TrialData, *, may_freeze: bool) -> DataFinding:
     """Return the evidence that a trial trains on the same as today's; or that there is too little."""
     met, expected = _meetings(today, other)
+    if expected >= _ENOUGH and met < _FEW * expected:
+        return DataFinding(DataEffect.SAME, "samples match to within rounding")
     if expected >= _ENOUGH and met < _NEARLY_ALL * expected and _poisson_tail_below(met, expected) < _DOUBTFUL:
         return DataFinding(DataEffect.UNVERIFIED, f"{met:.0f} samples match, where {expected:.0f} would")
     if expected >= _ENOUGH:

@@ -11,9 +11,9 @@ they have not been there before:
 
 ``set`` is the dataset, ``pass`` the pass over it (left out where that is not seen), ``at`` the batch's number in it.
 
-``content`` and ``labels`` hold a hash of 8 bytes for each sample, ``moments`` its mean and its mean square as two
-floats of 4 bytes, all in base64. Labels are the fields of at most 8 elements: classes, ids, lengths. Hashes are made
-with the key in ``AUTOTUNE_DATA_KEY``; of the data themselves nothing else is written.
+``content`` and ``labels`` hold a hash of 8 bytes for each sample, ``moments`` the sum of its elements and that of their
+squares as two floats of 4 bytes, all in base64. Labels are the fields of at most 8 elements: classes, ids, lengths.
+Hashes are made with the key in ``AUTOTUNE_DATA_KEY``; of the data themselves nothing else is written.
 
 A hash is a sum over elements at fixed places, the first ones and ever fewer after them, so it costs the same for any
 size. Zeros add nothing to it: how far a sample is padded makes no difference.
@@ -180,7 +180,8 @@ class Fingerprints:
     def _add(self, under_way: Pass, at: int, batch: Any, samples: int, now_s: float) -> None:
         """Add the fingerprint of a batch."""
         if under_way.fields is None:
-            under_way.fields = [path for path, leaf in _leaves(batch, ()) if _length(leaf) == samples]
+            paths = (path for path, leaf in _leaves(batch, ()) if _length(leaf) == samples)
+            under_way.fields = sorted(paths, key=_place_in_order)
         fields = [(path, reduce(getitem, path, batch)) for path in under_way.fields]
         arrays = [(path, on_host) for path, leaf in fields if (on_host := _on_host(leaf)) is not None]
         if len(arrays) < len(fields) or not arrays:
@@ -285,14 +286,14 @@ def _as_integers(selected: Any) -> Any:
 
 
 def _moments(selected: Any) -> Any:
-    """Return the mean and the mean square of each row, ``(n_samples, 2)``."""
+    """Return the sum and the sum of squares of each row, ``(n_samples, 2)``: padding with zeros adds nothing."""
     if _module_of(selected) == "torch":
         torch = sys.modules["torch"]
         numbers = selected.to(torch.float32)
-        return torch.stack((numbers.mean(1), (numbers * numbers).mean(1)), 1)
+        return torch.stack((numbers.sum(1), (numbers * numbers).sum(1)), 1)
     numpy = sys.modules["numpy"]
     numbers = selected.astype(numpy.float32)
-    return numpy.stack((numbers.mean(1), (numbers * numbers).mean(1)), 1)
+    return numpy.stack((numbers.sum(1), (numbers * numbers).sum(1)), 1)
 
 
 def _base64(values: Any) -> str:
@@ -321,6 +322,11 @@ def _leaves(batch: Any, path: tuple[Any, ...]) -> Any:
             yield from _leaves(part, (*path, index))
     else:
         yield path, batch
+
+
+def _place_in_order(path: Path) -> tuple[tuple[bool, Any], ...]:
+    """Return what paths are sorted by: a mapping's order is not always that of its keys."""
+    return tuple((isinstance(part, str), part if isinstance(part, (int, str)) else str(part)) for part in path)
 
 
 def _is_texts(part: Any) -> bool:

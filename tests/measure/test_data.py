@@ -84,6 +84,13 @@ def test_augmented_samples_are_distributed_alike(trial: Callable[..., TrialData]
     assert (found.effect, found.evidence) == (DataEffect.SAME, "600 samples are distributed alike")
 
 
+def test_samples_that_another_implementation_computes_match(trial: Callable[..., TrialData]) -> None:
+    """Their last bits differ, their sums hardly do."""
+    one, two = (trial(batches(shuffled(seed))) for seed in range(2))
+    found = compare_data([one, two], trial(batches(shuffled(2), noise=1e-5, seed=2)))
+    assert (found.effect, found.evidence) == (DataEffect.SAME, "samples match to within rounding")
+
+
 def test_a_short_look_verifies_nothing(trial: Callable[..., TrialData]) -> None:
     """Nor does one whose batches are not visible, or lie on an accelerator."""
     one, other = (trial(batches(shuffled(seed)), seen=3) for seed in range(2))
@@ -163,6 +170,23 @@ def test_a_smaller_shuffle_buffer_is_different_data(trial: Callable[..., TrialDa
     )
     assert "in the next training" in compare_data(today, less, [again]).evidence
     assert compare_data(today, today[0], today[1:]).effect is DataEffect.SAME
+
+
+def test_the_order_of_fields_is_no_difference(tmp_path: Path) -> None:
+    """Two loaders of one trainer may name the same fields in another order."""
+    inputs, classes = FEATURES[:16], CLASSES[:16]
+    seen = []
+    for number, batch in enumerate(
+        ({"x": inputs, "y": classes, "z": inputs + 1}, {"z": inputs + 1, "y": classes, "x": inputs})
+    ):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        looks = Fingerprints(str(folder), "key")
+        looks.look(looks.begin(looks.dataset(), lambda: True), batch, 16)
+        looks.flush()
+        seen.append(read_data(folder, ()))
+    assert (seen[0].identity == seen[1].identity).all()
+    assert (seen[0].moments == seen[1].moments).all()
 
 
 def test_padding_is_no_difference() -> None:
