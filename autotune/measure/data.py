@@ -46,7 +46,7 @@ class TrialData:
             none.
         stride: Only batches whose number in the pass is a multiple of it were looked at.
         batch: Samples in most batches.
-        per_update: Samples in most updates of the weights; None if unknown.
+        per_update: Samples in most updates of the weights; None if unknown, and where they vary.
         pass_lengths: Samples in each whole pass, by the steps.
         is_unseen: Whether its batches lay where they are not looked at.
     """
@@ -184,7 +184,9 @@ def _of_steps(events: Sequence[TraineeEvent]) -> tuple[int | None, tuple[int, ..
             if not math.isnan(in_pass) and in_pass:
                 passes.append(round(in_pass))
             in_pass = 0.0
-    return (updates.most_common(1)[0][0] if updates else None), tuple(passes)
+    size = max(updates, key=updates.__getitem__, default=None)
+    is_usual = size is not None and updates[size] > updates.total() / 2.0  # batches by length have no one size
+    return size if is_usual else None, tuple(passes)
 
 
 def compare_data(

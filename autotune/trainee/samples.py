@@ -1,11 +1,9 @@
 """Fingerprints of the samples that a trainer fetches: whether two trials train on the same data shows in them.
 
-One file per process, ``data.<pid>.<n>.jsonl``, in the trial's folder. A batch is one line, its shapes another where
-they have not been there before:
+One file per process, ``data.<pid>.<n>.jsonl``, in the trial's folder. A batch is one line:
 
     {"v": 1, "pid": 4711}
-    {"k": "shapes", "shapes": 0, "fields": [["0", "float32", [80, 200]], ["1", "int64", []]]}
-    {"k": "batch", "t_s": 83.1, "set": 0, "pass": 0, "at": 17, "n": 8, "shapes": 0, "content": "...", "labels": "...",
+    {"k": "batch", "t_s": 83.1, "set": 0, "pass": 0, "at": 17, "n": 8, "content": "...", "labels": "...",
      "moments": "...", "trained": true}
     {"k": "unseen", "set": 0, "trained": true}
 
@@ -56,7 +54,7 @@ MOST_LABEL_ELEMENTS = 8
 _FLUSH_EVERY_S = 0.5
 _FIRST_COST_S = 0.001
 _FIRST_PLACES, _RATIO = 64, 1.07
-_MOST_SHAPES = 100
+_MOST_SHAPES = 1000  # that are kept in mind
 _DEPTH, _WIDTH = 4, 32
 _MIX_1, _MIX_2 = 0x3F58476D1CE4E5B9, 0x14D049BB133111EB  # odd
 _INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by the bytes of an element
@@ -102,7 +100,6 @@ class Fingerprints:
         self._path: Optional[str] = None
         self._held: list[tuple[Callable[[], bool], dict[str, Any]]] = []
         self._datasets: list[int] = []  # passes over each so far
-        self._shapes: dict[Any, int] = {}
         self._unseen: set[int] = set()
         self._written = 0
         self._credit_s, self._credited_s, self._cost_s = START_S, time.monotonic(), 0.0
@@ -182,19 +179,18 @@ class Fingerprints:
         if under_way.fields is None:
             paths = (path for path, leaf in _leaves(batch, ()) if _length(leaf) == samples)
             under_way.fields = sorted(paths, key=_place_in_order)
-        fields = [(path, reduce(getitem, path, batch)) for path in under_way.fields]
-        arrays = [(path, on_host) for path, leaf in fields if (on_host := _on_host(leaf)) is not None]
+        fields = [reduce(getitem, path, batch) for path in under_way.fields]
+        arrays = [on_host for leaf in fields if (on_host := _on_host(leaf)) is not None]
         if len(arrays) < len(fields) or not arrays:
             if under_way.dataset not in self._unseen:
                 self._unseen.add(under_way.dataset)
                 self._held.append((under_way.is_trained, {"k": "unseen", "set": under_way.dataset}))
             return
-        shapes = tuple((".".join(map(str, path)), *_kind(array)) for path, array in arrays)
         line: dict[str, Any] = {"k": "batch", "t_s": round(now_s, 4), "set": under_way.dataset}
-        line.update({"pass": under_way.number, "at": at, "n": samples, "shapes": self._shape(shapes)})
+        line.update({"pass": under_way.number, "at": at, "n": samples})
         content, moments = None, None
         labels: list[int] = []
-        for place, (_, array) in enumerate(arrays):
+        for place, array in enumerate(arrays):
             selected, is_label = (array, True) if isinstance(array, list) else self._selected(array)
             hashes = list(map(self._of_text, array)) if isinstance(array, list) else self._hashes(selected, place)
             if is_label:
@@ -207,14 +203,6 @@ class Fingerprints:
         line.update({name: _base64(values) for name, values in held.items() if values is not None})
         self._held.append((under_way.is_trained, line))
 
-    def _shape(self, fields: Any) -> int:
-        if fields not in self._shapes:
-            if len(self._shapes) >= _MOST_SHAPES:
-                return -1
-            self._shapes[fields] = len(self._shapes)
-            self._held.append((bool, {"k": "shapes", "shapes": self._shapes[fields], "fields": fields}))
-        return self._shapes[fields]
-
     def _selected(self, array: Any) -> tuple[Any, bool]:
         """Return the elements at our places of each sample, ``(n_samples, n_places)``, and whether they are all."""
         shape = tuple(array.shape[1:])
@@ -224,7 +212,7 @@ class Fingerprints:
         module = _module_of(array)
         known = self._places.get((module, shape))
         if known is None:
-            if len(self._places) > 10 * _MOST_SHAPES:
+            if len(self._places) > _MOST_SHAPES:
                 self._places.clear()
             columns, within = [], size
             for length in shape:
@@ -356,9 +344,3 @@ def _on_host(leaf: Any) -> Any:
     if leaf.dtype.kind == "O":
         return list(leaf.tolist()) if leaf.ndim == 1 else None
     return leaf if leaf.dtype.itemsize in _INTEGERS else None
-
-
-def _kind(array: Any) -> tuple[str, tuple[int, ...]]:
-    if isinstance(array, list):
-        return "text", ()
-    return str(array.dtype).rpartition(".")[2], tuple(int(length) for length in array.shape[1:])
