@@ -11,7 +11,7 @@ import math
 from binascii import a2b_base64
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from autotune.measure.window import main_stream
 from autotune.records import DataEffect, DataFinding, TraineeEvent
 
 Hashes = NDArray[np.uint64]
@@ -69,19 +70,8 @@ class TrialData:
 
     def only(self, chosen: NDArray[np.bool_]) -> "TrialData":
         """Return it with some of its samples."""
-        parts = {
-            name: values[chosen] if len(values) else values
-            for name in ("passes", "places", "content", "labels", "moments")
-            if (values := getattr(self, name)) is not None
-        }
-        return TrialData(
-            **parts,
-            stride=self.stride,
-            batch=self.batch,
-            per_update=self.per_update,
-            pass_lengths=self.pass_lengths,
-            is_unseen=self.is_unseen,
-        )
+        parts = {name: getattr(self, name) for name in ("passes", "places", "content", "labels", "moments")}
+        return replace(self, **{name: values[chosen] for name, values in parts.items() if len(values)})
 
     def first_pass(self, samples: float = math.inf, stride: int = 1) -> "TrialData":
         """Return it with the first so many samples of its first pass, as far as a stride looks at them."""
@@ -142,7 +132,7 @@ _WIDTHS = {"content": 8, "labels": 8, "moments": 4}
 
 def _lines(folder: Path) -> Iterable[dict[str, Any]]:
     for path in sorted(folder.glob("data.*.jsonl")):
-        if path.is_symlink() or path.stat().st_size > _MOST_BYTES:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > _MOST_BYTES:
             continue
         for text in path.read_text(errors="replace").splitlines():
             try:
@@ -171,8 +161,8 @@ def _is_sound(line: dict[str, Any]) -> bool:
 def _of_steps(events: Sequence[TraineeEvent]) -> tuple[int | None, tuple[int, ...]]:
     """Return the samples in most updates, and those in each whole pass, as the steps show them."""
     updates, passes = Counter[int](), []
-    in_update, in_pass = 0.0, 0.0
-    for event in events:
+    in_update, in_pass, stream = 0.0, 0.0, main_stream(events)
+    for event in (event for event in events if event.stream == stream):
         if event.kind == "step":
             in_update += math.nan if event.samples is None else event.samples
             in_pass += math.nan if event.samples is None else event.samples
