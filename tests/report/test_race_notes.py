@@ -101,11 +101,13 @@ def test_a_rate_that_is_sooner_at_todays_loss_and_ends_no_lower_is_not_proposed(
     ],
 )
 def test_the_reason_to_ask_names_what_changes(raced: Race | None, reason: str) -> None:
-    """And what is known of how it learns; only what leaves the training as it is needs no consent."""
+    """And what is known of how it learns: a race that is not lost opens the way for a batch, and for no other data."""
     result = replace(RESULT, race=raced, why_not_raced="" if raced else "no time")
     assert why_it_needs_consent(result).startswith(reason)
-    assert result.needs_consent
-    assert result.may_learn_more_slowly is (raced is None or not raced.winner.learning.is_safe)
+    assert result.needs_consent is (raced is None or not raced.winner.learning.is_safe)
+    assert result.may_learn_more_slowly is result.needs_consent
+    others = replace(result, changes=(*result.changes, replace(WORKERS, label="different data")))
+    assert others.needs_consent
     alike = replace(result, changes=(WORKERS,))
     assert not alike.needs_consent
     assert not alike.may_learn_more_slowly
