@@ -95,8 +95,11 @@ def release_signals() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _hear(number: int, _frame: FrameType | None) -> None:
+def _hear(number: int, frame: FrameType | None) -> None:
     if _received.is_lost:
+        if _is_in_hook(frame):
+            _signal_later()
+            return
         _received.is_lost = False
         _raise()
     if _received.interrupt is not None:
@@ -122,8 +125,21 @@ def _take_unraised(error: "sys.UnraisableHookArgs") -> None:
         sys.__unraisablehook__(error)
         return
     _received.is_lost = True
-    # until the finalizer has ended in which an interrupt was lost
+    _signal_later()
+
+
+def _signal_later() -> None:
+    # by then the finalizer has mostly ended in which the interrupt was lost; otherwise it is lost and raised again
     threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+
+def _is_in_hook(frame: FrameType | None) -> bool:
+    """Return whether what a signal interrupted is `_take_unraised`, where an exception would be lost for good."""
+    while frame is not None:
+        if frame.f_code is _take_unraised.__code__:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _end_by_force(number: int, interrupt: KeyboardInterrupt) -> None:
