@@ -532,6 +532,8 @@ class Validation:
             checkpoints, the ends of epochs.
         loss_ratio: Loss relative to where it began, over the baseline's after as many updates (or samples, if that is
             less); None for the baseline, or if one of them reports too few losses.
+        losses: Its loss after as many steps as the baseline's, and the baseline's, on batches of the same size; None
+            as for ``loss_ratio``.
         memory_growth_bytes_per_s: Growth of host memory, where it went on until the end; 0 where it did not; None if
             it was not measured for long enough.
         gpu_memory_growth_bytes_per_s: The same of the memory of the fullest GPU.
@@ -546,6 +548,7 @@ class Validation:
     speed_ratio: Amount | None = None
     overall_ratio: Amount | None = None
     loss_ratio: Amount | None = None
+    losses: tuple[float, float] | None = None
     memory_growth_bytes_per_s: Amount | None = None
     gpu_memory_growth_bytes_per_s: Amount | None = None
     broke: tuple[str, ...] = ()

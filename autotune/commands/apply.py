@@ -50,7 +50,8 @@ def command(
     """Writes the best values that a search found into the config, and nothing else.
 
     Without --all only those are written that leave the training itself unchanged, where they were confirmed. With it,
-    and with --answer, the command says what changes about the training, and asks on a terminal.
+    and with --answer, the command says what changes about the training, and asks on a terminal. So it does where the
+    search could not verify that the data are the same.
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
     if sum((whole, trial is not None, answer is not None)) > 1:

@@ -15,8 +15,8 @@ from autotune.config.command import TypedOptions
 from autotune.config.load import Settings, load_settings
 from autotune.errors import AutotuneError, ConfigError, TrialError
 from autotune.files import read_beginning, replace_durably
-from autotune.records import CONFIRMED, ChangeSet, SearchResult, TrialRecord, Values
-from autotune.report.answer import answer_notes, refusal, why_it_needs_consent
+from autotune.records import CONFIRMED, ChangeSet, DataEffect, SearchResult, TrialRecord, Values
+from autotune.report.answer import answer_notes, data_text, refusal, why_it_needs_consent
 from autotune.search.answer import Study, changes_of_result
 from autotune.search.problem import Problem
 from autotune.space.knob import Label, same_scalar
@@ -68,8 +68,14 @@ def without_consent(study: Study, result: SearchResult, typed: TypedOptions) -> 
 
 
 def say_what_changes(result: SearchResult, console: Console) -> str:
-    """Say what an answer changes about the training; return the question for consent, empty if it needs none."""
+    """Say what an answer changes about the training; return the question to ask, empty for none.
+
+    Without a terminal, changes whose data could not be verified are written as those that were: nothing speaks against
+    them.
+    """
     if not result.needs_consent:
+        if result.data is not None and result.data.effect is DataEffect.UNVERIFIED:
+            return f"{data_text(result.data)} Apply it?"
         return ""
     for note in answer_notes(result):
         console.print(note, soft_wrap=True)

@@ -611,7 +611,11 @@ def _sentence(validation: Validation) -> str:
     trained = f"trained for {format_duration(validation.trained_s)}, {_passed(validation)}"
     if validation.broke:
         return f"{trained}; {plain('; '.join(validation.broke), longest=_LONGEST)}"
-    held = ["its loss goes the way of today's"] if validation.loss_ratio is not None else []
+    held = []
+    if validation.losses is not None:
+        held.append(f"its loss {validation.losses[0]:.3g}, {validation.losses[1]:.3g} today")
+    elif validation.loss_ratio is not None:
+        held.append("its loss goes the way of today's")
     if validation.speed_ratio is not None:
         overall = validation.overall_ratio
         between = f", {overall:.2f}x with all that comes between its steps" if overall is not None else ""

@@ -12,7 +12,7 @@ from autotune.measure.cycles import Lengths, cycle_length
 from autotune.measure.score import LEAST_PAIRS
 from autotune.measure.statistics import LEAST_CYCLES, SHORT_STALL, lacks_cycles, optimal_window_s
 from autotune.measure.window import Window, WindowGoal
-from autotune.records import Purpose, TrialRecord, Values
+from autotune.records import DataEffect, DataFinding, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.config_sampler import SamplerChoice
 from autotune.sampler.observations import of_space
 from autotune.search.confirm import Candidate, ConfirmationBasis
@@ -55,6 +55,7 @@ class SearchState:
             problem, study, findings, trials, sampler=sampler, seed=seed, warm_start=warm_start or WarmStart()
         )
         self.data = DataCheck(trials.baseline_point)
+        self._blamed: set[tuple[str, Scalar]] = set()  # values that train on different data
         self.windows = Windows(problem, trials, self.model, budget_s)
         self.answer = CurrentAnswer(problem, trials, self.model, self.windows, budget_s)
         self.incumbent = Incumbent(by_utilization=problem.objective.by_utilization)
@@ -62,10 +63,21 @@ class SearchState:
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
         """Learn from one more trial, which is among the search's own already."""
-        self.data.learn(record, done.data)
+        self.data.learn(record, done.data, done.losses)
+        if record.data is not None and record.data.effect is DataEffect.DIFFERENT:
+            self._say_what_trains_on_other_data(record.number, record.data)
         if done.window is not None and record.comparable and explores(record):
             self.windows.add(record, done.window)
         self.model.learn(record, done)
+
+    def _say_what_trains_on_other_data(self, number: int, shown: DataFinding) -> None:
+        """Say which values make a trial train on different data, once for each."""
+        found = self.labelled(self.model.space).relabelled
+        blamed = {one for one, label in found.items() if label is Label.DATA} - self._blamed
+        self._blamed |= blamed
+        if blamed:
+            values = ", ".join(f"{path}: {value}" for path, value in sorted(blamed, key=str))
+            self._findings.remark(f"{values} trains on different data, as trial {number} shows: {shown.evidence}")
 
     def labelled(self, space: Space) -> Space:
         """Return a space with what the study's trials have shown of its values' data."""

@@ -292,7 +292,7 @@ class TrialMaker:
         shown: Validation | RaceLeg | None,
     ) -> TrialRecord:
         problem = self._parts.problem
-        data = self._state.data.finding(trial, problem.space, done.data)
+        data = self._state.data.finding(trial, problem.space, done.data, done.losses)
         loaded = [path for event in done.events if event.kind == "files" for path in event.paths]
         return TrialRecord(
             number=number,

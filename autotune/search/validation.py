@@ -23,7 +23,7 @@ from autotune.search.schedule import CAUTION, STOPPING_S, expected_start_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import CUT_SHORT, SearchStage, TrialMaker
 from autotune.trial.execution import Execution, TrialSpec
-from autotune.trial.outcome import CHECKPOINT, EPOCH_END, EVALUATION
+from autotune.trial.outcome import CHECKPOINT, EPOCH_END, EVALUATION, LossComparison, compare_losses
 
 
 class Validator(SearchStage):
@@ -126,10 +126,11 @@ def judge_validation(
     if alone is None:
         return None
     fall, (speed_ratio, overall_ratio) = _loss_ratios(done, baseline), _speed_ratios(done, baseline)
+    compared = _compared_losses(done, baseline)
     findings = [
         *_of_ending(done, baseline),
         *_of_silence(done, baseline),
-        *_of_losses(done, baseline, fall),
+        *_of_losses(done, baseline, fall, compared),
         *_of_memory(done, baseline, alone, machine),
         *_of_speed(done, baseline, speed_ratio, speedup, sd),
         *_of_milestones(done, baseline),
@@ -139,6 +140,7 @@ def judge_validation(
         speed_ratio=speed_ratio,
         overall_ratio=overall_ratio,
         loss_ratio=fall[0] / fall[1] if fall else None,
+        losses=(compared.own, compared.today) if compared else None,
         broke=tuple(str(one) for one in findings if isinstance(one, Broke)),
         remarks=tuple(one for one in findings if not isinstance(one, Broke)),
     )
@@ -176,7 +178,7 @@ def _loss_ratios(done: Execution, baseline: Execution) -> tuple[float, float, fl
     compared = [
         (level, other)
         for steps, baseline_steps in _matched_updates(done, baseline)
-        if (level := done.losses.level(steps)) and (other := baseline.losses.level(baseline_steps))
+        if (level := done.losses.relative_level(steps)) and (other := baseline.losses.relative_level(baseline_steps))
     ]
     if done.ending not in _WELL or not compared:
         return None
@@ -184,8 +186,24 @@ def _loss_ratios(done: Execution, baseline: Execution) -> tuple[float, float, fl
     return level.ratio, other.ratio, math.hypot(level.error, other.error)
 
 
-def _of_losses(done: Execution, baseline: Execution, fall: tuple[float, float, float] | None) -> Iterator[str]:
-    """Judge whether its loss fell as that of today's config."""
+def _compared_losses(done: Execution, baseline: Execution) -> LossComparison | None:
+    """Return its loss and today's as they are; None where too few were seen, or batches are of another size."""
+    batch, usual = _samples_per_update(done), _samples_per_update(baseline)
+    if done.ending not in _WELL or not batch or not usual or abs(math.log(batch / usual)) > 0.01:
+        return None
+    return compare_losses([baseline.losses], done.losses)
+
+
+def _of_losses(
+    done: Execution,
+    baseline: Execution,
+    fall: tuple[float, float, float] | None,
+    compared: LossComparison | None,
+) -> Iterator[str]:
+    """Judge whether its loss fell as that of today's config, and came to where today's did."""
+    if compared is not None and compared.is_far_above:
+        yield Broke(str(compared))
+        return
     if fall is None:
         if done.ending in _WELL and (baseline.losses.are_many or done.losses.are_many):
             yield "the losses could not be compared: too few, not up to the end, or not above 0"

@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, takewhile
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
 from autotune.records import PAUSES, Ending, Stop, TraineeEvent, TrialExit, TrialRecord
@@ -206,7 +206,21 @@ FAR = 10.0
 """A trial has diverged when its loss, relative to its own first, is this many times the baseline's at the same step."""
 
 _FIRST = 3  # losses whose median is the level at which a trial began
+_MEDIAN_ERROR = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean
 _LATEST = 5  # losses that say where it is now: a single bad batch does not count
+
+
+class Level(NamedTuple):
+    """Level of a loss before some step: the median of the last ``n_losses``, and their standard deviation."""
+
+    loss: float
+    sd: float
+    n_losses: int
+
+    @property
+    def error(self) -> float:
+        """Standard error."""
+        return _MEDIAN_ERROR * self.sd / math.sqrt(self.n_losses)
 
 
 class RelativeLoss(NamedTuple):
@@ -219,8 +233,8 @@ class RelativeLoss(NamedTuple):
 class Losses:
     """Finite losses of one trial, by step.
 
-    They are compared relative to where each trial began, since a loss that is summed over the batch scales with the
-    batch size.
+    Those of other batches are compared relative to where each trial began, since a loss that is summed over the batch
+    scales with the batch size.
     """
 
     def __init__(self) -> None:
@@ -256,7 +270,12 @@ class Losses:
         """Level at which it began; None without a loss."""
         return median(self._values[:_FIRST]) if self._values else None
 
-    def level(self, step: float) -> RelativeLoss | None:
+    @property
+    def last_step(self) -> int:
+        """Step of the latest loss; 0 without any."""
+        return self._steps[-1] if self._steps else 0
+
+    def level(self, step: float) -> Level | None:
         """Return the level of the loss in the last part before a step; None where too few losses tell.
 
         The spread is taken from the differences of losses that follow one another, which a falling level hardly moves.
@@ -264,15 +283,20 @@ class Losses:
         steps = [at for at in self._steps if at <= step]
         until = self._values[: len(steps)]
         latest = until[-max(_LATEST, len(until) // 4) :]  # a quarter of the losses tells the level at its end
-        began = self.first or 0.0
         # of the steps: a loss that is older does not tell where training is
-        if len(until) < _FIRST + _LATEST or began <= 0 or steps[-1] < 0.75 * step:
+        if len(until) < _FIRST + _LATEST or steps[-1] < 0.75 * step:
             return None
         # median absolute deviation of a normal distribution with standard deviation 1
         spread = median(abs(after - before) for before, after in pairwise(latest)) / (0.6745 * math.sqrt(2))
-        # standard error of a median over that of a mean: sqrt(pi / 2)
-        error = 1.2533 * spread * math.sqrt(1 / len(latest) + 1 / _FIRST) / began
-        return RelativeLoss(ratio=median(latest) / began, error=error)
+        return Level(median(latest), spread, len(latest))
+
+    def relative_level(self, step: float) -> RelativeLoss | None:
+        """Return the level before a step over that at which the trial began; None where too few losses tell."""
+        level, began = self.level(step), self.first or 0.0
+        if level is None or began <= 0:
+            return None
+        error = _MEDIAN_ERROR * level.sd * math.sqrt(1 / level.n_losses + 1 / _FIRST)
+        return RelativeLoss(ratio=level.loss / began, error=error / began)
 
     def are_far_above(self, baseline: "Losses") -> bool:
         """Return whether the latest losses are `FAR` times as high as any of the baseline up to the same step."""
@@ -286,6 +310,46 @@ class Losses:
         until_now = zip(baseline._steps, baseline._values, strict=True)
         highest = max((loss / baseline_began for step, loss in until_now if step <= self._steps[-1]), default=1.0)
         return now > FAR * max(1.0, highest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossComparison:
+    """Loss of a trial and that of today's config after as many steps, on batches of the same size.
+
+    Attributes:
+        are_alike: Whether they differ by no more than like trainings do.
+        is_far_above: Whether it is above today's by more than the order of samples, or other random numbers, may make
+            of a training.
+    """
+
+    step: int
+    own: float
+    today: float
+    are_alike: bool
+    is_far_above: bool
+
+    def __str__(self) -> str:
+        """Return both in words."""
+        return f"its loss is {self.own:.3g} after {self.step:,} steps, and {self.today:.3g} with today's config"
+
+
+def compare_losses(today: Sequence[Losses], own: Losses) -> LossComparison | None:
+    """Compare the losses of a trial with those of trials of today's config; None where too few losses tell."""
+    step = min(own.last_step, max((one.last_step for one in today), default=0))
+    known = [level for one in today if (level := one.level(step))]
+    level, began = own.level(step), [one.first for one in today if one.first is not None]
+    if level is None or not known:
+        return None
+    losses = [one.loss for one in known]
+    usual, spread = fmean(losses), max(losses) - min(losses)
+    error = math.hypot(level.error, max(one.error for one in known))
+    return LossComparison(
+        step=step,
+        own=level.loss,
+        today=usual,
+        are_alike=abs(level.loss - usual) <= max(3.0 * error, spread, 0.1 * abs(usual)),
+        is_far_above=level.loss - usual > max(8.0 * error, 4.0 * spread, abs(usual), 0.5 * abs(median(began) - usual)),
+    )
 
 
 EPOCH_END, EVALUATION, CHECKPOINT = "epoch_end", "eval", "checkpoint"

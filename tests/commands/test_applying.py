@@ -98,6 +98,17 @@ def test_all_says_what_it_changes_about_the_training_and_asks(
     assert text_of(recorded) == (WHOLE if is_written else CONFIG)
 
 
+@pytest.mark.parametrize(("answers", "is_written"), [("n\n", False), ("y\n", True), (None, True)])
+def test_what_could_not_be_verified_is_asked_for_on_a_terminal(
+    recorded: CommandLine, answers: str | None, is_written: bool
+) -> None:
+    """Its batches were not visible, so whether it trains on the same data is inferred from its key's name."""
+    code, said = typed(recorded, "apply", answers=answers)
+    question = "Whether its data are today's was not verified: batches not visible. Apply it? [y/N]"
+    assert (code, question in said) == (130 if answers == "n\n" else 0, bool(answers)), said
+    assert text_of(recorded) == (SAME_TRAINING if is_written else CONFIG)
+
+
 def test_the_values_of_the_trial_that_was_named_are_written(recorded: CommandLine) -> None:
     """Any trial's that gave numbers, whatever the answer is."""
     details = typed(recorded, "status", "--details")[1]
@@ -142,7 +153,7 @@ def test_revert_asks_before_it_takes_back_what_was_edited_since(
     assert f"batch_size: {after} " in text_of(recorded)
 
 
-@pytest.mark.parametrize(("answers", "is_written"), [("n\n", False), ("y\n", True), (None, False)])
+@pytest.mark.parametrize(("answers", "is_written"), [("y\nn\n", False), ("y\ny\n", True), (None, False)])
 def test_apply_asks_before_it_overwrites_what_was_edited_since(
     recorded: CommandLine, answers: str | None, is_written: bool
 ) -> None:

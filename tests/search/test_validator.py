@@ -73,6 +73,10 @@ BREAKS: Mapping[str, tuple[Change, str]] = {
     ),
     "ends early by itself": (lambda training: replace(training, steps=120), "it ended by itself after 3,840 samples"),
     "does not learn": (not_learning, "its loss went to 1.00 of where it began"),
+    "learns from garbage": (
+        lambda training: replace(training, loss=lambda step: 1680.0 * falling()(step)),
+        "with today's config",
+    ),
     "memory creeps": (lambda training: replace(training, memory_growth_bytes_per_s=1e7), "memory grows by 5"),
     "slows down": (slowing_down, "in a longer training"),
 }

@@ -254,7 +254,7 @@ def test_losses_are_no_numbers_if_the_last_or_most_are_none(losses: tuple[float,
 def test_the_level_is_that_before_a_step_relative_to_the_beginning() -> None:
     """A loss that halves every 50 steps, at its end and halfway."""
     falling = losses_of(4.0 * 0.5 ** (n / 50) for n in range(200))
-    end, half = falling.level(200), falling.level(100)
+    end, half = falling.relative_level(200), falling.relative_level(100)
     assert end.ratio == pytest.approx(0.5 ** (175 / 50), rel=0.05)
     assert half.ratio == pytest.approx(0.5 ** (87 / 50), rel=0.05)
     assert end.error < 0.01
