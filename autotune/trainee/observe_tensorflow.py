@@ -381,8 +381,7 @@ class GraphFetches:
             self._add(wait, 0.0, 0.0)
         else:
             self._add(wait, _samples(fetched), 1.0)
-            if self._fingerprints is not None and not self.is_on_device:
-                look_in_graph(self._fingerprints, fetched, self._trains())
+            self._look(fetched)
 
     def value_begins(self, args: Any, kwargs: Any) -> Any:
         """Find out whether a graph takes the batch of an optional whose wait is counted already."""
@@ -393,6 +392,11 @@ class GraphFetches:
     def value_ends(self, token: Any, batch: Any, error: Optional[BaseException]) -> None:
         if error is None:
             self._add(0.0, _samples(batch), 1.0)
+            self._look(batch)
+
+    def _look(self, batch: Any) -> None:
+        if self._fingerprints is not None and not self.is_on_device:
+            look_in_graph(self._fingerprints, batch, self._trains())
 
     def take(self) -> Sums:
         """Return seconds of waiting, samples and batches since the last call."""
