@@ -209,7 +209,7 @@ def compare_data(
     if other.is_unseen and not other.size:
         return DataFinding(DataEffect.UNVERIFIED, "its batches lie where they are not looked at")
     if not other.size or not any(one.size for one in today):
-        return DataFinding(DataEffect.UNVERIFIED, "batches not visible")
+        return DataFinding(DataEffect.UNVERIFIED, "batches not visible; `step(batch=batch)` shows them")
     return _alike(today, other, may_freeze=may_freeze)
 
 

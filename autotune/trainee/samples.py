@@ -23,6 +23,7 @@ from an accelerator: what lies there is not looked at.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import json
@@ -36,6 +37,7 @@ from hashlib import blake2b
 from operator import add, getitem
 from typing import Any, Callable, Optional
 
+from autotune.trainee.steps import BatchSizes
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE
 
 Path = tuple[Any, ...]
@@ -242,6 +244,25 @@ def fingerprints_of_trial() -> Optional[Fingerprints]:
     """Return what takes the fingerprints of this trial; None outside a trial, and in one that has no key for them."""
     folder, key = os.environ.get(TRIAL_DIR_VARIABLE), os.environ.get(KEY_VARIABLE)
     return Fingerprints(folder, key) if folder and key else None
+
+
+class ReportedBatches:
+    """Batches that the trainer itself reports with its steps, in this process."""
+
+    def __init__(self) -> None:
+        self._sizes = BatchSizes()
+        self._fingerprints = fingerprints_of_trial()
+        if self._fingerprints is not None:
+            self._pass = self._fingerprints.begin(self._fingerprints.dataset(), lambda: True)
+            self._pass.number = None  # the ends of passes are reported by themselves
+            atexit.register(self._fingerprints.flush)
+
+    def look(self, batch: Any) -> Optional[int]:
+        """Look at a batch, and return the samples in it; None if it holds no arrays."""
+        samples = self._sizes.of(batch)
+        if self._fingerprints is not None:
+            self._fingerprints.look(self._pass, batch, samples)
+        return samples
 
 
 def _places(size: int) -> list[int]:

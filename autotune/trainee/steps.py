@@ -27,10 +27,12 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import reduce
 from operator import getitem
-from typing import Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional
 
-from autotune.trainee.samples import Pass
 from autotune.trainee.stream import Report
+
+if TYPE_CHECKING:
+    from autotune.trainee.samples import Pass
 
 _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
 _MANY_CALLS = 5  # that train on nothing, in one step: an evaluation, where the step before had less than half of them

@@ -92,6 +92,7 @@ class Stream:
         source: Reporter of the steps; None until there is one.
         pace: Sums of the steps in a training that is only watched; then no step is written by itself.
         has_steps: Whether steps have been written, the trainer's files before them.
+        batches: Batches that the trainer reports with its steps; None before the first.
     """
 
     def __init__(self) -> None:
@@ -104,6 +105,7 @@ class Stream:
         self._looked = self.has_steps = False
         self.pace: Optional[Pace] = None
         self.source: Optional[str] = None
+        self.batches: Any = None
 
     def forget(self) -> None:
         """Drop the parent's file in a forked child, which opens its own if it makes a step."""
@@ -312,7 +314,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=process_stream.forget)
 
 
-def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any = None, update: bool = True) -> Step:
+def step(
+    *,
+    samples: Any = None,
+    wait_s: Any = None,
+    loss: Any = None,
+    work: Any = None,
+    update: bool = True,
+    batch: Any = None,
+) -> Step:
     """Report a step: the one that has just ended or, in a ``with`` statement, the one inside.
 
     Args:
@@ -323,6 +333,9 @@ def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any
         work: Valid frames or tokens in the batch, padding not counted: what the time of a step should
             be judged by where batches differ in length.
         update: Whether the optimizer's update is part of this step; False while gradients are accumulated.
+        batch: The batch that was trained on, as arrays or a nested structure of them: shows whether trials train on
+            the same data, where the loop fetches it in a way that is not observed. Arrays on a GPU are not looked at.
+            Where `samples` is left out, it is the batch's length.
 
     Returns:
         A context manager. As a plain call, leave it alone: it writes its line when the statement ends.
@@ -331,7 +344,20 @@ def step(*, samples: Any = None, wait_s: Any = None, loss: Any = None, work: Any
         return _no_step  # type: ignore[no-any-return]
     if process_stream.source == OBSERVER:
         process_stream.announce("step")
+    if batch is not None:
+        with contextlib.suppress(Exception):
+            samples = _samples_of(batch, samples)
     return Step(samples, wait_s, loss, work, update)
+
+
+def _samples_of(batch: Any, samples: Any) -> Any:
+    """Look at a reported batch, and return the samples in it."""
+    if process_stream.batches is None:
+        from autotune.trainee.samples import ReportedBatches
+
+        process_stream.batches = ReportedBatches()
+    held = process_stream.batches.look(batch)
+    return held if samples is None else samples
 
 
 def will_report() -> None:

@@ -95,7 +95,7 @@ def test_a_short_look_verifies_nothing(trial: Callable[..., TrialData]) -> None:
     """Nor does one whose batches are not visible, or lie on an accelerator."""
     one, other = (trial(batches(shuffled(seed)), seen=3) for seed in range(2))
     assert compare_data([one], other).effect is DataEffect.UNVERIFIED
-    assert compare_data([one], TrialData()).evidence == "batches not visible"
+    assert "batches not visible" in compare_data([one], TrialData()).evidence
     assert "where they are not looked at" in compare_data([one], TrialData(is_unseen=True)).evidence
 
 

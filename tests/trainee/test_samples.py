@@ -1,6 +1,8 @@
 """Fingerprints of the samples that TensorFlow and Keras fetch: the same, however the loop is written."""
 
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -88,3 +90,26 @@ def test_samples_are_seen_in_whatever_loop(
     assert found.size >= SAMPLES // 4  # fewer where the machine is slow
     expected |= set() if expected else set(found.content.tolist())
     assert len(set(found.content.tolist()) & expected) > 0.2 * found.size
+
+
+REPORTS = """
+import numpy
+from autotune.trainee import epoch_end, step
+samples = numpy.random.default_rng(5).normal(size=(240, 64))
+for _ in range(2):
+    for begin in range(0, 240, 8):
+        step(batch={"x": samples[begin : begin + 8], "y": numpy.arange(begin, begin + 8)})
+    epoch_end()
+"""
+
+
+def test_batches_that_the_trainer_reports(run: Callable[..., Observed], tmp_path: Path) -> None:
+    """With its step, in a loop whose batches nothing else sees; their length is the step's samples."""
+    script = tmp_path / "train.py"
+    script.write_text(REPORTS)
+    seen = run(sys.executable, script, AUTOTUNE_DATA_KEY="0" * 32)
+    assert {event.samples for event in seen.kind("step")} == {8.0}
+    found = read_data(seen.folder.path, seen.events)
+    assert found.pass_lengths == (240, 240)
+    assert set(found.passes.tolist()) <= {0, 1}
+    assert len(found.content) == len(found.labels) >= SAMPLES // 4
