@@ -50,13 +50,6 @@ class TrialLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     memory_margin: Annotated[float, Meta(ge=0, lt=1)] = 0.08
 
 
-class _Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    low: int | float
-    high: int | float
-    step: int | float | None = None
-    log: bool = False
-
-
 class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Keys of the section as they are written, with their types and defaults.
 
@@ -97,8 +90,7 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     code: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class Range:
+class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Domain from `low` to `high`, both included.
 
     Attributes:
@@ -212,7 +204,7 @@ def _domain(value: Any, source: SectionSource, knob: str) -> Domain:
     if isinstance(value, list):
         return _choices(_as_variables(value, source, knob) if knob.startswith(ENV) else value, where, knob)
     if isinstance(value, dict):
-        return _range(converted(value, _Range, source.place, "knobs", knob), where, knob)
+        return _checked(converted(value, Range, source.place, "knobs", knob), where, knob)
     raise ConfigError(
         f"{knob} has the domain {shown(value)}, which is neither a list nor a range",
         where=where,
@@ -288,7 +280,7 @@ def _kind(value: Scalar) -> str:
     return "words" if isinstance(value, str) else "numbers"
 
 
-def _range(found: _Range, where: str, knob: str) -> Range:
+def _checked(found: Range, where: str, knob: str) -> Range:
     low, high, step = found.low, found.high, found.step
     for number in (low, high, step):
         if (unfit := why_unfit(number)) is not None:
@@ -313,7 +305,7 @@ def _range(found: _Range, where: str, knob: str) -> Range:
         why, remedy = f"{knob} has both log and step", "Leave one out: log means equal ratios, step distances."
     if why is not None:
         raise ConfigError(why, where=where, remedy=remedy)
-    return Range(low=low, high=high, step=step, log=found.log)
+    return found
 
 
 def _environment(name: str, value: Any, source: SectionSource) -> str:
