@@ -59,7 +59,6 @@ from autotune.measure.phases import Bounds, phased_trial
 from autotune.measure.window import WindowGoal
 from autotune.options import SearchOptions
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
-from autotune.search.findings import Findings
 from autotune.search.open import Session, open_parts
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
@@ -185,29 +184,14 @@ class Diagnoser:
         busy_s: Returns the CPU time of all processes; None where that is not known.
     """
 
-    def __init__(
-        self,
-        parts: SearchParts,
-        *,
-        busy_s: Callable[[], float | None],
-        cores: float,
-    ) -> None:
+    def __init__(self, parts: SearchParts, *, busy_s: Callable[[], float | None], cores: float) -> None:
         self._parts = parts
         self._events = parts.events
         self._problem = parts.problem
         self._cores = cores
         self._readings = BusyReadings(parts.clock.now_s, busy_s)
-        findings = Findings(parts.problem, parts.clock, parts.events.remark)
-        self._state = SearchState(
-            parts.problem,
-            parts.study,
-            findings,
-            sampler=parts.options.sampler,
-            seed=parts.options.seed,
-            budget_s=parts.budget.budget_s,
-        )
         parts.events.subscribe(self._readings)
-        self._trials = TrialMaker(parts, self._state, findings)
+        self._trials = TrialMaker(parts, SearchState(parts))
         self._records: list[TrialRecord] = []
         self._foreign_cores: list[float] = []  # that others kept busy during each trial, as far as it is known
 

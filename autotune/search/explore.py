@@ -35,9 +35,14 @@ from autotune.trial.outcome import EXPLANATIONS, failure_text
 _EXPLORES = 0.45
 """Share of the budget that exploring has before time is kept for a close and small answer."""
 
+WARM_UP_FROM_S = 300.0
+"""Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
+
+_WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
+
 
 class Explorer(SearchStage):
-    """Explorer of the space of a search.
+    """Explorer of the space of a search: measures today's config, then makes the trials that promise most.
 
     Attributes:
         ended: Why exploring ended last; None before that.
@@ -56,9 +61,62 @@ class Explorer(SearchStage):
         super().__init__(parts, state, trials)
         self._others = others
         self._finalists = finalists
+        self._today = TrialSpec(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
         self.ended: EndOfExploring | None = None
         self.has_resumed = False
         self.promised: float | None = None
+
+    def measure_baseline(self) -> Outcome:
+        """Measure today's config, and what depends on it alone: the current answer, irrelevant knobs.
+
+        Raises:
+            TrialError: The budget ended before that, or what is searched for cannot be measured.
+        """
+        if self._parts.budget.budget_s >= WARM_UP_FROM_S:
+            self._trials.make_once(replace(self._today, goal=_WARM_UP, warms_up=True))
+        record = self._measured()
+        if record.ending is Ending.CRASHED and record.validity is Validity.UNMEASURED:
+            self._require_that_paths_are_taken(record)
+        self._others.require_that_today_works(record)
+        budget_s = self._parts.budget.budget_s
+        require_baseline(record, self._parts.problem, budget_s=budget_s, earlier=self._state.trials.own)
+        if longer := self._state.windows.why_longer():
+            self._events.remark(longer)
+        self._try_standing_answer()
+        scope, machine = self._state.model.scope, self._parts.machine
+        if alone := scope.leave_alone(self._state.trials.baseline_point, machine):
+            self._events.change_phase("exploring", alone)
+        return Outcome.DONE
+
+    def _measured(self) -> TrialRecord:
+        limit_s = math.inf
+        if self._state.model.space.settles(self._today.values):
+            limit_s = baseline_cache_time_limit_s(self._parts.budget.budget_s)
+        record = self._trials.make(replace(self._today, limit_s=limit_s, goal=self._state.windows.first()))
+        if record.validity is Validity.COLD:
+            if not self._trials.filled_files:  # else the next one has what this one left behind
+                self.leave_caches_alone()
+            record = self._trials.make(self._today)
+        if self._trials.may_have_been_an_accident(record):
+            record = self._trials.make(self._today)  # all depends on it
+        return record
+
+    def _require_that_paths_are_taken(self, record: TrialRecord) -> None:
+        """Raise an error if the trainer, which crashed before its first step, makes some with relative output paths."""
+        parts = self._parts
+        name = f"{parts.name}-outputs"
+        tried = try_relative_outputs(parts.problem, parts.runner, parts.clock, name=name, wall_s=parts.budget.wall_s)
+        if tried is not None:
+            tried.trial.folder.delete()
+            if tried.trial.steps:
+                raise tried.error(record.detail, where=str(parts.problem.config_path))
+
+    def _try_standing_answer(self) -> None:
+        """Make a trial of the answer that the study stands by, as far as there is time: here it may fail."""
+        values, left_s = self._state.answer.contender(), self._parts.budget.left_s()
+        if values is not None and expected_trial_s(self._state.trials.own) < left_s:
+            with suppress(PointTaken):
+                self.try_point(Proposal(values=values, gain=0.0, is_repeat=True), left_s)
 
     def explore(self) -> Outcome:
         """Propose, run, judge and learn, as long as that pays and fits in front of what comes after it."""
@@ -70,8 +128,7 @@ class Explorer(SearchStage):
                 self.ended = EndOfExploring(ExploringEnd.EXHAUSTED, why)
                 break
             if self._others.is_time_for_baseline():
-                today = TrialSpec(values=self._parts.problem.space.baseline, purpose=Purpose.BASELINE)
-                self._others.require_that_today_works(self._trials.make(today))
+                self._others.require_that_today_works(self._trials.make(self._today))
             self.ended = self._try_next()
         return Outcome.DONE
 
@@ -141,81 +198,6 @@ class Explorer(SearchStage):
         return (
             f"{why}; none can be confirmed in this search: {left} is left, {format_duration(needed_s)} needed at least"
         )
-
-
-WARM_UP_FROM_S = 300.0
-"""Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
-
-_WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
-
-
-class Baseline(SearchStage):
-    """Measures today's config, and the study's current answer where there is one."""
-
-    def __init__(
-        self,
-        parts: SearchParts,
-        state: SearchState,
-        trials: TrialMaker,
-        others: OtherMachines,
-        explorer: Explorer,
-    ) -> None:
-        super().__init__(parts, state, trials)
-        self._others = others
-        self._explorer = explorer
-        self._trial = TrialSpec(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
-
-    def measure(self) -> Outcome:
-        """Measure today's config, and what depends on it alone: the current answer, irrelevant knobs.
-
-        Raises:
-            TrialError: The budget ended before that, or what is searched for cannot be measured.
-        """
-        if self._parts.budget.budget_s >= WARM_UP_FROM_S:
-            self._trials.make_once(replace(self._trial, goal=_WARM_UP, warms_up=True))
-        record = self._measured()
-        if record.ending is Ending.CRASHED and record.validity is Validity.UNMEASURED:
-            self._require_that_paths_are_taken(record)
-        self._others.require_that_today_works(record)
-        budget_s = self._parts.budget.budget_s
-        require_baseline(record, self._parts.problem, budget_s=budget_s, earlier=self._state.trials.own)
-        if longer := self._state.windows.why_longer():
-            self._events.remark(longer)
-        self._try_standing_answer()
-        scope, machine = self._state.model.scope, self._parts.machine
-        if alone := scope.leave_alone(self._state.trials.baseline_point, machine):
-            self._events.change_phase("exploring", alone)
-        return Outcome.DONE
-
-    def _measured(self) -> TrialRecord:
-        limit_s = math.inf
-        if self._state.model.space.settles(self._trial.values):
-            limit_s = baseline_cache_time_limit_s(self._parts.budget.budget_s)
-        record = self._trials.make(replace(self._trial, limit_s=limit_s, goal=self._state.windows.first()))
-        if record.validity is Validity.COLD:
-            if not self._trials.filled_files:  # else the next one has what this one left behind
-                self._explorer.leave_caches_alone()
-            record = self._trials.make(self._trial)
-        if self._trials.may_have_been_an_accident(record):
-            record = self._trials.make(self._trial)  # all depends on it
-        return record
-
-    def _require_that_paths_are_taken(self, record: TrialRecord) -> None:
-        """Raise an error if the trainer, which crashed before its first step, makes some with relative output paths."""
-        parts = self._parts
-        name = f"{parts.name}-outputs"
-        tried = try_relative_outputs(parts.problem, parts.runner, parts.clock, name=name, wall_s=parts.budget.wall_s)
-        if tried is not None:
-            tried.trial.folder.delete()
-            if tried.trial.steps:
-                raise tried.error(record.detail, where=str(parts.problem.config_path))
-
-    def _try_standing_answer(self) -> None:
-        """Make a trial of the answer that the study stands by, as far as there is time: here it may fail."""
-        values, left_s = self._state.answer.contender(), self._parts.budget.left_s()
-        if values is not None and expected_trial_s(self._state.trials.own) < left_s:
-            with suppress(PointTaken):
-                self._explorer.try_point(Proposal(values=values, gain=0.0, is_repeat=True), left_s)
 
 
 def require_baseline(

@@ -9,23 +9,22 @@ from statistics import median
 from autotune.measure.phases import CANNOT_MATTER
 from autotune.records import NOT_COMPARED, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.acquisition import Acquisition, Proposal, heuristic_proposals
-from autotune.sampler.config_sampler import OtherSampler, SamplerChoice
+from autotune.sampler.config_sampler import OtherSampler
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.importance import without_turning
 from autotune.sampler.observations import Observation, Observations, expected_trial_sd, of_space
 from autotune.search.confirm import Candidate, better_than_baseline
 from autotune.search.findings import Findings
+from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
 from autotune.search.schedule import expected_trial_s
 from autotune.search.traps import with_traps
 from autotune.search.trials import SearchTrials
-from autotune.search.warm_start import WarmStart
 from autotune.space.catalog import traits_of
 from autotune.space.knob import same_scalar
 from autotune.space.space import Space, without_settling
 from autotune.study.answer import broken_points
 from autotune.study.members import on_one_scale
-from autotune.study.record import StudyRecord
 from autotune.trial.execution import Execution
 
 REALIZED = 0.24
@@ -40,28 +39,17 @@ class Model:
         sd: Standard deviation of ln score between trials of one point.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        study: StudyRecord,
-        findings: Findings,
-        trials: SearchTrials,
-        *,
-        sampler: SamplerChoice,
-        seed: int,
-        warm_start: WarmStart,
-    ) -> None:
-        self._problem = problem
-        self._study = study
+    def __init__(self, parts: SearchParts, findings: Findings, trials: SearchTrials) -> None:
+        self._problem = parts.problem
+        self._study = parts.study
+        self._options = parts.options
+        self._warm_start = parts.warm_start
         self._findings = findings
         self._trials = trials
-        self._sampler = sampler
-        self._seed = seed
-        self._warm_start = warm_start
         self._pending: list[Values] = []
         self._is_behind = False
         self._saw_a_pass = False
-        self.scope = Scope(problem, findings, trials)
+        self.scope = Scope(parts.problem, findings, trials)
         self._rebuild()
 
     @property
@@ -75,8 +63,9 @@ class Model:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        self._acquisition = Acquisition(self.space, self._seed)
-        self._other = None if self._sampler is None else OtherSampler(self._sampler, self.space, self._seed)
+        sampler, seed = self._options.sampler, self._options.seed
+        self._acquisition = Acquisition(self.space, seed)
+        self._other = None if sampler is None else OtherSampler(sampler, self.space, seed)
         self._observe()
 
     def _observe(self) -> None:

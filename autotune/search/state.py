@@ -13,16 +13,15 @@ from autotune.measure.score import LEAST_PAIRS
 from autotune.measure.statistics import LEAST_CYCLES, SHORT_STALL, lacks_cycles, optimal_window_s
 from autotune.measure.window import Window, WindowGoal
 from autotune.records import DataEffect, DataFinding, Purpose, Scalar, TrialRecord, Values
-from autotune.sampler.config_sampler import SamplerChoice
 from autotune.sampler.observations import of_space
 from autotune.search.confirm import Candidate, ConfirmationBasis
 from autotune.search.data_check import DataCheck
 from autotune.search.findings import Findings
 from autotune.search.model import Model, explores
+from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
 from autotune.search.schedule import MOST_FOR_CONFIRMING, expected_trial_s, verdict_s
 from autotune.search.trials import SearchTrials
-from autotune.search.warm_start import WarmStart
 from autotune.search.worth import taken_back
 from autotune.space.knob import Label
 from autotune.space.space import Space
@@ -30,30 +29,22 @@ from autotune.study.achieved import claims_sd
 from autotune.study.answer import gave_no_numbers, standing_answer
 from autotune.study.data_effects import labelled
 from autotune.study.gpu_pool import pooled_gpus
-from autotune.study.record import StudyRecord
 from autotune.trial.execution import Execution
 
 
 class SearchState:
-    """State of one search: grows with each trial, and is asked before each."""
+    """State of one search: grows with each trial, and is asked before each.
 
-    def __init__(
-        self,
-        problem: Problem,
-        study: StudyRecord,
-        findings: Findings,
-        *,
-        sampler: SamplerChoice,
-        seed: int,
-        budget_s: float,
-        warm_start: WarmStart | None = None,
-    ) -> None:
-        self._findings = findings
-        self.trials = trials = SearchTrials(problem, study)
-        findings.recall(of_space(trials.of_study(), problem.space), problem.space)
-        self.model = Model(
-            problem, study, findings, trials, sampler=sampler, seed=seed, warm_start=warm_start or WarmStart()
-        )
+    Attributes:
+        findings: What is found out about the trainer besides its speed.
+    """
+
+    def __init__(self, parts: SearchParts) -> None:
+        problem, budget_s = parts.problem, parts.budget.budget_s
+        self.findings = Findings(problem, parts.clock, parts.events.remark)
+        self.trials = trials = SearchTrials(problem, parts.study)
+        self.findings.recall(of_space(trials.of_study(), problem.space), problem.space)
+        self.model = Model(parts, self.findings, trials)
         self.data = DataCheck(trials.baseline_point)
         self._blamed: set[tuple[str, Scalar]] = set()  # values that train on different data
         self.windows = Windows(problem, trials, self.model, budget_s)
@@ -77,7 +68,7 @@ class SearchState:
         self._blamed |= blamed
         if blamed:
             values = ", ".join(f"{path}: {value}" for path, value in sorted(blamed, key=str))
-            self._findings.remark(f"{values} trains on different data, as trial {number} shows: {shown.evidence}")
+            self.findings.remark(f"{values} trains on different data, as trial {number} shows: {shown.evidence}")
 
     def labelled(self, space: Space) -> Space:
         """Return a space with what the study's trials have shown of its values' data."""
@@ -86,7 +77,7 @@ class SearchState:
     @property
     def scratch_loss(self) -> float | None:
         """First loss of today's config; None as long as no trial of it has told."""
-        losses = self._findings.baseline_losses
+        losses = self.findings.baseline_losses
         return losses.first if losses else None
 
     @property

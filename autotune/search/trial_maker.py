@@ -22,7 +22,6 @@ from autotune.records import (
     Validity,
 )
 from autotune.sampler.config_sampler import sampler_name
-from autotune.search.findings import Findings
 from autotune.search.gpus import complete
 from autotune.search.parts import SearchParts
 from autotune.search.schedule import expected_trial_s, never_trains, start_timeout_s
@@ -62,9 +61,6 @@ Judge = Callable[[Execution], Validation | RaceLeg | None]
 class TrialMaker:
     """Maker of the trials of one search.
 
-    Args:
-        findings: What is found out about the trainer besides its speed.
-
     Attributes:
         latest: What the latest trial has shown.
         failures: The first trial of each kind that gave no numbers by a fault of the trainer's.
@@ -72,11 +68,10 @@ class TrialMaker:
         gpu_lost: Reason why no trial can be made any more, once a lost GPU has not come back; None while there is none.
     """
 
-    def __init__(self, parts: SearchParts, state: SearchState, findings: Findings) -> None:
+    def __init__(self, parts: SearchParts, state: SearchState) -> None:
         self._parts = parts
         self._events = parts.events
         self._state = state
-        self._findings = findings
         self._repeats = 0
         self._accepted: list[tuple[Validity, str]] = []
         self.latest: Execution | None = None
@@ -171,7 +166,7 @@ class TrialMaker:
                 study.abandon(claim, why=lifeline.why if lifeline is not None else "")
                 raise
         self.latest = done
-        self.filled_files = self._findings.look_around(claim.number)
+        self.filled_files = self._state.findings.look_around(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
         record = self._record(trial, claim.number, done, validity, code, start, judge(done))
         speeds = done.window.speeds(8) if done.window and done.measurement else ()
@@ -254,10 +249,10 @@ class TrialMaker:
             # No repeat will make up for half the speed.
             hopeless_below=0.5 * state.trials.pace() if explores and not state.model.scope.filling else 0.0,
             # A longer training goes further than the baseline's: it is compared in the end.
-            baseline_losses=None if is_baseline or trial.purpose in NOT_COMPARED else self._findings.baseline_losses,
+            baseline_losses=None if is_baseline or trial.purpose in NOT_COMPARED else state.findings.baseline_losses,
             # Nor by today's config itself: how its losses go is what the others are compared with.
             # Nor where it trains on the same few batches again and again.
-            nan_counts=not (is_baseline or trial.phases or self._findings.baseline_has_no_loss),
+            nan_counts=not (is_baseline or trial.phases or state.findings.baseline_has_no_loss),
             # So fast, and memory is said to have run out: work was left out.
             outruns_from=2.0 * state.trials.pace(),
             validate_s=trial.validate_s,
@@ -332,7 +327,7 @@ class TrialMaker:
             pairs_planned=trial.planned_pairs,
             claims_sd=state.claims_sd or None if trial.purpose is Purpose.CONFIRM else None,
             alone=self._parts.neighbours.waited,
-            unheeded=self._findings.unread_knobs(trial.values, done.folder, problem.space) if done.measurement else (),
+            unheeded=state.findings.unread_knobs(trial.values, done.folder, problem.space) if done.measurement else (),
             no_loss=True if done.measurement and done.losses.first is None else None,
             free_data_ratio=free_data.ratio if free_data else None,
             free_data_ratio_high=free_data.high if free_data else None,

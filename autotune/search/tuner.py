@@ -18,9 +18,8 @@ from autotune.measure.score import LEAST_PAIRS
 from autotune.process import expected
 from autotune.records import CONFIRMED, Ending, Purpose, SearchResult, TrialRecord, Verdict
 from autotune.search.answer import answer_of_search, answer_of_study
-from autotune.search.explore import Baseline, Explorer
+from autotune.search.explore import Explorer
 from autotune.search.finalists import Finalists
-from autotune.search.findings import Findings
 from autotune.search.other_machines import LeftOut, OtherMachines
 from autotune.search.parts import Outcome, SearchParts
 from autotune.search.race import Racer
@@ -71,17 +70,8 @@ class Tuner:
     def __init__(self, parts: SearchParts) -> None:
         self._parts = parts
         self._events = parts.events
-        self._findings = Findings(parts.problem, parts.clock, parts.events.remark)
-        self.state = state = SearchState(
-            parts.problem,
-            parts.study,
-            self._findings,
-            sampler=parts.options.sampler,
-            seed=parts.options.seed,
-            budget_s=parts.budget.budget_s,
-            warm_start=parts.warm_start,
-        )
-        self._trials = trials = TrialMaker(parts, state, self._findings)
+        self.state = state = SearchState(parts)
+        self._trials = trials = TrialMaker(parts, state)
         self._results = Results(parts, state)
         self._others = others = OtherMachines(parts, state)
         self._validator = Validator(parts, state, trials)
@@ -101,9 +91,8 @@ class Tuner:
             CodeChanged: The trainer's code was edited meanwhile.
             KeyboardInterrupt: ^C; everything finished so far is in the record.
         """
-        baseline = Baseline(self._parts, self.state, self._trials, self._others, self.explorer)
         stages: Mapping[Stage, Callable[[], Outcome]] = {
-            Stage.MEASURE_BASELINE: baseline.measure,
+            Stage.MEASURE_BASELINE: self.explorer.measure_baseline,
             Stage.EXPLORE: self.explorer.explore,
             Stage.SIMPLIFY: self._finalists.simplify,
             Stage.CONFIRM: self._confirm,
@@ -208,7 +197,7 @@ class Tuner:
             AutotuneError: No trial gave numbers; what ended the search, if something did.
         """
         self._results.rate()
-        self._findings.look_back()
+        self.state.findings.look_back()
         result = self._results.at_end(self._finalists, why_not_raced=self._racer.why_not, cautions=self._cautions())
         if result is None:
             raise self.ended_by or _no_numbers(self.state.trials.own, self._parts.problem.config_path)
@@ -219,7 +208,7 @@ class Tuner:
         trouble = self._trials.gpu_lost or (self.ended_by and self.ended_by.message)
         lost = (f"The search could not go on: {trouble}.",) if trouble else ()
         left = (f"This machine was left out: {self.left_because}.",) if self.left_because else ()
-        return (*lost, *left, *self._trials.cautions, *self._findings.cautions)
+        return (*lost, *left, *self._trials.cautions, *self.state.findings.cautions)
 
 
 def _no_numbers(trials: Sequence[TrialRecord], config: Path) -> TrialError:
