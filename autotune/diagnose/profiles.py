@@ -7,7 +7,6 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -23,8 +22,9 @@ from autotune.files import read_beginning
 from autotune.measure.cycles import Series
 from autotune.measure.utilization import period_of
 from autotune.measure.window import Window, main_stream, measure_trial, stages_between, steady_window
-from autotune.records import Ending, Measurement, Stop, TraineeEvent, TrialPhase
+from autotune.records import Ending, Measurement, TraineeEvent, TrialPhase
 from autotune.search.gpus import busy_remarks, trial_gpus, watched_gpus
+from autotune.search.preflight import TrialWatch
 from autotune.search.problem import Problem
 from autotune.stage_times import PipelineTimes
 from autotune.study.storage.lock import sole_search
@@ -34,7 +34,6 @@ from autotune.trial.instruments import Instruments, gpu_collector
 from autotune.trial.launch import Guard, ProcessRunner, end_orphans
 from autotune.trial.outcome import EXPLANATIONS, TrialEvidence, ending_of
 from autotune.trial.protection import CheckpointBackups
-from autotune.trial.stop_rule import UnseenSteps
 
 # Profile of the step: its phases, and the operations that take longest.
 
@@ -763,7 +762,11 @@ def make_trial(
         plan = replace(plan, env={**plan.env, **environment})
         folder = problem.trainer.make_folder(name)
         instruments.expect(plan.trial_id, trial_gpus(problem, values), folder.samples)
-        watch = _ProfileWatch(clock, partial(is_over, folder.path), longest_s, start_timeout_s, instruments)
+
+        def is_done(events: Sequence[TraineeEvent], now_s: float) -> bool:
+            return is_over(folder.path, events, now_s) or now_s > (watch.first_step_s or now_s) + longest_s
+
+        watch = TrialWatch(clock, instruments, start_timeout_s, is_done)
         limit_s = clock.now_s() + start_timeout_s + longest_s
         trial_exit = problem.trainer.run(ProcessRunner(guard, clock), plan, watch, min(limit_s, ends_s))
         window, measurement = window_of(folder.path, watch.events), None
@@ -777,7 +780,7 @@ def make_trial(
     evidence = TrialEvidence(stdout_tail=folder.stdout_tail(), why_not_started=watch.why_not_started)
     ending, detail = ending_of(trial_exit, watch.events, evidence)
     trouble = None
-    has_steps = any(event.kind == "step" for event in watch.events)
+    has_steps = watch.first_step_s is not None
     if ending not in (Ending.STOPPED, Ending.COMPLETED) or not has_steps:
         seen, explained = "training failed" if has_steps else "no step was seen", EXPLANATIONS[ending]
         said = f"{seen}: {explained.sentence}{f' ({detail})' if detail else ''}"
@@ -790,38 +793,3 @@ def make_trial(
         trouble=trouble,
         remarks=tuple(remarks),
     )
-
-
-class _ProfileWatch:
-    """Watch of a trial: ends it when it has shown what it was made for, or when no step will be seen."""
-
-    def __init__(
-        self,
-        clock: Clock,
-        is_over: Callable[[Sequence[TraineeEvent], float], bool],
-        longest_s: float,
-        start_timeout_s: float,
-        instruments: Instruments,
-    ) -> None:
-        self._clock = clock
-        self._is_over = is_over
-        self._longest_s = longest_s
-        self._start_ends_s = clock.now_s() + start_timeout_s
-        self._instruments = instruments
-        self._unseen = UnseenSteps(instruments.cpu_cores, start_timeout_s)
-        self._first_step_s: float | None = None
-        self.events: list[TraineeEvent] = []
-        self.why_not_started = ""
-
-    def __call__(self, news: Sequence[TraineeEvent]) -> Stop | None:
-        self._instruments.watch(news)
-        self._unseen.note(news)
-        self.events.extend(event for event in news if event.kind != "launched")
-        now_s = self._clock.now_s()
-        if self._first_step_s is None:
-            self._first_step_s = next((event.t_s for event in news if event.kind == "step"), None)
-        if self._first_step_s is not None:
-            is_late = now_s > self._first_step_s + self._longest_s
-            return Stop.ENOUGH if self._is_over(self.events, now_s) or is_late else None
-        self.why_not_started = self._unseen.why(now_s)
-        return Stop.NEVER_STARTED if self.why_not_started or now_s > self._start_ends_s else None

@@ -8,7 +8,7 @@ import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -96,23 +96,27 @@ def run_preflight(
     with Instruments.of_machine(clock, None) as instruments:
         instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)
         limit_s = problem.limits.start_timeout_s if start_timeout_s is None else start_timeout_s
-        watch = _Watch(
-            clock=clock,
-            start_timeout_s=limit_s,
-            enough_steps=1 if with_section else 3,
-            instruments=instruments,
-            folder=folder,
-            tell=tell,
-        )
+        is_told, enough = False, 1 if with_section else 3
+
+        def is_over(events: Sequence[TraineeEvent], now_s: float) -> bool:
+            steps = _steps(events)
+            return len(steps) >= enough or now_s - steps[0].t_s > _TIME_LIMIT_S
+
+        def tell_once(waited_s: float) -> None:
+            nonlocal is_told
+            if waited_s > _LONG_S and not is_told:
+                is_told = True
+                tell(_so_far(folder, waited_s, limit_s))
+
+        watch = TrialWatch(clock, instruments, limit_s, is_over, tell_once)
         trial_exit = trainer.run(runner, plan, watch, min(wall_s, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S))
     folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
     stdout = folder.stdout_tail()
     evidence = TrialEvidence(stdout_tail=stdout, why_not_started=watch.why_not_started)
     ending, detail = ending_of(trial_exit, watch.events, evidence)
-    steps = watch.steps
     return Preflight(
-        steps=len(steps),
-        first_step_s=steps[0].t_s - trial_exit.started_s if steps else None,
+        steps=len(_steps(watch.events)),
+        first_step_s=None if watch.first_step_s is None else watch.first_step_s - trial_exit.started_s,
         reached=_reached(problem, folder, was_read),
         ending=ending,
         detail=detail,
@@ -121,55 +125,65 @@ def run_preflight(
     )
 
 
-@dataclass(kw_only=True)
-class _Watch:
-    """Watch of a preflight: ends it when enough steps were seen, or when none will be.
+class TrialWatch:
+    """Watch of a trial outside of a search: ends it when it has shown enough, or when no step of it will be seen.
+
+    Args:
+        start_timeout_s: Longest time to the first step.
+        is_over: Returns whether the events so far, a step among them, are enough at that time.
+        on_wait: Called with the time that has passed without a step, as long as one may come.
 
     Attributes:
-        start_timeout_s: Longest time to the first step.
-        tell: Called with a sentence if the first step is long in coming.
+        events: All that the trial has reported.
+        first_step_s: Time of its first step; None as long as there is none.
         why_not_started: Reason why no step will be seen, for people; empty if one may come.
     """
 
-    clock: Clock
-    start_timeout_s: float
-    enough_steps: int
-    instruments: Instruments
-    folder: TrialFolder
-    tell: Callable[[str], object]
-    events: list[TraineeEvent] = field(default_factory=list)
-    why_not_started: str = ""
-
-    def __post_init__(self) -> None:
-        self._started_s = self.clock.now_s()
-        self._is_told = False
-        self._unseen = UnseenSteps(self.instruments.cpu_cores, self.start_timeout_s)
-
-    @property
-    def steps(self) -> list[TraineeEvent]:
-        return [event for event in self.events if event.kind == "step"]
+    def __init__(
+        self,
+        clock: Clock,
+        instruments: Instruments,
+        start_timeout_s: float,
+        is_over: Callable[[Sequence[TraineeEvent], float], bool],
+        on_wait: Callable[[float], object] = lambda _waited_s: None,
+    ) -> None:
+        self._clock = clock
+        self._instruments = instruments
+        self._start_timeout_s = start_timeout_s
+        self._is_over = is_over
+        self._on_wait = on_wait
+        self._started_s = clock.now_s()
+        self._unseen = UnseenSteps(instruments.cpu_cores, start_timeout_s)
+        self.events: list[TraineeEvent] = []
+        self.first_step_s: float | None = None
+        self.why_not_started = ""
 
     def __call__(self, news: Sequence[TraineeEvent]) -> Stop | None:
-        self.instruments.watch(news)
+        self._instruments.watch(news)
         self._unseen.note(news)
         self.events.extend(event for event in news if event.kind != "launched")
-        now_s, steps = self.clock.now_s(), self.steps
-        if steps:
-            return Stop.ENOUGH if len(steps) >= self.enough_steps or now_s - steps[0].t_s > _TIME_LIMIT_S else None
-        waited_s = now_s - self._started_s
+        if self.first_step_s is None:
+            self.first_step_s = next((event.t_s for event in news if event.kind == "step"), None)
+        now_s = self._clock.now_s()
+        if self.first_step_s is not None:
+            return Stop.ENOUGH if self._is_over(self.events, now_s) else None
         self.why_not_started = self._unseen.why(now_s)
-        if self.why_not_started or waited_s > self.start_timeout_s:
+        if self.why_not_started or now_s - self._started_s > self._start_timeout_s:
             return Stop.NEVER_STARTED
-        if waited_s > _LONG_S and not self._is_told:
-            self._is_told = True
-            self.tell(self._so_far(waited_s))
+        self._on_wait(now_s - self._started_s)
         return None
 
-    def _so_far(self, waited_s: float) -> str:
-        lines = [line for line in f"{self.folder.stderr_tail()}\n{self.folder.stdout_tail()}".splitlines() if line]
-        said = f"its latest output: {one_line(lines[-1])}" if lines else "it has written nothing yet"
-        limit = format_duration(self.start_timeout_s)
-        return f"No step was seen after {format_duration(waited_s)}, it is waited for up to {limit}; {said}"
+
+def _steps(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
+    return [event for event in events if event.kind == "step"]
+
+
+def _so_far(folder: TrialFolder, waited_s: float, limit_s: float) -> str:
+    """Return a sentence on a trial that has made no step yet."""
+    lines = [line for line in f"{folder.stderr_tail()}\n{folder.stdout_tail()}".splitlines() if line]
+    said = f"its latest output: {one_line(lines[-1])}" if lines else "it has written nothing yet"
+    limit = format_duration(limit_s)
+    return f"No step was seen after {format_duration(waited_s)}, it is waited for up to {limit}; {said}"
 
 
 def _made_unread(path: Path) -> Callable[[], bool | None]:
