@@ -108,8 +108,8 @@ def diagnose(
     """
     cpu = BusyCpu()
     search = SearchOptions(budget_s=budget_s, allow_busy_gpu=allow_busy_gpu, warm_start=False)
-    with open_parts(problem, search, Session(started_s=started_s), clock, on_event, simulator=simulator) as opened:
-        diagnoser = Diagnoser(opened.parts, busy_s=cpu.busy_s, cores=cpu.cores)
+    with open_parts(problem, search, Session(started_s=started_s), clock, on_event, simulator=simulator) as (parts, _):
+        diagnoser = Diagnoser(parts, busy_s=cpu.busy_s, cores=cpu.cores)
         if verifies:
             return _verification(check_code(Subject(problem=problem, clock=clock)), diagnoser.verify())
         static = static_checks(problem, clock, is_run=True)

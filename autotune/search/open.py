@@ -86,14 +86,6 @@ class OpenSearch:
             self.look_after_files()
 
 
-@dataclass(frozen=True, kw_only=True)
-class OpenParts:
-    """Parts that trials are made with, put together; made by `open_parts`."""
-
-    parts: SearchParts
-    checkpoints: CheckpointBackups
-
-
 def tune(
     config: Path | str,
     *,
@@ -193,14 +185,15 @@ def open_search(
 
     Arguments and errors are those of `open_parts`.
     """
-    with open_parts(problem, options, session, clock, on_event, simulator=simulator, joins=True) as opened:
-        parts, study = opened.parts, opened.parts.study
+    opened = open_parts(problem, options, session, clock, on_event, simulator=simulator, joins=True)
+    with opened as (parts, checkpoints):
+        study = parts.study
         for text in problem.trap_remarks:
             parts.events.remark(text)
         tuner = Tuner(parts)
 
         def look_after_files() -> None:
-            if loss := opened.checkpoints.loss("the last trial"):
+            if loss := checkpoints.loss("the last trial"):
                 parts.events.remark(str(loss))
 
         try:
@@ -224,8 +217,10 @@ def open_parts(
     *,
     simulator: Simulator | None = None,
     joins: bool = False,
-) -> Iterator[OpenParts]:
+) -> Iterator[tuple[SearchParts, CheckpointBackups]]:
     """Put the parts together that trials of a study are made with, for as long as a ``with`` block lasts.
+
+    The backups of the user's checkpoints tell what became of these.
 
     Args:
         on_event: Told everything that happens, remarks included.
@@ -277,7 +272,7 @@ def open_parts(
             instruments=simulator.instruments if simulator else lambda: Instruments.of_machine(clock, collector),
         )
         try:
-            yield OpenParts(parts=parts, checkpoints=checkpoints)
+            yield parts, checkpoints
         finally:
             study.close()
             events.give_out()
