@@ -18,12 +18,13 @@ from autotune.search.problem import Problem
 from autotune.space.catalog import (
     BATCH_NAMES,
     KNOWN_KNOBS,
+    accumulations,
     has_known_name,
     is_for_validation,
     known_knob,
     why_not_turned,
 )
-from autotune.space.knob import Label, key_name, same_scalar, section_mates
+from autotune.space.knob import Label, is_number, key_name, same_scalar, section_mates
 
 
 def check_configuration(look: Subject) -> CheckResult:
@@ -142,8 +143,7 @@ def _numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
 
 
 def _is_a_word_to_pyyaml(leaf: Leaf) -> bool:
-    is_number = isinstance(leaf.value, int | float) and not isinstance(leaf.value, bool)
-    return is_number and isinstance(leaf.reading_1_1, str) and leaf.style is None
+    return is_number(leaf.value) and isinstance(leaf.reading_1_1, str) and leaf.style is None
 
 
 def _with_point(text: str) -> str:
@@ -436,8 +436,4 @@ def _accumulated_batches(problem: Problem) -> Iterator[Issue]:
 
 
 def _accumulations(problem: Problem) -> list[tuple[str, int]]:
-    return [
-        (path, value)
-        for path, value in problem.settings.scalars.items()
-        if key_name(path) in BATCH_NAMES.accumulation and type(value) is int and value > 1
-    ]
+    return [(path, steps) for path, steps in accumulations(problem.settings.scalars).items() if steps > 1]
