@@ -24,25 +24,14 @@ class Adam(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
     Args:
         learning_rate: Step size, above 0.
-        beta_1: Decay of the first moment, 0..1.
-        beta_2: Decay of the second moment, 0..1.
-        epsilon: Constant that keeps the division finite.
     """
 
-    def __init__(
-        self,
-        variables: Sequence[tf.Variable],
-        *,
-        learning_rate: float,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-7,
-    ) -> None:
+    BETA_1, BETA_2 = 0.9, 0.999  # decay of the two moments
+    EPSILON = 1e-7  # keeps the division finite
+
+    def __init__(self, variables: Sequence[tf.Variable], *, learning_rate: float) -> None:
         super().__init__()
         self._learning_rate = learning_rate
-        self._beta_1 = beta_1
-        self._beta_2 = beta_2
-        self._epsilon = epsilon
         self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         # A list, for checkpoints to follow; the index by variable is for lookups only.
         self._moments = [
@@ -62,12 +51,12 @@ class Adam(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
                 var=variable.handle,
                 m=first.handle,
                 v=second.handle,
-                beta1_power=tf.pow(self._beta_1, update),
-                beta2_power=tf.pow(self._beta_2, update),
+                beta1_power=tf.pow(self.BETA_1, update),
+                beta2_power=tf.pow(self.BETA_2, update),
                 lr=self._learning_rate,
-                beta1=self._beta_1,
-                beta2=self._beta_2,
-                epsilon=self._epsilon,
+                beta1=self.BETA_1,
+                beta2=self.BETA_2,
+                epsilon=self.EPSILON,
                 grad=tf.convert_to_tensor(gradient),
             )
 
