@@ -57,16 +57,9 @@ def train(
             checkpoints.add_loss_scale(train_step.loss_scale)
         print(f"{len(clips)} clips, {options.batch_size} a batch", flush=True)
 
-        _train(
-            feed,
-            train_step,
-            checkpoints,
-            last_step=math.inf if steps is None else steps,
-            last_clip=len(clips) * (config.training.epochs if epochs is None else epochs),
-            epoch_clips=len(clips),
-            batch_size=options.batch_size,
-            checkpoint_every_steps=config.training.checkpoint_every_steps,
-        )
+        last_step = math.inf if steps is None else steps
+        last_clip = len(clips) * (config.training.epochs if epochs is None else epochs)
+        _train(feed, train_step, checkpoints, config, last_step=last_step, last_clip=last_clip, epoch_clips=len(clips))
         if isinstance(feed, TwoStageFeed):
             print(feed.times().verdict(), flush=True)
     print(f"done at step {checkpoints.progress.steps}", flush=True)
@@ -118,20 +111,18 @@ def _train(
     feed: BatchFeed,
     train_step: TrainStep,
     checkpoints: Checkpoints,
+    config: TrainerConfig,
     *,
     last_step: float,
     last_clip: int,
     epoch_clips: int,
-    batch_size: int,
-    checkpoint_every_steps: int,
 ) -> None:
     """Train until a step or a clip, whichever comes first; report each step, and print a line now and then.
 
     Args:
         epoch_clips: Clips in one pass over the data.
-        checkpoint_every_steps: 0 saves no checkpoint before the end.
     """
-    progress = checkpoints.progress
+    progress, batch_size = checkpoints.progress, config.data.batch_size
     shown_s, waited_s = time.monotonic(), 0.0
     while progress.steps < last_step and progress.clips < last_clip:
         fetched = next(feed)
@@ -155,7 +146,7 @@ def _train(
                 flush=True,
             )
             shown_s, waited_s = now_s, 0.0
-        checkpoints.save_if_new(checkpoint_every_steps)
+        checkpoints.save_if_new(config.training.checkpoint_every_steps)
     checkpoints.save_if_new()
 
 
