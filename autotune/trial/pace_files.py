@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -13,17 +12,22 @@ import msgspec
 
 from autotune.trial.step_files import LineTail
 
+_Amount = Annotated[float, msgspec.Meta(ge=0.0, lt=1e15)]
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=10**15)]
+_Logarithms = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
 
-@dataclass(frozen=True, kw_only=True)
-class PaceWindow:
-    """Sums over the steps of one process between two times.
+
+class PaceWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """Sums over the steps of one process between two times: a line of a file.
 
     Attributes:
+        process: Name of the process; it stands in the file's name.
         t0_s: Start, on the monotonic clock of the machine's boot.
         steps: Steps whose time is training; steps that hold a pause are none of them.
         samples: Samples in them; None if not known of all.
         work: Frames or tokens in them; None if not known of all.
-        wait_fraction: Share of their time for which the loop waited for data; None if not known.
+        wait_s: Time for which the loop waited for data in those of them that say; None if none does.
+        waits: Number of these.
         epochs: Passes over the data that ended.
         evaluations: Evaluations of the model.
         checkpoints: Checkpoints that were written.
@@ -35,23 +39,31 @@ class PaceWindow:
         ln_squares: Sum of the squares of these.
     """
 
-    process: str
-    t0_s: float
-    t1_s: float
-    steps: int
-    train_s: float
-    samples: float | None = None
-    work: float | None = None
-    wait_fraction: float | None = None
-    epochs: int = 0
-    evaluations: int = 0
-    checkpoints: int = 0
-    pauses: int = 0
-    pause_s: float = 0.0
-    ends: int = 0
-    ends_s: float = 0.0
-    ln_sum: float = 0.0
-    ln_squares: float = 0.0
+    process: str = ""
+    t0_s: _Amount
+    t1_s: _Amount
+    steps: _Count = 0
+    train_s: _Amount = 0.0
+    samples: _Amount | None = None
+    work: _Amount | None = None
+    wait_s: _Amount | None = None
+    waits: _Count = 0
+    epochs: _Count = 0
+    evaluations: _Count = msgspec.field(default=0, name="evals")
+    checkpoints: _Count = 0
+    pauses: _Count = 0
+    pause_s: _Amount = 0.0
+    ends: _Count = 0
+    ends_s: _Amount = 0.0
+    ln_sum: _Logarithms = 0.0
+    ln_squares: _Amount = 0.0
+
+    @property
+    def wait_fraction(self) -> float | None:
+        """Share of the steps' time for which the loop waited for data; None if not known."""
+        if self.wait_s is None or not (self.waits and self.steps and self.train_s):
+            return None
+        return min((self.wait_s / self.waits) / (self.train_s / self.steps), 1.0)
 
     @property
     def ln_pace(self) -> float | None:
@@ -78,32 +90,14 @@ class PaceWindow:
 
 _NAME = re.compile(r"pace\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _LINE_BYTES = 4 << 10
-_Amount = Annotated[float, msgspec.Meta(ge=0.0, lt=1e15)]
 
 
-class _Line(msgspec.Struct, kw_only=True):
-    """Line of a file: its head has a version, all others a kind."""
+class _Head(msgspec.Struct):
+    """What the first line of a file says that others do not, and the kind of the others."""
 
     v: int = 1
     clock: str = "monotonic"
     k: str = ""
-    t0_s: _Amount = 0.0
-    t1_s: _Amount = 0.0
-    steps: _Amount = 0.0
-    train_s: _Amount = 0.0
-    samples: _Amount | None = None
-    work: _Amount | None = None
-    wait_s: _Amount | None = None
-    waits: _Amount = 0.0
-    epochs: _Amount = 0.0
-    evals: _Amount = 0.0
-    checkpoints: _Amount = 0.0
-    pauses: _Amount = 0.0
-    pause_s: _Amount = 0.0
-    ends: _Amount = 0.0
-    ends_s: _Amount = 0.0
-    ln_sum: Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)] = 0.0
-    ln_squares: _Amount = 0.0
 
 
 class PaceReader:
@@ -132,43 +126,20 @@ class PaceReader:
                 self._processes.add(process)
                 self._files[name] = LineTail(self._folder / name, longest_bytes=_LINE_BYTES)
             # of each file; four hours of a process are less than half of it
-            lines = [self._understood(line, name) for line in self._files[name].read(1 << 20)]
-            windows += [_window(line, process) for line in lines if line is not None]
+            found = [self._understood(line, name, process) for line in self._files[name].read(1 << 20)]
+            windows += [window for window in found if window is not None]
         return sorted(windows, key=lambda window: window.t1_s)
 
-    def _understood(self, text: bytes, name: str) -> _Line | None:
+    def _understood(self, text: bytes, name: str, process: str) -> PaceWindow | None:
         """Parse a line; None if it is no window, or the file is of another version or clock."""
         try:
-            line = msgspec.json.decode(text, type=_Line)
+            head = msgspec.json.decode(text, type=_Head)
+            if (head.v, head.clock) != (1, "monotonic"):
+                self._foreign.add(name)  # what follows would be misread
+            if head.k != "pace" or name in self._foreign:
+                return None
+            window = msgspec.structs.replace(msgspec.json.decode(text, type=PaceWindow), process=process)
         except (ValueError, RecursionError):
             return None
-        if (line.v, line.clock) != (1, "monotonic"):
-            self._foreign.add(name)  # what follows would be misread
         # The monotonic clock starts with the machine: thirty years.
-        is_window = line.k == "pace" and name not in self._foreign and line.t0_s < line.t1_s < 1e9
-        return line if is_window else None
-
-
-def _window(line: _Line, process: str) -> PaceWindow:
-    wait = None
-    if line.wait_s is not None and line.waits and line.steps and line.train_s:
-        wait = min((line.wait_s / line.waits) / (line.train_s / line.steps), 1.0)
-    return PaceWindow(
-        process=process,
-        t0_s=line.t0_s,
-        t1_s=line.t1_s,
-        steps=int(line.steps),
-        train_s=line.train_s,
-        samples=line.samples or None,
-        work=line.work or None,
-        wait_fraction=wait,
-        epochs=int(line.epochs),
-        evaluations=int(line.evals),
-        checkpoints=int(line.checkpoints),
-        pauses=int(line.pauses),
-        pause_s=line.pause_s,
-        ends=int(line.ends),
-        ends_s=line.ends_s,
-        ln_sum=line.ln_sum,
-        ln_squares=line.ln_squares,
-    )
+        return window if window.t0_s < window.t1_s < 1e9 else None

@@ -196,7 +196,8 @@ def _windows(case: StagedCase, *, restarted: bool) -> Iterator[tuple[PaceWindow,
             steps=_STEPS,
             train_s=WINDOW_S,
             work=WINDOW_S / float(np.exp(pace)),
-            wait_fraction=reading.data_wait_fraction,
+            wait_s=None if reading.data_wait_fraction is None else WINDOW_S * reading.data_wait_fraction,
+            waits=_STEPS,
         )
         yield window, reading
 

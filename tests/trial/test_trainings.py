@@ -1,8 +1,8 @@
 """What a real training achieved, by the sums that it has reported."""
 
-from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from autotune.trainee.pace import Pace
@@ -47,7 +47,9 @@ def test_ends_of_short_epochs_are_part_of_the_window(tmp_path: Path) -> None:
 def test_a_line_of_a_pause_alone_hides_no_samples(tmp_path: Path) -> None:
     """Between two lines nothing but a checkpoint may have been: samples are counted all the same."""
     windows = trained(tmp_path, 500)
-    pause = replace(windows[0], steps=0, train_s=0.0, samples=None, pauses=1, pause_s=12.0, checkpoints=1, ln_sum=0.0)
+    pause = msgspec.structs.replace(
+        windows[0], steps=0, train_s=0.0, samples=None, pauses=1, pause_s=12.0, checkpoints=1, ln_sum=0.0
+    )
     done = achieved_by([*windows, pause], None)
     assert done is not None
     assert done.samples_per_s == pytest.approx(800.0)
