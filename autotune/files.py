@@ -8,10 +8,11 @@ is found here too.
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO, Literal
+from typing import Any, BinaryIO, Literal
 
 from autotune.errors import ConfigError
 
@@ -103,6 +104,15 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
             return file.read(most_bytes)
     except OSError:
         return b""
+
+
+def json_object(text: bytes) -> dict[str, Any]:
+    """Return the object of a JSON text; an empty one for anything else, such as a torn line."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def file_sha256(path: Path, most_bytes: int) -> str | None:

@@ -16,7 +16,7 @@ from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, GainBasis, Recommendation, Severity
 from autotune.diagnose.profiles import PipelineProfile, StepProfile, profile_pipeline, profile_step
 from autotune.errors import AutotuneError, ConfigError
-from autotune.files import read_beginning, replace_durably
+from autotune.files import json_object, read_beginning, replace_durably
 from autotune.measure.gpu.driver import look_for_gpus
 from autotune.measure.host import machine_facts
 from autotune.records import Gpu
@@ -350,11 +350,7 @@ def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], missi
 
 
 def _is_of_a_diagnosis(folder: Path) -> bool:
-    try:
-        document = json.loads(read_beginning(folder / DIAGNOSIS, 1 << 24))
-    except ValueError:
-        return False
-    return isinstance(document, dict) and {"format", "verdict", "checks"} <= document.keys()
+    return {"format", "verdict", "checks"} <= json_object(read_beginning(folder / DIAGNOSIS, 1 << 24)).keys()
 
 
 def _json(document: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from autotune.clock import Clock
 from autotune.commands.apply_answer import changes_to_offer, diff_of
 from autotune.diagnose.findings import rank_of
 from autotune.errors import ConfigError, StudyError
-from autotune.files import read_beginning
+from autotune.files import json_object, read_beginning
 from autotune.measure.window import steady_window
 from autotune.records import Purpose, TrialRecord
 from autotune.report.html.contents import AdviceRow, ConfirmingPair, DiagnosisSummary, StepPart, StudyContents
@@ -169,24 +169,18 @@ def _folders(problem: Problem, study: str, search: str) -> Iterator[tuple[Path, 
     place = problem.state.trials(study)
     # A worker's folders have names of its own: what they hold says the search.
     for folder in sorted(place.iterdir()) if search and place.is_dir() else ():
-        try:
-            result = json.loads(read_beginning(folder / "result.json", _MOST_BYTES))
-            if result["search"] == search:
-                yield folder, int(result["number"])
-        except (ValueError, LookupError, TypeError):  # it has not ended, or was not ours
-            continue
+        result = json_object(read_beginning(folder / "result.json", _MOST_BYTES))
+        if result.get("search") == search and isinstance(number := result.get("number"), int):
+            yield folder, number
 
 
 def _ending(problem: Problem, search: str) -> float | None:
     """Return how long a search took, by its events; None if it has not said that it is over."""
     text = read_beginning(problem.state.searches / f"{search}.events.jsonl", _MOST_BYTES) if search else b""
     for line in reversed(text.splitlines()[-50:]):
-        try:
-            event = json.loads(line)
-            if event["event"] == "SearchEnded":
-                return float(event["elapsed_s"])
-        except (ValueError, LookupError, TypeError):  # torn
-            continue
+        event = json_object(line)
+        if event.get("event") == "SearchEnded" and isinstance(elapsed_s := event.get("elapsed_s"), int | float):
+            return elapsed_s
     return None
 
 

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self
 from autotune import __version__
 from autotune.clock import Clock, SystemClock, format_duration
 from autotune.errors import AutotuneError, DaemonAway
-from autotune.files import create_private, make_private_folder, open_regular, read_beginning
+from autotune.files import create_private, json_object, make_private_folder, open_regular, read_beginning
 from autotune.trial.user_folder import ELSEWHERE, TRAININGS, require_ours, unusable, user_folder
 
 
@@ -53,15 +53,6 @@ class DaemonLock:
             return not os.path.samestat(os.lstat(self.path), os.fstat(self.file.fileno()))
         except OSError:
             return True
-
-
-def json_object(text: bytes) -> dict[str, Any]:
-    """Return the object of a JSON text; an empty one for anything else, such as a torn line."""
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
-        return {}
-    return document if isinstance(document, dict) else {}
 
 
 def locate_home(environ: Mapping[str, str]) -> DaemonHome:

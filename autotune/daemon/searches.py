@@ -10,7 +10,6 @@ from typing import Any
 
 from autotune.clock import Clock, format_duration
 from autotune.daemon.advice import Advice, Adviser, Tell
-from autotune.daemon.home import json_object
 from autotune.daemon.queue import (
     ApplyScope,
     EntryState,
@@ -23,7 +22,7 @@ from autotune.daemon.queue import (
     fingerprint,
 )
 from autotune.errors import AutotuneError
-from autotune.files import create_private, read_beginning
+from autotune.files import create_private, json_object, read_beginning
 from autotune.records import CONFIRMED
 from autotune.trial.children import OWN_COMMAND, SearchChild
 from autotune.trial.process_identity import is_gone, is_here

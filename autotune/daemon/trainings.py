@@ -13,9 +13,8 @@ from typing import Any
 
 from autotune.clock import Clock, format_duration
 from autotune.daemon.drift import MachineState, PaceChange, TrainingWatch, Turn
-from autotune.daemon.home import json_object
 from autotune.daemon.machine_watch import MachineWatch
-from autotune.files import file_sha256, open_regular, read_beginning
+from autotune.files import file_sha256, json_object, open_regular, read_beginning
 from autotune.measure.gpu.occupancy import OccupancyWatch
 from autotune.measure.host import ProcessTree, io_pressure
 from autotune.records import Scalar

@@ -6,7 +6,6 @@ in another language writes its own lines, any amount of them, and a killed one s
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
@@ -16,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from autotune.files import json_object
 from autotune.records import Scalar, TraineeEvent, TrialPhase
 from autotune.stage_times import PipelineTimes
 
@@ -76,12 +76,7 @@ class _Stream:
         """Parse a line as an event; None if it is none, or the stream is of another version or clock."""
         if not self._is_ours or len(line) > _LINE_BYTES:
             return None
-        try:
-            fields = json.loads(line)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(fields, dict):
-            return None
+        fields = json_object(line)
         if "v" in fields and "k" not in fields:
             return self._header(fields)
         kind = fields.get("k")

@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from autotune.daemon.home import json_object
 from autotune.daemon.queue import Queue, QueueEntry
 from autotune.daemon.searches import read_answer
 from autotune.errors import AutotuneError
-from autotune.files import read_beginning
+from autotune.files import json_object, read_beginning
+from autotune.measure.statistics import TYPICAL_CV, pooled_variance, student_t_quantile
 from autotune.records import CONFIRMED, NOT_COMPARED, Ending, Purpose
 from autotune.report.plain_text import changes_text, plain, value_text
 from autotune.trial.folders import StateFolder
@@ -363,17 +363,11 @@ def _half_width(groups: Sequence[Sequence[float]]) -> float:
     """Return half the width of the 95 % interval of ln speed of one trial.
 
     The variance within points, pooled, and moderated by the usual spread of 8 % with 6 degrees of freedom (Smyth 2004,
-    see `statistics.moderated_interval`). Student's quantile is expanded around the normal one (Abramowitz & Stegun
-    26.7.5): `statistics` has all of it, and loads numpy, which the daemon does without.
+    see `statistics.moderated_interval`).
     """
-    squares, degrees = 6.0 * 0.08**2, 6.0
-    for values in groups:
-        mean = math.fsum(values) / len(values)
-        squares += math.fsum((value - mean) ** 2 for value in values)
-        degrees += len(values) - 1
-    z = 1.959964
-    quantile = z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-    return quantile * math.sqrt(squares / degrees)
+    variance, df = pooled_variance(groups)
+    degrees = 6.0 + df
+    return student_t_quantile(0.975, degrees) * math.sqrt((6.0 * TYPICAL_CV**2 + df * variance) / degrees)
 
 
 def _points(progress: StudyProgress, spread: float) -> list[dict[str, Any]]:

@@ -26,12 +26,12 @@ from prometheus_client.registry import Collector
 
 from autotune.clock import Clock
 from autotune.daemon.advice import Advice, Advices
-from autotune.daemon.home import DaemonHome, json_object
+from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import Queue, QueueEntry
 from autotune.daemon.trainings import EVENTS
 from autotune.daemon.web.search_section import Event, SearchFollower, clean, event_file_of, events_of, number
 from autotune.errors import AutotuneError
-from autotune.files import read_tail
+from autotune.files import json_object, read_tail
 from autotune.measure.gpu.driver import Device, Driver, DriverError, GpuFacts, Trouble, gpus, if_known, reasons_of
 from autotune.records import Ending
 from autotune.report.plain_text import value_text
