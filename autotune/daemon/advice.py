@@ -18,7 +18,7 @@ from autotune.clock import Clock
 from autotune.daemon.queue import ApplyScope, EntryState, Hold, Queue, QueueEntry, config_sha256
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular, replace_durably
-from autotune.records import Scalar
+from autotune.records import KeyChange, Scalar
 from autotune.trial.children import OWN_COMMAND, SearchChild
 
 FORMAT = 1
@@ -33,19 +33,13 @@ class AdviceState(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdvisedChange:
+class AdvisedChange(KeyChange):
     """One value that an advice changes.
 
     Attributes:
-        old: The value that the search took as today's.
-        label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
         worth: Speed with this change over the speed without it, with its 95 % interval; None where no trial shows it.
     """
 
-    path: str
-    old: Scalar
-    new: Scalar
-    label: str
     worth: tuple[float, float, float] | None = None
 
 
@@ -59,8 +53,7 @@ class Advice:
         why: How it was confirmed, and what to be careful about, a sentence each.
         may_learn_more_slowly: Whether it changes the training, and no race has shown that it learns as fast as the
             config as it was.
-        answer: Name of the set of changes that was judged, which alone is applied, see `results.ChangeSet`; empty of an
-            earlier version, which kept none.
+        answer: Name of the set of changes that was judged, which alone is applied, see `records.ChangeSet`.
         applied_utc: Time at which it, or an earlier one of this id, was applied last, ISO 8601; None before.
         set_values: Values that were written then into the config, by key. They stay when the same advice is given
             again: a person may have changed them since, and that is theirs to decide.
@@ -75,8 +68,8 @@ class Advice:
     diff: str
     why: tuple[str, ...]
     made_utc: str
+    answer: str
     may_learn_more_slowly: bool = False
-    answer: str = ""
     state: AdviceState = AdviceState.GIVEN
     applied_utc: str | None = None
     set_values: Mapping[str, Scalar] = field(default_factory=dict)
@@ -232,8 +225,6 @@ def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | N
     """Return why an advice is not applied by itself, in words; None if that is permitted."""
     if not scopes:
         return "nothing is applied without `--apply better`"
-    if not advice.answer:
-        return "it is of an earlier version, which did not keep what was judged"
     beyond = [change for change in advice.changes if _PERMITTED_BY.get(change.label) not in scopes]
     if not beyond and advice.may_learn_more_slowly:
         return f"no race has shown that it learns as fast as the config does now; `{advice.command}` writes it"

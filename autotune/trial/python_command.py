@@ -28,12 +28,10 @@ class PythonCommand:
     """Command that runs a Python script or module.
 
     Attributes:
-        interpreter: The first word, as it was typed.
         script: Path of the script as it was typed; None for a module.
         module: Name of the module behind ``-m``; None for a script.
     """
 
-    interpreter: str
     options: tuple[str, ...]
     script: str | None = None
     module: str | None = None
@@ -77,13 +75,11 @@ def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -
                 return None
             options += read[0]
             if read[1] is not None:
-                return PythonCommand(
-                    interpreter=argv[0], options=tuple(options), module=read[1], arguments=tuple(words)
-                )
+                return PythonCommand(options=tuple(options), module=read[1], arguments=tuple(words))
         else:
             if not _is_script(cwd / word):
                 return None
-            return PythonCommand(interpreter=argv[0], options=tuple(options), script=word, arguments=tuple(words))
+            return PythonCommand(options=tuple(options), script=word, arguments=tuple(words))
     return None
 
 

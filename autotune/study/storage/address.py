@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
@@ -54,7 +54,6 @@ class StorageAddress:
     Attributes:
         secrets: Passwords that stood in its URL, decoded, by the name that the driver has for each; without one,
             the driver's own files may have it.
-        kept_in: File that holds the address; None if it was said itself.
     """
 
     kind: StorageKind
@@ -62,7 +61,6 @@ class StorageAddress:
     path: Path | None = None
     url: str = field(default="", repr=False)
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
-    kept_in: Path | None = None
 
     @property
     def paths(self) -> tuple[Path, ...]:
@@ -120,7 +118,7 @@ def parse_address(said: SaidAddress) -> StorageAddress:
         raise said.error(f"{scheme} is not used through {driver} here", f"Write {scheme}: alone.")
     if scheme == "file":
         path = _path(rest, said)
-        return replace(parse_address(_read(path, said)), kept_in=path)
+        return parse_address(_read(path, said))
     if scheme == "journal":
         path = _path(rest, said)
         return StorageAddress(kind=StorageKind.JOURNAL, shown=f"journal:{path}", path=path)

@@ -120,7 +120,7 @@ def _stamped(plan: TrialPlan) -> TrialPlan:
             remedy="It has to be a Python script or module, started by python itself.",
         )
     what = ("-m", command.module) if command.module is not None else (command.script or "",)
-    argv = (command.interpreter, *command.options, str(_STAMPED_MAIN), *what, *command.arguments)
+    argv = (plan.argv[0], *command.options, str(_STAMPED_MAIN), *what, *command.arguments)
     return TrialPlan(
         trial_id=plan.trial_id, folder=plan.folder, argv=argv, cwd=plan.cwd, env=plan.env, config_text=plan.config_text
     )
