@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -23,6 +22,7 @@ from autotune.config.secrets import is_secret_name, masked_text
 from autotune.errors import AutotuneError
 from autotune.files import file_sha256, make_private_folder, open_regular, replace_durably
 from autotune.records import CONFIRMED, Scalar
+from autotune.study.storage.lock import FileLock
 from autotune.trial.process_identity import git_commit
 
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
@@ -116,22 +116,17 @@ class Queue:
     @contextmanager
     def _locked(self) -> Iterator[_Document]:
         """Hold the lock; what is there then is read."""
+        # A change takes milliseconds; a disk that hangs is said.
+        lock = FileLock(self.folder / "queue.lock", self._clock, timeout_s=10.0)
         try:
-            opened = open_regular(self.folder / "queue.lock", append=True, create=True)
+            lock.acquire()
         except OSError as error:
-            raise self._trouble(f"its lock cannot be opened: {error.strerror}") from error
-        with opened as file:
-            until_s = self._clock.now_s() + 10.0  # a change takes milliseconds; a disk that hangs is said
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if self._clock.now_s() >= until_s:
-                        raise self._trouble("somebody else has held its lock for 10 s") from None
-                    self._clock.wait(0.02)
+            raise self._trouble(f"it cannot be locked: {error.strerror}") from error
+        try:
             self._known = None, _Document()  # what is changed is read anew, however alike two files look
             yield self._read()
+        finally:
+            lock.release()
 
     def _read(self) -> _Document:
         try:

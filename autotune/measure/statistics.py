@@ -165,6 +165,13 @@ def moderated_interval(
     return mean, student_t_quantile((1.0 + confidence) / 2.0, df) * math.sqrt(variance / n)
 
 
+def weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
+    """Return the mean of the known values, each with the time that it stands for, in seconds; None without any."""
+    known = [(value, length_s) for value, length_s in values if value is not None]
+    total_s = math.fsum(length_s for _, length_s in known)
+    return math.fsum(value * length_s for value, length_s in known) / total_s if total_s else None
+
+
 class Winsorized(NamedTuple):
     """Paired differences of which a few that lay far off were pulled closer.
 

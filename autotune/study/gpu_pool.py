@@ -6,6 +6,7 @@ from statistics import median
 
 import numpy as np
 
+from autotune.measure.statistics import weighted_mean
 from autotune.measure.utilization import (
     LEAST_BUSY_TRIALS,
     LEAST_SWING,
@@ -149,7 +150,7 @@ def _pooled_figures(shown: _Shown, utilization: Utilization) -> GpuFigures:
         memory_total_bytes=_most(figures.memory_total_bytes for _, figures in shown),
         peak_memory_bytes=_most(figures.peak_memory_bytes for _, figures in shown),
         energy_j=_sum(figures.energy_j for _, figures in shown),
-        **{name: _mean(shown, name) for name in _BY_TIME},
+        **{name: weighted_mean((getattr(one, name), trial.window_s) for trial, one in shown) for name in _BY_TIME},
     )
 
 
@@ -171,10 +172,3 @@ def _most(values: Iterable[int | None]) -> int | None:
 def _sum(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return math.fsum(known) if known else None
-
-
-def _mean(shown: _Shown, name: str) -> float | None:
-    """Return the mean of a figure over the trials that know it, each weighted by the length of its window."""
-    known = [(figure, trial.window_s) for trial, all_ in shown if (figure := getattr(all_, name)) is not None]
-    total_s = math.fsum(length_s for _, length_s in known)
-    return math.fsum(figure * length_s for figure, length_s in known) / total_s if total_s else None

@@ -32,7 +32,7 @@ from autotune.clock import Clock
 from autotune.config.outputs import exists, path_of, real_path, redirected_path
 from autotune.errors import AutotuneError, TrialError
 from autotune.events import Event, OnRemark, TrialEnded, TrialStarted, no_remark
-from autotune.files import create_private, make_private_folder, open_regular, read_beginning
+from autotune.files import make_private_folder, open_regular, read_beginning, replace_durably
 from autotune.measure.host import files_being_written
 from autotune.records import Values
 from autotune.trial.execution import Trainer
@@ -284,9 +284,7 @@ def _write_left(record: Path, files: Mapping[Path, Stamp]) -> None:
     text = json.dumps({"format": 1, "files": {os.fspath(path): stamp for path, stamp in files.items()}})
     with contextlib.suppress(OSError, ValueError):
         make_private_folder(record.parent)
-        beside = record.with_suffix(".new")
-        create_private(beside, text.encode())
-        beside.replace(record)
+        replace_durably(record, text.encode())
 
 
 class CannotPutBack(Exception):  # noqa: N818 - says what happened, as StudyBusy does

@@ -27,6 +27,7 @@ from autotune.measure.gpu.records import (
     UnitActivity,
 )
 from autotune.measure.probe import GpuUsage, TrialGpus
+from autotune.measure.statistics import weighted_mean
 from autotune.records import GpuConditions, GpuFigures, GpuMeasurement, GpuRole, Scalar, Validity
 
 MOST_FOREIGN = 0.01
@@ -422,9 +423,9 @@ class DeviceTimeline:
             peak_memory_bytes=max((used for used in memory if used is not None), default=None),
             power_w=power_w,
             energy_j=None if power_w is None else power_w * (t1_s - t0_s),
-            sm_activity=_weighted_mean((record.sm, overlap_s) for record, overlap_s in told),
-            tensor_activity=_weighted_mean((record.tensor, overlap_s) for record, overlap_s in told),
-            dram_activity=_weighted_mean((record.dram, overlap_s) for record, overlap_s in told),
+            sm_activity=weighted_mean((record.sm, overlap_s) for record, overlap_s in told),
+            tensor_activity=weighted_mean((record.tensor, overlap_s) for record, overlap_s in told),
+            dram_activity=weighted_mean((record.dram, overlap_s) for record, overlap_s in told),
             own_fraction=own,
             foreign_fraction=foreign,
             throttled_fraction=_mean(float(not THROTTLING.isdisjoint(some)) for some in reasons),
@@ -510,13 +511,6 @@ def _nearest(states: Iterable[GpuState], t_s: float) -> int | None:
 
 def _overlap_s(record: ProcessShares | UnitActivity, t0_s: float, t1_s: float) -> float:
     return min(record.t_s, t1_s) - max(record.t0_s, t0_s)
-
-
-def _weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
-    """Return the mean of the known values, each with the time that it stands for; None without any."""
-    known = [(value, length_s) for value, length_s in values if value is not None]
-    total_s = math.fsum(length_s for _, length_s in known)
-    return math.fsum(value * length_s for value, length_s in known) / total_s if total_s else None
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

@@ -130,7 +130,7 @@ def test_whoever_holds_the_lock_for_long_is_not_waited_for(queue: Queue) -> None
     add(queue)
     with (queue.folder / "queue.lock").open("ab") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(AutotuneError, match="held its lock"):
+        with pytest.raises(AutotuneError, match="holds its lock"):
             add(Queue(queue.folder, VirtualClock()))
     assert add(queue).number == 2
 
@@ -151,9 +151,7 @@ def test_many_at_once_lose_nothing(queue: Queue) -> None:
     assert {one.note for one in queue.entries()} == {"changed"}
 
 
-@pytest.mark.parametrize(
-    ("name", "why"), [("queue.lock", "its lock cannot be opened"), ("queue.json", "cannot be read")]
-)
+@pytest.mark.parametrize(("name", "why"), [("queue.lock", "it cannot be locked"), ("queue.json", "cannot be read")])
 def test_a_folder_in_the_place_of_its_file_is_said(queue: Queue, name: str, why: str) -> None:
     """With the file to look at and what to do, and without a traceback."""
     (queue.folder / name).mkdir(parents=True)
