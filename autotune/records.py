@@ -306,7 +306,6 @@ class TrialExit:
     stop: Stop | None
     stderr_tail: str = ""
     cpu_s: float | None = None
-    peak_memory_bytes: int | None = None
     oom_killed: bool | None = None
     left_pids: tuple[int, ...] = ()
     waited_for: str = ""

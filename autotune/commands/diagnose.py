@@ -111,5 +111,5 @@ def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog,
     elapsed_s = clock.now_s() - call.started_s
     call.answer(lambda: say_diagnosis(request, done, elapsed_s=elapsed_s, as_json=call.as_json))
     if request.fix:
-        fix(request, done)
+        fix(done)
     return 1 if done.has_failed else 0

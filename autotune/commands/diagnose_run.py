@@ -189,7 +189,7 @@ def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: floa
         console.print(f"\nNext: {command}", soft_wrap=True)
 
 
-def fix(request: DiagnosisRequest, done: Diagnosed) -> None:
+def fix(done: Diagnosed) -> None:
     """Writes the best measured change that leaves the training the same into the config; says what to run next.
 
     Raises:

@@ -457,13 +457,11 @@ class Utilization:
     """Utilization over all trials of a point.
 
     Attributes:
-        trials: Number of trials with at least one driver window.
         samples: Number of driver windows.
         covered_fraction: Share of the steady windows that they cover, 0..1.
         oscillation: Levels, mean and verdict. They are there before there is enough to be shown: see `missing`.
     """
 
-    trials: int
     samples: int
     covered_fraction: float
     oscillation: Oscillation
@@ -493,7 +491,6 @@ def pooled_utilization(segments: Sequence[Segment], *, step_s: float | None = No
     asked_s = math.fsum(segment.asked_s for segment in segments)
     covered_s = math.fsum(segment.covered_s for segment in segments)
     return Utilization(
-        trials=sum(len(segment.busy) > 0 for segment in segments),
         samples=sum(len(segment.busy) for segment in segments),
         covered_fraction=min(1.0, covered_s / asked_s) if asked_s > 0.0 else 0.0,
         oscillation=oscillation(segments, step_s=step_s),

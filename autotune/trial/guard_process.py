@@ -32,7 +32,7 @@ and to it, ``failed`` or ``exit`` being the last message about a trial::
 
     {"event": "started", "pid"}
     {"event": "failed", "step": "log" | "cwd" | "exec" | "fork", "errno", "error"}
-    {"event": "exit", "exit": {"exit_code", "stop", "started_s", "ended_s", "cpu_s", "peak_memory_bytes", "left_pids"}}
+    {"event": "exit", "exit": {"exit_code", "stop", "started_s", "ended_s", "cpu_s", "left_pids"}}
     {"event": "answered", "sidecar": name, "answer"}, if there was a request; None if the sidecar has ended
 """
 
@@ -193,7 +193,6 @@ class _Trial:
         self.why: str | None = None  # who stopped it; None: it ended by itself
         self.kill_s: float | None = None  # when SIGKILL is due; None: it may go on
         self.cpu_s = 0.0
-        self.peak_memory_bytes = 0
 
 
 class GuardLoop:
@@ -353,7 +352,7 @@ class GuardLoop:
             return
         none_left = none_left or _children() <= self._kept()
         if not none_left and now_s >= trial.kill_s:
-            none_left = self._kill(trial, trial.kill_s)
+            none_left = self._kill(trial.kill_s)
         if none_left or (self._given_up and not self._alive()):
             self._finish(trial)
 
@@ -373,7 +372,6 @@ class GuardLoop:
             elif trial is not None:
                 # Each one's usage holds that of the children it has waited for; the others came to us.
                 trial.cpu_s += usage.ru_utime + usage.ru_stime
-                trial.peak_memory_bytes = max(trial.peak_memory_bytes, usage.ru_maxrss * 1024)
                 if pid == trial.pid:
                     self._main_ended(trial, status)
                 elif trial.pid == 0:
@@ -402,7 +400,7 @@ class GuardLoop:
         for pid in self._alive():
             _send(signal.SIGTERM, pid)
 
-    def _kill(self, trial: _Trial, since_s: float) -> bool:
+    def _kill(self, since_s: float) -> bool:
         """Send SIGKILL to all that is left; return True when it is given up: the rest cannot be killed."""
         alive = self._alive()
         # The kernel lets nobody fork out of a group while it signals the group, so one call ends a whole chain of
@@ -424,7 +422,6 @@ class GuardLoop:
             "started_s": trial.started_s,
             "ended_s": time.monotonic(),
             "cpu_s": trial.cpu_s,
-            "peak_memory_bytes": trial.peak_memory_bytes,
             "left_pids": sorted(self._given_up),
         }
         self._tell("exit", exit=trial_exit)

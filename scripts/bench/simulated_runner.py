@@ -284,7 +284,6 @@ class SimulatedRunner:
             stop=stop,
             stderr_tail=training.stderr,
             cpu_s=training.cpu_cores * (self.clock.now_s() - started_s),
-            peak_memory_bytes=training.memory_bytes,
             oom_killed=False,
         )
 

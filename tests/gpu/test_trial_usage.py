@@ -23,7 +23,6 @@ BUSY = DeviceUsage(
         foreign_fraction=0.0,
     ),
     t0_s=T0_S,
-    t1_s=T0_S + 2.0,
     windows=WINDOWS,
     attribution=KernelAttribution.BY_PROCESS,
 )

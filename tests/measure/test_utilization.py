@@ -31,14 +31,14 @@ def run(busy, *, window_s=0.25, asked_s=None):
 def seen(pattern, **fields):
     """A utilization of which there is enough."""
     levels = {"low": 0.02, "high": 0.40, "mean": 0.21, "p10": 0.02, "duty": 0.5, **fields}
-    return Utilization(trials=2, samples=60, covered_fraction=0.9, oscillation=Oscillation(pattern=pattern, **levels))
+    return Utilization(samples=60, covered_fraction=0.9, oscillation=Oscillation(pattern=pattern, **levels))
 
 
 def test_runs_count_by_their_time_not_by_their_number():
     """A trial of 30 s at 90 % and one of 10 s at 50 % are 80 % together, whatever the length of their windows."""
     pooled = pooled_utilization([run([0.9] * 30, window_s=1.0), run([0.5] * 60, window_s=1 / 6)])
     assert pooled.mean == pytest.approx(0.8)
-    assert (pooled.trials, pooled.samples, pooled.covered_fraction) == (2, 90, 1.0)
+    assert (pooled.samples, pooled.covered_fraction) == (90, 1.0)
 
 
 def test_nothing_is_said_below_60_driver_samples():
@@ -58,7 +58,7 @@ def test_nothing_is_said_where_a_tenth_of_the_time_is_missing():
     assert sparse.mean is None
     assert describe(sparse) == "not enough yet: 89 % of the time covered, 90% needed"
     silent = pooled_utilization([run([0.9] * 60), run([], asked_s=15.0)])
-    assert (silent.trials, silent.covered_fraction, silent.mean) == (1, 0.5, None)
+    assert (silent.covered_fraction, silent.mean) == (0.5, None)
 
 
 @pytest.mark.parametrize(

@@ -140,10 +140,9 @@ def test_much_output_keeps_its_ends_and_little_of_the_disk(trials: Trials, runne
 
 
 def test_the_usage_of_all_processes_counts(trials: Trials, runner: ProcessRunner) -> None:
-    """CPU time of a child that nobody waited for counts, and the peak is that of the largest."""
+    """CPU time of a child that nobody waited for counts."""
     ended = runner.run(trials.plan("uses", 200), lambda _: None, trials.soon())
     assert ended.cpu_s >= 0.3
-    assert ended.peak_memory_bytes >= 200 << 20
     assert ended.oom_killed in (False, None)
 
 

@@ -429,11 +429,10 @@ def test_a_stop_spares_nothing_but_the_zygote(trials: Trials, zygotes: ZygoteRun
 
 def test_the_usage_of_a_trial_is_its_own(other: Project) -> None:
     """The zygote's own usage counts for no trial."""
-    install(other, "burns", "import time\nwhile time.process_time() < 0.3: pass\nheld = bytearray(10 << 20)\n")
+    install(other, "burns", "import time\nwhile time.process_time() < 0.3: pass\n")
     other.write("train.py", "import burns\n")
     _, used = (other.run("train.py")[0] for _ in range(2))
     assert used.cpu_s < 0.3
-    assert used.peak_memory_bytes > 10 << 20
 
 
 def test_what_cannot_be_started_is_said_as_always(trials: Trials, zygotes: ZygoteRunner) -> None:

@@ -34,7 +34,6 @@ class GpuOccupancy:
     Attributes:
         occupants: Processes that hold it; in a container the driver may hide them.
         utilization: Share of the last second, 0..1, in which kernels ran; None where it is not reported.
-        memory_used_bytes: Memory in use by all processes; None where it is not reported.
         memory_held_bytes: The same without what the driver keeps for itself; None where it was not asked for, too.
         memory_fraction: Share of its memory in use, 0..1; None where it is not reported.
         clock_reasons: Reasons for which its clocks are held down, see `throttling`; None where they are not reported.
@@ -46,7 +45,6 @@ class GpuOccupancy:
     name: str
     occupants: tuple[Occupant, ...] = ()
     utilization: float | None = None
-    memory_used_bytes: int | None = None
     memory_held_bytes: int | None = None
     memory_fraction: float | None = None
     clock_reasons: int | None = None
@@ -95,13 +93,11 @@ class GpusSeen:
         gpus: One for each GPU, or for each instance of one in MIG mode. A GPU that was seen before and is not there any
             more stays, as one of which nothing is known.
         why_unknown: Reason, for people, why nothing is known of any GPU; None otherwise.
-        why_none: Reason, for people, why there is no GPU, where there never was one; None otherwise.
     """
 
     t_s: float
     gpus: tuple[GpuOccupancy, ...] = ()
     why_unknown: str | None = None
-    why_none: str | None = None
 
 
 class OccupancyReader:
@@ -129,8 +125,7 @@ class OccupancyReader:
         except DriverError as error:
             self.close()
             is_without = error.code == NO_LIBRARY and not self._known
-            why_none, why_unknown = (error.for_people, None) if is_without else (None, error.for_people)
-            self._lost = GpusSeen(t_s=began_s, why_none=why_none, why_unknown=why_unknown)
+            self._lost = GpusSeen(t_s=began_s, why_unknown=None if is_without else error.for_people)
             return self._lost
 
     def close(self) -> None:
@@ -160,8 +155,6 @@ class OccupancyReader:
                     raise
                 self._devices.pop(uuid, None)
                 found.append(GpuOccupancy(uuid=uuid, name=last.name, index=last.index, why_unknown=error.for_people))
-        if not found:
-            return GpusSeen(t_s=began_s, why_none="the NVIDIA driver sees no GPU")
         return GpusSeen(t_s=began_s, gpus=tuple(found))
 
     def _find(self, driver: Driver) -> None:
@@ -220,7 +213,6 @@ class _WatchedDevice:
             self._known,
             occupants=occupants,
             utilization=utilization,
-            memory_used_bytes=None if memory is None else memory.used_bytes,
             memory_held_bytes=held_bytes,
             memory_fraction=memory.used_bytes / memory.total_bytes if memory and memory.total_bytes else None,
             clock_reasons=_told(device.clock_reasons),

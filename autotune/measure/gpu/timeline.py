@@ -63,7 +63,6 @@ class DeviceUsage:
 
     figures: GpuFigures
     t0_s: float
-    t1_s: float
     windows: Sequence[BusyWindow] = ()
     sm_clock_mhz: float | None = None
     temperature_start_c: int | None = None
@@ -433,7 +432,6 @@ class DeviceTimeline:
         return DeviceUsage(
             figures=figures,
             t0_s=t0_s,
-            t1_s=t1_s,
             windows=tuple(windows),
             sm_clock_mhz=_mean(state.sm_clock_mhz for state in states),
             temperature_start_c=_nearest(beside, t0_s),

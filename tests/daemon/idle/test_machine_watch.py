@@ -33,7 +33,7 @@ class NoGpus(OccupancyWatch):
 
     def look(self, *, newest_s):
         """See `OccupancyWatch.look`."""
-        return GpusSeen(t_s=newest_s, why_none="no NVIDIA driver")
+        return GpusSeen(t_s=newest_s)
 
 
 class WrittenCpu(BusyCpu):
