@@ -41,6 +41,9 @@ FORMAT = 2
 """Version of the record."""
 
 
+_LATER = ("data",)  # fields that older records of this format do not have
+
+
 def attributes_of(record: TrialRecord) -> dict[str, Any]:
     """Return a trial as it is written; its number is its place."""
     attributes = record.as_stored()
@@ -57,7 +60,7 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     written = dict(attributes)
     if written.get("format") != FORMAT:
         raise ValueError("another format")
-    missing = [field.name for field in fields(TrialRecord) if field.name not in {*written, "number"}]
+    missing = [field.name for field in fields(TrialRecord) if field.name not in {*written, "number", *_LATER}]
     if missing:
         raise ValueError(f"no {missing[0]}")
     try:
