@@ -7,6 +7,7 @@ inside a compiled function are not observed one by one; `AggregatedSteps` makes 
 from __future__ import annotations
 
 import math
+import os
 import threading
 import time
 from typing import Any, Callable, Optional
@@ -14,7 +15,7 @@ from typing import Any, Callable, Optional
 from autotune.trainee.completion import APART_S, Completions
 from autotune.trainee.samples import Pass, fingerprints_of_trial
 from autotune.trainee.steps import BatchSource, LoopState, StepMaker
-from autotune.trainee.stream import Report, is_only_watched
+from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Report, is_only_watched
 
 DIGEST_EVERY_S = 0.2
 """Interval of digesting and writing, which costs as much as observing many steps; readers look every 0.25 s."""
@@ -64,7 +65,7 @@ class Loop:
         self._pauses = 0  # within one another
         self.aggregated = AggregatedSteps(report, self.counters)
         self.steps = StepMaker(report)
-        self.fingerprints = fingerprints_of_trial()
+        self.fingerprints = fingerprints_of_trial(os.environ.get(TRIAL_DIR_VARIABLE))
         self._own: dict[Any, Pass] = {}
 
     def forget(self) -> None:

@@ -23,8 +23,9 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
+from autotune.trainee.batch import sizer
 from autotune.trainee.loop import AggregatedSteps, Loop
-from autotune.trainee.steps import BatchSource, StepMaker, sizer
+from autotune.trainee.steps import BatchSource, StepMaker
 from autotune.trainee.stream import (
     OBSERVER,
     TRIAL_DIR_VARIABLE,

@@ -12,8 +12,8 @@ import time
 from importlib import import_module
 from typing import Any, Optional
 
+from autotune.trainee.batch import BatchSizes, loss_in
 from autotune.trainee.observe import Observer
-from autotune.trainee.steps import BatchSizes, loss_in
 
 
 class KerasObserver(Observer):

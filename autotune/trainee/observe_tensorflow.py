@@ -17,10 +17,11 @@ from importlib import import_module
 from operator import attrgetter
 from typing import Any, Callable, Optional
 
+from autotune.trainee.batch import BatchSizes, loss_in
 from autotune.trainee.loop import Loop, Sums
 from autotune.trainee.observe import Instrumentation, Observer
 from autotune.trainee.samples import Fingerprints
-from autotune.trainee.steps import BatchSizes, BatchSource, StepMaker, loss_in
+from autotune.trainee.steps import BatchSource, StepMaker
 from autotune.trainee.stream import WeakRecords
 
 _UNSEEN_LOOP = (

@@ -23,8 +23,9 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Callable, NamedTuple, Optional
 
+from autotune.trainee.batch import BatchSizes, in_new_containers
 from autotune.trainee.loop import Loop
-from autotune.trainee.steps import BatchSizes, StepMaker, in_new_containers
+from autotune.trainee.steps import StepMaker
 from autotune.trainee.stream import WeakRecords
 
 REPLAY, LOAD, TRAIN = ORDER = "replay", "load", "train"

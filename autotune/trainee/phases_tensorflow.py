@@ -14,10 +14,10 @@ import time
 from importlib import import_module
 from typing import Any, Callable
 
+from autotune.trainee.batch import in_new_containers
 from autotune.trainee.observe import Observer
 from autotune.trainee.observe_tensorflow import FUNCTION_CALL, data_of, eager_check, out_of_range
 from autotune.trainee.phases import LOAD, MOST_KEPT, REPLAY, Data, PhasedLoop
-from autotune.trainee.steps import in_new_containers
 
 
 class CompiledStepsObserver(Observer):

@@ -37,11 +37,7 @@ from hashlib import blake2b
 from operator import add, getitem
 from typing import Any, Callable, Optional
 
-from autotune.trainee.steps import BatchSizes
-from autotune.trainee.stream import TRIAL_DIR_VARIABLE
-
-Path = tuple[Any, ...]
-"""Position in a nested batch: the keys and indices that lead to it."""
+from autotune.trainee.batch import BatchSizes, Path
 
 KEY_VARIABLE = "AUTOTUNE_DATA_KEY"
 SHARE = 0.005
@@ -240,18 +236,22 @@ class Fingerprints:
         return int.from_bytes(blake2b(data[:4096], key=self._key, digest_size=8).digest(), "big")
 
 
-def fingerprints_of_trial() -> Optional[Fingerprints]:
-    """Return what takes the fingerprints of this trial; None outside a trial, and in one that has no key for them."""
-    folder, key = os.environ.get(TRIAL_DIR_VARIABLE), os.environ.get(KEY_VARIABLE)
+def fingerprints_of_trial(folder: Optional[str]) -> Optional[Fingerprints]:
+    """Return what takes the fingerprints of a trial; None outside a trial, and in one that has no key for them."""
+    key = os.environ.get(KEY_VARIABLE)
     return Fingerprints(folder, key) if folder and key else None
 
 
 class ReportedBatches:
-    """Batches that the trainer itself reports with its steps, in this process."""
+    """Batches that the trainer itself reports with its steps, in this process.
 
-    def __init__(self) -> None:
+    Args:
+        folder: The trial's folder; None outside a trial.
+    """
+
+    def __init__(self, folder: Optional[str]) -> None:
         self._sizes = BatchSizes()
-        self._fingerprints = fingerprints_of_trial()
+        self._fingerprints = fingerprints_of_trial(folder)
         if self._fingerprints is not None:
             self._pass = self._fingerprints.begin(self._fingerprints.dataset(), lambda: True)
             self._pass.number = None  # the ends of passes are reported by themselves

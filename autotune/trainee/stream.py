@@ -355,7 +355,7 @@ def _samples_of(batch: Any, samples: Any) -> Any:
     if process_stream.batches is None:
         from autotune.trainee.samples import ReportedBatches
 
-        process_stream.batches = ReportedBatches()
+        process_stream.batches = ReportedBatches(os.environ.get(TRIAL_DIR_VARIABLE))
     held = process_stream.batches.look(batch)
     return held if samples is None else samples
 

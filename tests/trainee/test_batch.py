@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from autotune.trainee.steps import BatchSizes, loss_in, sizer
+from autotune.trainee.batch import BatchSizes, loss_in, sizer
 
 X, Y = np.ones((8, 3)), np.ones(8)
 

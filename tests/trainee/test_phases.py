@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from autotune.trainee.batch import in_new_containers
 from autotune.trainee.phases import LOAD, REPLAY, TRAIN, Schedule, framework_settings
-from autotune.trainee.steps import in_new_containers
 
 
 class Clock:
