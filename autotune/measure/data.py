@@ -30,6 +30,7 @@ _DOUBTFUL = 0.01
 _ENOUGH = 20  # expected events, of which none or a few say something
 _ENOUGH_MOMENTS = 100
 _ALL, _NEARLY_ALL, _FEW = 0.9, 0.85, 0.5  # of what is expected
+_NEW = 0.02  # share of today's looks that may meet a sample not met before, where all are said to be known
 _NEAR = 0.002  # of the standard deviation of samples' sums: two implementations differ by less, two samples by more
 _MOST_BYTES = 8_000_000
 
@@ -200,7 +201,7 @@ def compare_data(
     sizes = [one.per_update for one in today if one.per_update]
     size = round(median(sizes)) if sizes else None
     is_other_batch = size is not None and other.per_update not in (None, size, round(size * accumulated))
-    in_batches = () if is_other_batch else (_pass_lengths, _other_samples)
+    in_batches = () if is_other_batch else (_pass_lengths, _unknown_samples, _other_samples)
     for test in (_repeats, _frozen, _moved_labels, *in_batches):
         if (found := test(today, other)) is not None:
             return DataFinding(DataEffect.DIFFERENT, found)
@@ -320,6 +321,27 @@ def _apart(first: TrialData, later: TrialData) -> float | None:
     order = [places.get(one) for one in first.identity[np.argsort(first.places)].tolist()]
     apart = [abs(one - two) for one, two in pairwise(order) if one is not None and two is not None]
     return float(median(apart)) if len(apart) >= 2 * _ENOUGH else None
+
+
+def _unknown_samples(today: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return that some samples are none of today's, where nearly all of these are known; else None.
+
+    How many are known is estimated from today's looks: by how many of each tenth are in the other nine.
+    """
+    pooled = np.concatenate([one.content for one in today])
+    saw_a_pass = any(one.passes.max(initial=0) > 0 for one in today)
+    if not saw_a_pass or len(pooled) < _ENOUGH_MOMENTS:
+        return None
+    tenths = np.arange(len(pooled)) % 10
+    new = sum(int((~np.isin(pooled[tenths == one], pooled[tenths != one])).sum()) for one in range(10))
+    share, size = (new + 1) / len(pooled), len(other.content)
+    unknown = int((~np.isin(other.content, pooled)).sum())
+    if share > _NEW or not 0.03 * size < unknown < _FEW * size:
+        return None
+    # twice: which samples a trial looks at most is not the same in all
+    if unknown < _ENOUGH // 4 or _poisson_tail(unknown, 2.0 * share * size) > _CERTAIN:
+        return None
+    return f"{unknown} of {size} samples are none of today's"
 
 
 def _other_samples(today: Sequence[TrialData], other: TrialData) -> str | None:

@@ -155,6 +155,20 @@ def test_what_changes_samples_is_different_data(trial: Callable[..., TrialData],
     assert said in found.evidence
 
 
+def test_a_few_samples_of_garbage_are_different_data(trial: Callable[..., TrialData]) -> None:
+    """Workers that share a file's position read some samples wrong: found once today's are all known."""
+
+    def some_garbage(seed: int) -> Batches:
+        for place, (inputs, classes) in enumerate(batches(shuffled(seed))):
+            inputs[: place % 2] += 1.0
+            yield inputs, classes
+
+    today = [trial(batches(shuffled(seed)), batches(shuffled(seed + 10))) for seed in range(2)]
+    found = compare_data(today, trial(some_garbage(3)))
+    assert (found.effect, found.evidence) == (DataEffect.DIFFERENT, "19 of 600 samples are none of today's")
+    assert compare_data(today, trial(batches(shuffled(4)))).effect is DataEffect.SAME
+
+
 def test_a_smaller_shuffle_buffer_is_different_data(trial: Callable[..., TrialData]) -> None:
     """Seen from pass to pass, or from training to training where these are long."""
     today = [trial(batches(shuffled(seed)), batches(shuffled(seed + 10))) for seed in range(2)]
