@@ -30,7 +30,7 @@ _DOUBTFUL = 0.01
 _ENOUGH = 20  # expected events, of which none or a few say something
 _ENOUGH_MOMENTS = 100
 _ALL, _NEARLY_ALL, _FEW = 0.9, 0.85, 0.5  # of what is expected
-_NEW = 0.02  # share of today's looks that may meet a sample not met before, where all are said to be known
+_NEW = 0.02  # share of today's samples that may be unknown, where a few others say something
 _NEAR = 0.002  # of the standard deviation of samples' sums: two implementations differ by less, two samples by more
 _MOST_BYTES = 8_000_000
 
@@ -326,16 +326,15 @@ def _apart(first: TrialData, later: TrialData) -> float | None:
 def _unknown_samples(today: Sequence[TrialData], other: TrialData) -> str | None:
     """Return that some samples are none of today's, where nearly all of these are known; else None.
 
-    How many are known is estimated from today's looks: by how many of each tenth are in the other nine.
+    They are where there are as many as a pass holds, and few were met once: the share of those estimates the chance
+    that the next look meets a new one (Good 1953).
     """
-    pooled = np.concatenate([one.content for one in today])
-    saw_a_pass = any(one.passes.max(initial=0) > 0 for one in today)
-    if not saw_a_pass or len(pooled) < _ENOUGH_MOMENTS:
+    known, counts = np.unique(np.concatenate([one.content for one in today]), return_counts=True)
+    lengths = [length for one in today for length in one.pass_lengths]
+    if not lengths or len(known) < max(_ENOUGH_MOMENTS, (1.0 - _NEW) * median(lengths)):
         return None
-    tenths = np.arange(len(pooled)) % 10
-    new = sum(int((~np.isin(pooled[tenths == one], pooled[tenths != one])).sum()) for one in range(10))
-    share, size = (new + 1) / len(pooled), len(other.content)
-    unknown = int((~np.isin(other.content, pooled)).sum())
+    share, size = (int((counts == 1).sum()) + 1) / counts.sum(), len(other.content)
+    unknown = int((~np.isin(other.content, known)).sum())
     if share > _NEW or not 0.03 * size < unknown < _FEW * size:
         return None
     # twice: which samples a trial looks at most is not the same in all

@@ -36,7 +36,7 @@ class SearchState:
     """State of one search: grows with each trial, and is asked before each.
 
     Attributes:
-        findings: What is found out about the trainer besides its speed.
+        findings: Findings about the trainer besides its speed.
     """
 
     def __init__(self, parts: SearchParts) -> None:

@@ -1,4 +1,4 @@
-"""Batches of whatever structure: the samples in them, a loss among results, and copies of their containers."""
+"""Nested batches of arrays: their number of samples, copies of their containers, and the loss in a step's result."""
 
 from __future__ import annotations
 

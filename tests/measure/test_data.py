@@ -46,13 +46,13 @@ def trial(tmp_path: Path) -> Callable[..., TrialData]:
     """Train on the batches of some passes, the first so many of each; return what was seen of it."""
     count = iter(range(1000))
 
-    def trained(*passes: Batches, seen: int = 10**6) -> TrialData:
+    def trained(*passes: Batches, seen: int = 10**6, strides: Sequence[int] = (1, 1, 1)) -> TrialData:
         folder = tmp_path / f"{next(count)}"
         folder.mkdir()
         looks, events, t_s = Fingerprints(str(folder), "key"), list[TraineeEvent](), 0.0
         looks.spend(1e6)  # all are looked at, however slow this machine is
         dataset = looks.dataset()
-        for made in passes:
+        for made, looks.stride in zip(passes, strides, strict=False):
             under_way = looks.begin(dataset, lambda: True)
             for place, batch in enumerate(made):
                 if place >= seen:
@@ -167,6 +167,14 @@ def test_a_few_samples_of_garbage_are_different_data(trial: Callable[..., TrialD
     found = compare_data(today, trial(some_garbage(3)))
     assert (found.effect, found.evidence) == (DataEffect.DIFFERENT, "19 of 600 samples are none of today's")
     assert compare_data(today, trial(batches(shuffled(4)))).effect is DataEffect.SAME
+
+
+def test_other_batches_of_the_same_samples_are_no_difference(trial: Callable[..., TrialData]) -> None:
+    """Without shuffling, each pass of a fast training is looked at in the same places, and a slow one's in others."""
+    in_order = [list(range(SAMPLES))] * 3
+    today = [trial(*map(batches, in_order), strides=(2, 4, 4)) for _ in range(2)]
+    found = compare_data(today, trial(*map(batches, in_order), strides=(2, 1, 4)))
+    assert found.effect is not DataEffect.DIFFERENT, found
 
 
 def test_a_smaller_shuffle_buffer_is_different_data(trial: Callable[..., TrialData]) -> None:
