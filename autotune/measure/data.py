@@ -50,6 +50,7 @@ class TrialData:
         batch: Samples in most batches.
         per_update: Samples in most updates of the weights; None if unknown, and where they vary.
         pass_lengths: Samples in each whole pass, by the steps.
+        has_ends: Whether the ends of passes were seen with the batches, not told by the steps.
         is_unseen: Whether its batches lay where they are not looked at.
     """
 
@@ -62,6 +63,7 @@ class TrialData:
     batch: int = 1
     per_update: int | None = None
     pass_lengths: tuple[int, ...] = ()
+    has_ends: bool = True
     is_unseen: bool = False
 
     @property
@@ -94,14 +96,15 @@ def read_data(folder: Path, events: Sequence[TraineeEvent]) -> TrialData:
     ends_s = [event.t_s for event in events if event.kind == "epoch_end"]
     per_update, pass_lengths = _of_steps(events)
     known: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("passes", "places", *_WIDTHS)}
-    strides, sizes, is_unseen = [], Counter[int](), False
+    strides, sizes, has_ends, is_unseen = [], Counter[int](), True, False
     lines = [line for line in _lines(folder) if line.get("trained") is True]
     of_set = Counter(line["set"] for line in lines if line["k"] == "batch").most_common(1)
     for line in lines:
         is_unseen = is_unseen or line["k"] == "unseen"
         if line["k"] != "batch" or line["set"] != of_set[0][0]:
             continue
-        number = line["pass"] if line["pass"] is not None else sum(end_s < line["t_s"] for end_s in ends_s)
+        has_ends = line["pass"] is not None
+        number = line["pass"] if has_ends else sum(end_s < line["t_s"] for end_s in ends_s)
         sizes[line["n"]] += 1
         strides.append(line["at"])
         known["passes"].append(np.full(line["n"], number))
@@ -124,6 +127,7 @@ def read_data(folder: Path, events: Sequence[TraineeEvent]) -> TrialData:
         batch=sizes.most_common(1)[0][0] if sizes else 1,
         per_update=per_update,
         pass_lengths=pass_lengths,
+        has_ends=has_ends,
         is_unseen=is_unseen,
     )
 
@@ -202,7 +206,10 @@ def compare_data(
     size = round(median(sizes)) if sizes else None
     is_other_batch = size is not None and other.per_update not in (None, size, round(size * accumulated))
     in_batches = () if is_other_batch else (_pass_lengths, _unknown_samples, _other_samples)
-    for test in (_repeats, _frozen, _moved_labels, *in_batches):
+    repeats = _repeats(today, other)
+    if repeats is not None and repeats.effect is DataEffect.DIFFERENT:
+        return repeats
+    for test in (_frozen, _moved_labels, *in_batches):
         if (found := test(today, other)) is not None:
             return DataFinding(DataEffect.DIFFERENT, found)
     if is_other_batch:
@@ -211,13 +218,15 @@ def compare_data(
         return DataFinding(DataEffect.UNVERIFIED, "its batches lie where they are not looked at")
     if not other.size or not any(one.size for one in today):
         return DataFinding(DataEffect.UNVERIFIED, "batches not visible; `step(batch=batch)` shows them")
-    return _alike(today, other, may_freeze=may_freeze)
+    return repeats or _alike(today, other, may_freeze=may_freeze)
 
 
-def _repeats(today: Sequence[TrialData], other: TrialData) -> str | None:
-    """Return that samples come several times in a pass which come once in today's; else None.
+def _repeats(today: Sequence[TrialData], other: TrialData) -> DataFinding | None:
+    """Return whether samples come several times in a pass which come once in today's; None if they do not.
 
-    Samples that merely look alike meet in both: by chance in proportion to the square of their number.
+    Samples that merely look alike meet in both: by chance in proportion to the square of their number. A stream that is
+    repeated has no ends of passes: batches by length mix samples of neighbouring ones, so some come again and others
+    are left out. There only copies of all samples are certain.
     """
     parts = [one.first_pass(other.places.max(initial=-1) + 1) for one in today]
     pairs = sum(one.size**2 / 2.0 for one in parts)
@@ -228,8 +237,12 @@ def _repeats(today: Sequence[TrialData], other: TrialData) -> str | None:
     met = _coincidences(own)
     if met < max(_ENOUGH, 0.05 * own.size) or _poisson_tail(met, expected) > _CERTAIN:
         return None
-    times = 1.0 + 2.0 * (met - expected) * own.stride / own.size
-    return f"every sample comes about {times:.0f} times in a pass" if times > 1.8 else "samples come again in a pass"
+    times, distinct = 1.0 + 2.0 * (met - expected) * own.stride / own.size, len(np.unique(own.identity))
+    mean_others = 2.0 * met / own.size  # of one kind; more differ than of copies of all where only some are copied
+    if times > 1.8 and distinct <= 1.1 * own.size * -math.expm1(-mean_others) / mean_others:
+        return DataFinding(DataEffect.DIFFERENT, f"every sample comes about {times:.0f} times in a pass")
+    effect = DataEffect.DIFFERENT if other.has_ends else DataEffect.UNVERIFIED
+    return DataFinding(effect, f"samples come again in a pass: {distinct} of {own.size} differ")
 
 
 def _coincidences(data: TrialData) -> float:

@@ -7,6 +7,7 @@ data, or on batches of another size, are labelled so from then on, whatever the 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from autotune.records import DataEffect, DataFinding, Scalar, TrialRecord, Values
 from autotune.space.catalog import traits_of
@@ -25,18 +26,24 @@ def labelled(space: Space, records: Iterable[TrialRecord]) -> Space:
     """Return a space whose values are labelled by what trials have shown of them.
 
     The fewest knobs are blamed that explain all trials that differ: of those whose change no trial on the same data
-    has, the one that most of them have, and where that does not decide, one that is about how batches are made.
+    has, the one that most of them have; where that does not decide, the one that most often differs where it was
+    compared, then one that is about how batches are made.
     """
     found = [(trial.data.effect, _changed(trial, space)) for trial in records if trial.data is not None]
     innocent = {one for effect, changed in found if effect is DataEffect.SAME for one in changed.items()}
     relabelled: dict[tuple[str, Scalar], Label] = {}
     for effect, label in _FOUND.items():
         trials = [changed for one, changed in found if one is effect]
+        compared = Counter(one for other, changed in found if other in _FOUND for one in changed.items())
+        differing = Counter(one for changed in trials for one in changed.items())
         left = [changed for changed in trials if not any(space.knob(path).label is label for path in changed)]
         while left := [changed for changed in left if changed]:
             suspects = [{one for one in changed.items() if one not in innocent} or changed.items() for changed in left]
             times = Counter(path for some in suspects for path, _ in some)
-            blamed = max(times, key=lambda path: (times[path], traits_of(space.knob(path)).on_data))
+            share: dict[str, float] = {}
+            for one in chain(*suspects):
+                share[one[0]] = max(share.get(one[0], 0.0), differing[one] / compared[one])
+            blamed = max(times, key=lambda path: (times[path], share[path], traits_of(space.knob(path)).on_data))
             hit = [changed for changed, some in zip(left, suspects, strict=True) if blamed in dict(some)]
             relabelled |= {(blamed, changed[blamed]): label for changed in hit}
             left = [changed for changed in left if changed not in hit]

@@ -49,6 +49,16 @@ def test_a_change_is_blamed_that_all_trials_which_differ_have(trial) -> None:
     assert _labels(innocent, trial(DataEffect.UNVERIFIED, threads=2)) == {}
 
 
+def test_what_other_batches_have_without_a_difference_is_not_blamed(trial) -> None:
+    """Their samples were compared, too, but for the batch; not even where a trial saw no difference once."""
+    batch, different = DataEffect.BATCH, DataEffect.DIFFERENT
+    without = [trial(batch, workers=2, size=16), *(trial(batch, workers=2, threads=2, size=16) for _ in range(2))]
+    differs = trial(different, workers=2, threads=2, size=16, mine=2)
+    once_not = trial(batch, workers=4, size=16, mine=2)
+    assert _labels(*without, differs) == {("mine", 2): Label.DATA}
+    assert _labels(*without, differs, once_not, differs) == {("mine", 2): Label.DATA}
+
+
 def test_a_batch_by_another_name_is_a_batch(trial) -> None:
     """Unless a batch size explains it."""
     assert _labels(trial(DataEffect.BATCH, mine=2)) == {("mine", 2): Label.BATCH}

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from autotune.workloads.tts.ljspeech import SAMPLE_RATE, InputError
 
-CLIPS = 64
+CLIPS = 256
 _WORDS = """
     the of and to in that was his it with as had for by on not at which from her but they were this have an one are
     their been would said there what when who more no out so up into them some could time only other then about such
