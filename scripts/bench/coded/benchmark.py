@@ -1,7 +1,8 @@
 """Benchmark of what stands in the code: six trainers without a config, tuned in the same time by us and by others.
 
 Each tool says what it gained; then each one's code is trained plainly, in turn with the code as it was. The interpreter
-that trains needs what the trainers import: PyTorch, loadtune and optuna; TensorFlow; Transformers and accelerate.
+that trains needs what the trainers import: PyTorch, loadtune, optuna, fournex and lightning; TensorFlow; Transformers
+and accelerate.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import yaml
 
@@ -25,7 +27,9 @@ from scripts.bench.results import Commands, markdown_table
 
 _HERE = Path(__file__).parent
 _BEST_OF_LOADTUNE = re.compile(r"best overall: (.*) — ([\d.]+)x baseline")
+_BATCH_OF_LIGHTNING = re.compile(r"Batch size (\d+) succeeded")
 _LOADER = "batch_size=16)\n"
+_GRACE_S = 5  # for what counts its time itself: imports come on top
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +47,7 @@ class Trainer:
     today: Mapping[str, str] = field(default_factory=dict)
 
 
-_OF_TORCH = ("loadtune", "Optuna script")
+_OF_TORCH = ("loadtune", "fournex", "Lightning's Tuner", "Optuna script")
 TRAINERS = {
     "disk": Trainer(file="torch_trainer.py", tools=_OF_TORCH),
     "augmentation": Trainer(file="torch_trainer.py", tools=_OF_TORCH),
@@ -70,17 +74,17 @@ def _run(arguments: argparse.Namespace) -> None:
             for folder in folders.values():
                 folder.mkdir()
                 _replace(_HERE / trainer.file, folder / "train.py", trainer.today)
-            told: dict[str, float | None] = {}
+            told = {}
             told["autotune"], env = _autotune(folders["autotune"], name, arguments)
             for tool in trainer.tools:
-                told[tool] = _TOOLS[tool](folders[tool], name, arguments)
+                gain = _TOOLS[tool](folders[tool], name, arguments)
+                told[tool] = "" if gain is None else f"{gain:.2f}x"
             speeds: dict[str, list[float]] = {tool: [] for tool in folders}
             for _ in range(arguments.rounds):
                 for tool, folder in folders.items():
                     speeds[tool].append(_plain(folder, name, arguments, env if tool == "autotune" else {}))
-            for tool, gain in told.items():
+            for tool, claim in told.items():
                 true = [one / today for one, today in zip(speeds[tool], speeds["today"], strict=True)]
-                claim = "" if gain is None else f"{gain:.2f}x"
                 spread = f"{median(true):.2f}x ({min(true):.2f} to {max(true):.2f})"
                 changed = _changed(folders["today"] / "train.py", folders[tool] / "train.py")
                 rows.append((name, tool, claim, spread, changed))
@@ -101,7 +105,7 @@ def _changed(before: Path, after: Path) -> str:
     return "; ".join(f"`{line.strip()}`" for line in after.read_text().splitlines() if line not in lines) or "as it was"
 
 
-def _autotune(folder: Path, name: str, arguments: argparse.Namespace) -> tuple[float, Mapping[str, str]]:
+def _autotune(folder: Path, name: str, arguments: argparse.Namespace) -> tuple[str, Mapping[str, str]]:
     """Return what a search claims, and the variables that belong to its answer; the code is written."""
 
     def call(*words: str) -> str:
@@ -112,10 +116,11 @@ def _autotune(folder: Path, name: str, arguments: argparse.Namespace) -> tuple[f
     call("init", *config, "--from-flags", "--yes", "--", arguments.python, "train.py", name)
     answer = json.loads(call("search", *config, "--budget", f"{arguments.seconds}s", "--no-apply", "--json"))
     if answer["verdict"] != "better":
-        return 1.0, {}
+        return "no change", {}
     call("apply", *config, "--code", "--all", "--force")
     env = yaml.safe_load((folder / "tune.yaml").read_text())["autotune"].get("env", {})
-    return answer["speedup"]["ratio"], env
+    gain = answer["speedup"]
+    return f"{gain['ratio']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f})", env
 
 
 def _loadtune(folder: Path, name: str, arguments: argparse.Namespace) -> float:
@@ -129,6 +134,28 @@ def _loadtune(folder: Path, name: str, arguments: argparse.Namespace) -> float:
     return float(found[2])
 
 
+def _fournex(folder: Path, name: str, arguments: argparse.Namespace) -> float:
+    shutil.copy(_HERE / "fournex_script.py", folder / "instrumented.py")
+    command = [arguments.python, "instrumented.py", name]
+    _tool(folder, name, arguments, "-m", "fournex", "tune", "--measure-steps", str(arguments.steps), "--", *command)
+    report = next(folder.glob("runs/*/autopilot_report.json"), None)
+    best = json.loads(report.read_text())["winner"] if report else None
+    if best is None:
+        return 1.0
+    keys = {"workers": "FRX_NUM_WORKERS", "prefetch": "FRX_PREFETCH_FACTOR", "pinned": "FRX_PIN_MEMORY"}
+    knobs = {knob: best["env_vars"][key] for knob, key in keys.items() if key in best["env_vars"]}
+    _write(folder, {**knobs, "persistent": "True"})
+    return 1.0 + float(best["throughput_delta"])
+
+
+def _lightning(folder: Path, name: str, arguments: argparse.Namespace) -> None:
+    """Write the largest batch that ran in this time; nothing is claimed."""
+    shutil.copy(_HERE / "lightning_script.py", folder / "tune.py")
+    done = _tool(folder, name, arguments, "tune.py", name)
+    for batch in _BATCH_OF_LIGHTNING.findall(done.stdout + done.stderr)[-1:]:
+        _write(folder, {"batch": batch})
+
+
 def _optuna(folder: Path, name: str, arguments: argparse.Namespace) -> float:
     shutil.copy(_HERE / "optuna_script.py", folder / "tune.py")
     done = _tool(folder, name, arguments, "tune.py", str(arguments.seconds))
@@ -138,17 +165,34 @@ def _optuna(folder: Path, name: str, arguments: argparse.Namespace) -> float:
 
 
 def _tool(folder: Path, name: str, arguments: argparse.Namespace, *words: str) -> subprocess.CompletedProcess[str]:
-    environ = {**os.environ, "LIMIT": name}
+    """Run a tool; one that does not end by itself is ended when its time is over."""
+    environ = {**os.environ, "LIMIT": name, "PYTHONUNBUFFERED": "1"}
     command = [arguments.python, *words]
-    return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, check=True)
+    tool = subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    limit_s = arguments.seconds + _GRACE_S
+    try:
+        out, err = tool.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        _end(tool)
+        out, err = tool.communicate()
+    return subprocess.CompletedProcess(command, tool.returncode, out, err)
 
 
 def _write(folder: Path, knobs: Mapping[str, str]) -> None:
     """Write into the code of a loader of PyTorch what a tool recommends, as it says itself."""
     workers = int(knobs.get("workers", 0))
-    given = ["batch_size=16", f"num_workers={workers}"]
+    given = [f"batch_size={knobs.get('batch', 16)}", f"num_workers={workers}"]
+    given += ["pin_memory=True"] if knobs.get("pinned") == "true" else []
     if workers:
-        given += ["persistent_workers=True"] if knobs["persistent"] == "True" else []
+        given += ["persistent_workers=True"] if knobs.get("persistent") == "True" else []
         given += [f"prefetch_factor={knobs['prefetch']}"] if "prefetch" in knobs else []
     path = folder / "train.py"
     text = re.sub(r"(= DataLoader\(.*)batch_size=16.*\)\n", rf"\1{', '.join(given)})\n", path.read_text())
@@ -171,6 +215,8 @@ def _as_documented(texts: Mapping[str, str]) -> Callable[[Path, str, argparse.Na
 
 _TOOLS: Mapping[str, Callable[[Path, str, argparse.Namespace], float | None]] = {
     "loadtune": _loadtune,
+    "fournex": _fournex,
+    "Lightning's Tuner": _lightning,
     "Optuna script": _optuna,
     "tf.data AUTOTUNE": _as_documented(
         {
@@ -195,9 +241,13 @@ def _plain(folder: Path, name: str, arguments: argparse.Namespace, env: Mapping[
             start_new_session=True,
         )
         trainer.wait()
-    with suppress(ProcessLookupError):
-        os.killpg(trainer.pid, signal.SIGKILL)  # workers of its loader may still be there
+    _end(trainer)  # workers of its loader may still be there
     return float((folder / "speed").read_text().split()[-1])
+
+
+def _end(leader: subprocess.Popen[Any]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(leader.pid, signal.SIGKILL)
 
 
 def add_code(commands: Commands) -> None:
