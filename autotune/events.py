@@ -53,11 +53,16 @@ class TrialEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class IncumbentChanged:
-    """Change of the incumbent: a better point is known."""
+    """Change of the incumbent: a better point is known.
+
+    Attributes:
+        same_training: Whether it is the best of those that leave the training unchanged, where others are tried, too.
+    """
 
     values: Values
     changes: Values
     speedup: float
+    same_training: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -444,6 +444,27 @@ def _time_notes(result: SearchResult, elapsed_s: float | None) -> Iterator[Text]
         if pays_s < 365 * 24 * 3600:
             took, pays = format_duration(elapsed_s), format_duration(pays_s)
             yield Text(f"The search took {took}; a training that takes longer than {pays} today gets that back.")
+    if result.verdict is Verdict.BETTER and (said := _slower_start(result)):
+        yield Text(said)
+
+
+_LONGER_START_S, _LONGER_START = 5.0, 1.5  # than today's, from which on it is worth a line
+
+
+def _slower_start(result: SearchResult) -> str:
+    """Return what the starts of the answer cost, where they take clearly longer than today's; empty else."""
+    today_s, best_s = (
+        side.metrics.get("first_step_s") if side is not None and side.metrics else None
+        for side in (result.baseline, result.best)
+    )
+    if today_s is None or best_s is None or result.speedup is None or result.speedup.ratio <= 1.0:
+        return ""
+    extra_s = best_s - today_s
+    if extra_s < _LONGER_START_S or best_s < _LONGER_START * today_s:
+        return ""
+    pays_s = extra_s / (1.0 - 1.0 / result.speedup.ratio)
+    extra, today, best, pays = map(format_duration, (extra_s, today_s, best_s, pays_s))
+    return f"Each start takes {extra} longer ({best} instead of {today}): it pays off after {pays} of training."
 
 
 # Comparison of today's config with the best, or with the candidate: the table of the final screen.

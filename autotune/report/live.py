@@ -75,7 +75,7 @@ class SearchDisplay:
                 self._progress = event
             case TrialEnded():
                 self._running, self._trials, self._gpu = None, self._trials + 1, gpu_text(event.trial)
-            case IncumbentChanged():
+            case IncumbentChanged(same_training=False):
                 self._best = event
             case PhaseChanged():
                 self._phase = event.phase
@@ -146,7 +146,8 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
         case PhaseChanged():
             return f"{stamp} {event.phase}: {event.why}"
         case IncumbentChanged():
-            return f"{stamp} best so far: {event.speedup:.2f}x today with {changes_text(event.changes)}"
+            kind = " with the training unchanged" if event.same_training else ""
+            return f"{stamp} best so far{kind}: {event.speedup:.2f}x today with {changes_text(event.changes)}"
         case _:
             return None
 

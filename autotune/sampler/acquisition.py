@@ -15,6 +15,7 @@ from itertools import islice, product
 from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.records import Scalar, Values
 from autotune.sampler.gaussian_process import (
@@ -141,6 +142,7 @@ class Acquisition:
         longest_s: float = math.inf,
         design_points: int = 0,
         is_doubtful: Callable[[Values], bool] = lambda _values: False,
+        part: Space | None = None,
     ) -> Proposal | None:
         """Return the proposal of the largest value.
 
@@ -155,11 +157,14 @@ class Acquisition:
             design_points: Number of points of the initial design, those of the heuristics included.
             is_doubtful: Returns whether a point may fail by what is known of other machines, or is to be tried last: it
                 has to promise more than others, and is not drawn at random.
+            part: The part of the space that is searched, with the same knobs; None for all of it. The model is of the
+                trials of all points.
 
         Returns:
             The proposal; None if every point has had its trials, is predicted to fail, or would take too long.
         """
-        ranked = self._ranked(baseline, longest_s)
+        part = part or self._space
+        ranked = self._ranked(baseline, part, longest_s)
         if heuristic_values is not None and self.may_take(heuristic_values, longest_s):
             repeat = next((trial for trial in ranked if trial.is_repeat), None)
             return (
@@ -167,9 +172,11 @@ class Acquisition:
                 if repeat and repeat.gain > _HEURISTIC_GAIN
                 else Proposal(values=heuristic_values, gain=_HEURISTIC_GAIN)
             )
-        if len(self._observations) < design_points:
+        if self.tried_in(part) < design_points:
+            most_s = min(longest_s, self._longest_drawn_s())
             drawn = self._drawn(
-                lambda values: why_not(values) is None and self.may_take(values, longest_s) and not is_doubtful(values)
+                part,
+                lambda values: why_not(values) is None and self.may_take(values, most_s) and not is_doubtful(values),
             )
             if drawn is not None:
                 return Proposal(values=drawn, gain=_HEURISTIC_GAIN)
@@ -187,21 +194,35 @@ class Acquisition:
         # probability of success of a point that ran out of memory on another machine
         return doubted if doubted and 0.5 * doubted.gain > trial.gain else trial
 
-    def _drawn(self, may_try: Callable[[Values], bool]) -> Values | None:
+    def _longest_drawn_s(self) -> float:
+        """Return the longest expected trial of a point at random: what starts slowly is tried where it may win."""
+        known_s = [median(observation.durations_s) for observation in self._measured]
+        return 2.0 * median(known_s) if known_s else math.inf
+
+    def _drawn(self, part: Space, may_try: Callable[[Values], bool]) -> Values | None:
         """Return a new point drawn at random, one that will rather succeed than fail if there is any; None for none."""
-        sizes = [len(knob.choices) for knob in self._space.knobs]
-        drawn = self._rng.integers(0, sizes, (_MOST_DRAWS, len(sizes)))
+        sizes = [len(knob.choices) for knob in part.knobs]
+        drawn = self._in_whole(part, self._rng.integers(0, sizes, (_MOST_DRAWS, len(sizes))))
         for point in drawn[np.argsort(-np.minimum(self._chances(drawn), _EVEN_CHANCE), kind="stable")]:
             values = self._space.at(point)
             if self._space.name(values) not in self._observations and may_try(values):
                 return values
         return None
 
-    def believed(self) -> Mapping[str, float]:
+    def tried_in(self, part: Space) -> int:
+        """Return the number of points of a part of the space that have a trial."""
+        return len(self._within(part, list(self._observations.values())))
+
+    def believed(self, part: Space | None = None) -> Mapping[str, float]:
         """Posterior mean ln score of each point that gave comparable numbers, by the point's name.
 
         Unlike the mean of its own trials, it is not biased towards a point that was lucky.
+
+        Args:
+            part: The part of the space that they are in; None for all of it.
         """
+        if part is not None:
+            return {one.name: self.believed()[one.name] for one in self._within(part, self._good)}
         if self._believed is None:
             good = self._good
             means = self._posterior(self._rows(good)).mean if good else ()
@@ -215,7 +236,9 @@ class Acquisition:
         ).mean.tolist()
         return means
 
-    def promise(self, baseline: str, trials: int, why_not: Callable[[Values], str | None]) -> float:
+    def promise(
+        self, baseline: str, trials: int, why_not: Callable[[Values], str | None], part: Space | None = None
+    ) -> float:
         """Return the expected gain of the best point, in ln score, from that many more trials.
 
         As if they were all chosen now: one trial of each of the most promising points (the parallel knowledge gradient;
@@ -223,11 +246,14 @@ class Acquisition:
 
         Args:
             trials: Number of trials that there is time for; beyond some dozens more make no difference.
+            part: The part of the space that is searched; None for all of it.
         """
-        believed = self.believed()
+        part = part or self._space
+        believed = self.believed(part)
         if not believed:
             return 0.0
-        possible = (trial for trial in self._ranked(baseline) if trial.is_repeat or why_not(trial.values) is None)
+        ranked = self._ranked(baseline, part)
+        possible = (trial for trial in ranked if trial.is_repeat or why_not(trial.values) is None)
         # so many trials are looked ahead at most
         chosen = [self._space.indices(trial.values) for trial in islice(possible, min(trials, 64))]
         best = self._observations[max(believed, key=lambda name: believed[name])]
@@ -244,16 +270,16 @@ class Acquisition:
         """Points of the model that gave comparable numbers."""
         return [observation for observation in self._measured if observation.scores]
 
-    def _ranked(self, baseline: str, longest_s: float = math.inf) -> Iterator[Proposal]:
-        """Yield the possible proposals, best value for its duration first."""
-        good, observations = self._good, self._observations
+    def _ranked(self, baseline: str, part: Space, longest_s: float = math.inf) -> Iterator[Proposal]:
+        """Yield the possible proposals in a part of the space, best value for its duration first."""
+        good, observations = self._within(part, self._good), self._observations
         known = {
             row.tobytes(): observation
             for row, observation in zip(self._rows(observations.values()), observations.values(), strict=True)
         }
         if not good:
             # No trial has succeeded yet: only the failures are known.
-            points = self._rng.permutation(candidates(self._space, [self._space.baseline], self._rng))
+            points = self._rng.permutation(self._candidates(part, [part.baseline]))
             new = (point for point in points if point.tobytes() not in known)
             yield from (Proposal(values=self._space.at(point), gain=_HEURISTIC_GAIN) for point in new)
             return
@@ -261,14 +287,15 @@ class Acquisition:
         means = self._posterior(rows).mean
         order = np.argsort(-means)
         # best points whose neighbours are candidates
-        points = candidates(self._space, [good[index].values for index in order[:5]], self._rng)
+        points = self._candidates(part, [good[index].values for index in order[:5]])
         posterior = self._posterior(points)
         # A point has to exceed the best one; the best one itself has to fall behind the next.
         rivals = np.full(len(points), means[order[0]])
         if len(order) > 1:
             rivals[(points == rows[order[0]]).all(axis=1)] = means[order[1]]
         chances = self._chances(points)
-        gains = knowledge_gradient(posterior, rivals, self._sd) * chances
+        is_new = np.array([point.tobytes() not in known for point in points])
+        gains = knowledge_gradient(posterior, rivals, self._sd, is_new) * chances
         expected_s = self._expected_s(points)
         cost_s = chances * expected_s + (1.0 - chances) * self._failure_s
         for index in np.argsort(-gains / np.sqrt(cost_s)):
@@ -278,6 +305,29 @@ class Acquisition:
                     values=self._space.at(points[index]), gain=float(gains[index]), is_repeat=observation is not None
                 )
 
+    def _candidates(self, part: Space, best: Sequence[Values]) -> Indices:
+        return self._in_whole(part, candidates(part, best, self._rng))
+
+    def _in_whole(self, part: Space, points: Indices) -> Indices:
+        """Return points of a part of the space by their positions in all of it."""
+        if part is self._space:
+            return points
+        columns = zip(self._places(part), points.T, strict=True)
+        return np.column_stack([places[column] for places, column in columns])
+
+    def _within(self, part: Space, observations: Sequence[Observation]) -> Sequence[Observation]:
+        """Return the points that are in a part of the space."""
+        if part is self._space or not observations:
+            return observations
+        columns = zip(self._places(part), self._rows(observations).T, strict=True)
+        is_there = np.all([np.isin(column, places) for places, column in columns], axis=0)
+        return [observation for observation, inside in zip(observations, is_there, strict=True) if inside]
+
+    def _places(self, part: Space) -> list[Indices]:
+        """Return where the choices of each knob of a part are among those of the whole."""
+        pairs = zip(self._space.knobs, part.knobs, strict=True)
+        return [np.array([knob.index(choice) for choice in one.choices], dtype=np.int64) for knob, one in pairs]
+
     def _expected_s(self, points: Indices) -> Array:
         """Return the expected duration of a trial of each point, in seconds, shape (n_points,)."""
         known_s = np.log([median(observation.durations_s) for observation in self._measured])
@@ -286,9 +336,13 @@ class Acquisition:
 
     def may_take(self, values: Values, longest_s: float) -> bool:
         """Return whether a trial of a point is expected to be no longer than that; True as long as nothing is known."""
-        if not self._measured or math.isinf(longest_s):
-            return True
-        return bool(self._expected_s(np.array([self._space.indices(values)]))[0] <= longest_s)
+        return math.isinf(longest_s) or (self.expected_s(values) or 0.0) <= longest_s
+
+    def expected_s(self, values: Values) -> float | None:
+        """Return the expected duration of a trial of a point, in seconds; None as long as nothing is known."""
+        if not self._measured:
+            return None
+        return float(self._expected_s(np.array([self._space.indices(values)]))[0])
 
     def _posterior(self, points: Indices) -> Posterior:
         posterior = self._speed.predict(points)
@@ -310,16 +364,20 @@ class Acquisition:
         return self._success.predict(points)
 
 
-def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float) -> Array:
+def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float, is_new: NDArray[np.bool_]) -> Array:
     """Return the expected improvement of the answer by one more trial of each point, in ln score, shape (n_points,).
+
+    The answer is a point that was measured: a new one that is believed to be better is an improvement once it is.
 
     Args:
         rivals: The mean that each has to exceed, or to fall below, shape (n_points,).
         sd: Standard deviation of one trial, in ln score.
+        is_new: Whether it has no trial yet, shape (n_points,).
     """
     # Standard deviation of the change that one more trial makes to the posterior mean.
     change = posterior.sd**2 / np.sqrt(posterior.sd**2 + sd**2)
-    distance = -np.abs(posterior.mean - rivals) / change
+    beyond = posterior.mean - rivals
+    distance = np.where(is_new, beyond, -np.abs(beyond)) / change
     gains: Array = change * (distance * normal_cdf(distance) + np.exp(-0.5 * distance**2) / math.sqrt(2 * math.pi))
     return gains
 

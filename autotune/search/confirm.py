@@ -70,7 +70,7 @@ class Arm:
 
     Attributes:
         pair: Number of its pair.
-        arm: Point that runs: 0 is today's config, 1 the finalist, 2 a third one.
+        arm: Point that runs: 0 is today's config, 1 the finalist, others come behind.
         is_first: Whether that point runs for the first time in it.
         done: Number of trials that count, this one among them.
     """
@@ -162,7 +162,8 @@ def better_than_baseline(
 ) -> list[Candidate]:
     """Return the points that are believed to be better than today's, best first; none if today's gave no numbers.
 
-    Of those that cannot be told from the best one, the one with the fewest changes is best.
+    Of those that cannot be told from the best one, the one with the fewest changes is best, and of as many changes the
+    one that asks for the least: fewer processes, less that is ready ahead, a smaller batch.
 
     Args:
         believed: What is believed of those that gave numbers, in ln score.
@@ -180,10 +181,11 @@ def better_than_baseline(
     gains = {name: belief - believed[baseline] for name, belief in believed.items()}
     least = max(gains.values()) - INDISTINGUISHABLE
 
-    def rank(candidate: Candidate) -> tuple[bool, int, float]:
-        is_behind = candidate.gain < least
-        changes = 0 if is_behind else len(space.changes(candidate.observation.values))
-        return is_behind, changes, -candidate.gain
+    def rank(candidate: Candidate) -> tuple[bool, int, float, float]:
+        if candidate.gain < least:
+            return True, 0, 0.0, -candidate.gain
+        values = candidate.observation.values
+        return False, len(space.changes(values)), space.appetite(values), -candidate.gain
 
     return sorted((candidate(name, gain) for name, gain in gains.items() if gain > 0), key=rank)
 
@@ -238,7 +240,7 @@ class ConfirmationBasis:
         least_window_s: How long they have to measure at least where there is no time for more.
         min_steps: Fewest steps that they measure.
         look_s: Further time of the first trial of a finalist, where there is time for it.
-        third: Name of the point that runs in each pair besides the two; None for none.
+        further: Names of the points that run in each pair besides the two.
     """
 
     trials: Sequence[TrialRecord]
@@ -250,15 +252,15 @@ class ConfirmationBasis:
     min_steps: int
     look_s: float
     budget_s: float
-    third: str | None = None
+    further: tuple[str, ...] = ()
 
     @property
     def arms(self) -> int:
         """Number of points that run in each pair."""
-        return 2 if self.third is None else 3
+        return 2 + len(self.further)
 
     def pair_s(self, candidate: Candidate) -> float:
-        """Predict the length of a pair of trials that measure as usual, with that of the third point."""
+        """Predict the length of a pair of trials that measure as usual, with those of further points."""
         return sum(expected_trial_s(self.trials, point) for point in self._points(candidate))
 
     def hurried_pairs_s(self, candidate: Candidate) -> float:
@@ -269,7 +271,7 @@ class ConfirmationBasis:
         return FEWEST_PAIRS * sum(trials_s)
 
     def _points(self, candidate: Candidate) -> list[str]:
-        return [self.baseline, candidate.observation.name, *([] if self.third is None else [self.third])]
+        return [self.baseline, candidate.observation.name, *self.further]
 
     def pairs_wanted(self, candidate: Candidate) -> int:
         """Return the number of pairs that probably show a candidate's gain."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from autotune.clock import format_duration
 from autotune.errors import TrialError
@@ -122,6 +123,8 @@ class Explorer(SearchStage):
         """Propose, run, judge and learn, as long as that pays and fits in front of what comes after it."""
         self._events.change_phase("exploring", self._why())
         self.ended = None
+        for target in self._state.targets:
+            target.ended = None
         while self.ended is None:
             self._others.take_in()
             if why := self._others.why_exploring_ends():
@@ -133,8 +136,10 @@ class Explorer(SearchStage):
         return Outcome.DONE
 
     def _try_next(self) -> EndOfExploring | None:
-        """Make the trial that promises most; return why exploring ends, where none is made."""
+        """Make the trial that promises most for what has had the least time; return why exploring ends, if it does."""
         state, budget = self._state, self._parts.budget
+        target = min((one for one in state.targets if one.ended is None), key=lambda one: one.spent_s)
+        part = target.part
         all_s = budget.left_s()
         kept_s, kept_closely_s = (self._finalists.kept_s(closely=closely) for closely in (False, True))
         explores_s = _EXPLORES * budget.budget_s - budget.elapsed_s()
@@ -142,42 +147,53 @@ class Explorer(SearchStage):
         longest_s = math.inf
         if kept_s:
             longest_s = longest_trial_s(state.trials.own, state.trials.baseline_point, all_s, budget_s=budget.budget_s)
-        proposal = state.model.next_trial(longest_s, design_points(state.trials.own, state.model.space.size, left_s))
+        longest_s = min(longest_s, all_s - kept_s)
+        proposal = state.model.next_trial(part, longest_s, design_points(state.trials.own, part.size, left_s))
         if self._trials.gpu_lost:
             return EndOfExploring(ExploringEnd.EXHAUSTED, self._trials.gpu_lost)
         is_patient = self._parts.options.exhaust or self.has_resumed
-        ended = why_exploring_ends(
+        target.ended = why_exploring_ends(
             state.trials.own,
             proposal,
-            state.model.space,
-            tried_share=0.0 if self._parts.options.exhaust else state.model.tried_share,
+            part,
+            tried_share=0.0 if self._parts.options.exhaust else state.model.tried_share(part),
             left_s=left_s,
-            since_better=0 if is_patient else state.trials_since_better,
-            gain_of=state.model.gain_of,
+            since_better=0 if is_patient else target.trials_since_better,
+            gain_of=partial(state.model.gain_of, part=part),
         )
-        if ended is None and proposal is not None:
+        if target.ended is None:
+            assert proposal is not None, "without one, exploring ends"
             self.promised = promised_by_the_rest(state.trials.own, proposal, left_s)
+            target.count()
             with suppress(PointTaken):  # then it is known by the time of the next proposal
-                self.try_point(proposal, all_s - kept_s)
-        return ended
+                record = self.try_point(proposal, all_s - kept_s)
+                for one in state.targets:  # of all points, one that leaves the training unchanged tells both
+                    counts = one is target or (target is state.targets[0] and one.part.contains(record.values))
+                    one.spent_s += record.duration_s if counts else 0.0
+            return None
+        is_over = target.ended.kind is ExploringEnd.TIME or all(one.ended for one in state.targets)
+        return target.ended if is_over else None
 
-    def try_point(self, proposal: Proposal, left_s: float) -> None:
+    def try_point(self, proposal: Proposal, left_s: float) -> TrialRecord:
         """Make a proposed trial, in the time that is left for exploring."""
+        model, values = self._state.model, proposal.values
+        limit_s = time_limit_s(
+            self._state.trials.own,
+            settles=model.space.settles(values),
+            left_s=left_s,
+            budget_s=self._parts.budget.budget_s,
+        )
         record = self._trials.make(
             TrialSpec(
-                values=proposal.values,
+                values=values,
                 purpose=Purpose.REPEAT if proposal.is_repeat else Purpose.EXPLORE,
                 ends_s=self._parts.clock.now_s() + left_s,
-                limit_s=time_limit_s(
-                    self._state.trials.own,
-                    settles=self._state.model.space.settles(proposal.values),
-                    left_s=left_s,
-                    budget_s=self._parts.budget.budget_s,
-                ),
+                limit_s=max(limit_s, min(left_s, model.starts.least_limit_s(model.space, values))),
             )
         )
         if record.validity is Validity.COLD and not self._state.trials.has_settled(self._state.model.space):
             self.leave_caches_alone()
+        return record
 
     def leave_caches_alone(self) -> None:
         """Keep the caches as they are from now on: they do not fill within a trial."""

@@ -17,6 +17,7 @@ from autotune.search.confirm import (
     ConfirmationBasis,
     ConfirmationPlan,
     Decision,
+    affordable,
     least_needed_s,
     plan_confirmation,
     plan_hurried,
@@ -74,6 +75,7 @@ class Finalists(SearchStage):
         self._take_back = TakeBack(parts, state, trials)
         self._rng = random.Random(parts.options.seed)
         self._chosen: Sequence[Candidate] = ()
+        self._unchanging: Candidate | None = None  # the best that leaves the training unchanged
         self._seen = 0  # trials, when there was nothing to confirm
         self.lacks_time = False
 
@@ -90,7 +92,7 @@ class Finalists(SearchStage):
         if not kept_s:
             return 0.0
         kept_s += self._afterwards_s()
-        return kept_s + self._take_back.needed_s() if closely else kept_s
+        return kept_s + self._take_back.needed_s(self._best_of_each()) if closely else kept_s
 
     def basis(self) -> ConfirmationBasis:
         """Return the facts that the size of a confirmation follows from."""
@@ -104,26 +106,39 @@ class Finalists(SearchStage):
     # Which
 
     def simplify(self) -> Outcome:
-        """Choose what is confirmed: the points that are believed to be better, the first with its few changes."""
-        better: Sequence[Candidate] = self._state.model.better()
-        if better:
+        """Choose what is confirmed: the points that are believed to be better, the best ones with their few changes."""
+        if better := self._state.model.better():
             spare_s = self._parts.budget.left_s() - least_needed_s(better, self.basis())
             self._others.wait_for_their_trials(min(expected_trial_s(self._state.trials.own), spare_s))
-            better = self._state.model.better()
-        if not self._others.why_exploring_ends():
-            better = self._smallest(better)
-        self._chosen = self._others.to_be_confirmed(better or self._state.answer.contender_alone())
+        finalists, answer = self._best_of_each(), self._state.answer
+        names = [self._simplified(one, finalists[place + 1 :]) for place, one in enumerate(finalists)]
+        better = self._state.model.better()
+        best_first = sorted(better, key=lambda one: one.observation.name not in names[-1:])
+        self._chosen = self._others.to_be_confirmed(best_first or answer.contender_alone())
+        alike_first = sorted(better, key=lambda one: one.observation.name not in names[:1])
+        unchanging = (one for one in alike_first if answer.is_same_training(one.observation.values))
+        self._unchanging = next(unchanging, None)
         return Outcome.DONE
 
-    def _smallest(self, better: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Return the points that are believed to be better, the first without the changes that are not worth it."""
-        kept_s, problem = self.kept_s(closely=False), self._parts.problem
-        if not kept_s or problem.objective.by_utilization or self._state.answer.is_standing(better[0]):
-            return better
-        close_s = self.kept_s(closely=True) - self._take_back.needed_s()
-        kept_s = max(kept_s, min(close_s, _FOR_PAIRS * self._parts.budget.left_s()))
-        name = problem.space.name(self._take_back.simplified(better[0].observation.values, kept_s=kept_s))
-        return sorted(self._state.model.better(), key=lambda candidate: candidate.observation.name != name)
+    def _best_of_each(self) -> list[Candidate]:
+        """Return the best point of each kind that is looked for: what leaves the training unchanged first."""
+        best = {one.observation.name: one for target in self._state.targets for one in target.better()[:1]}
+        return list(best.values())[::-1]
+
+    def _simplified(self, finalist: Candidate, others: Sequence[Candidate]) -> str:
+        """Return the name of a point without the changes that are not worth it.
+
+        Args:
+            others: Points that are simplified after it.
+        """
+        kept_s, needed_s, left_s = self.kept_s(closely=False), self._take_back.needed_s, self._parts.budget.left_s()
+        is_kept = self._parts.problem.objective.by_utilization or self._state.answer.is_standing(finalist)
+        if not kept_s or is_kept or self._others.why_exploring_ends():
+            return finalist.observation.name
+        close_s = self.kept_s(closely=True) - needed_s(self._best_of_each())
+        kept_s = max(kept_s, min(close_s, _FOR_PAIRS * left_s))
+        kept_s += min(needed_s(others), 0.5 * max(0.0, left_s - kept_s))
+        return self._parts.problem.space.name(self._take_back.simplified(finalist.observation.values, kept_s=kept_s))
 
     # The confirmation
 
@@ -141,35 +156,60 @@ class Finalists(SearchStage):
                 return Outcome.TIME_FREED  # the time that was kept for it is there again
             self._events.change_phase("ending", "no time is left for another trial" if is_short else ended.why)
             return Outcome.ENDED
-        plan = self._plan(left_s)
-        if plan is None:
-            needed = format_duration(least_needed_s(self._chosen, self.basis()) + self._validator.needed_s)
-            left = format_duration(max(0.0, left_s))
-            another = "another point" if self._validator.has_broken else "a point"
-            why = "the budget is used up" if is_short else ended.why
-            self._events.change_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
-            self.lacks_time = True
-            return Outcome.ENDED
-        self._events.change_phase("confirming", ended.why)
-        with self._others.confirming(plan.candidate.observation.name):
-            # a validation, or a race, looks for longer by itself
-            has_time = not is_short and not self._afterwards_s() and 2.0 * plan.rest_s(0) < left_s
-            return self._make_pairs(plan, has_time=has_time)
+        outcome: Outcome | None = None
+        for group, basis, kept_s in self._groups():
+            left_s = self._parts.budget.left_s() - kept_s
+            plan = self._plan(group, basis, left_s)
+            if plan is None:
+                continue
+            self._events.change_phase("confirming", ended.why)
+            with self._others.confirming(plan.candidate.observation.name):
+                # a validation, or a race, looks for longer by itself
+                has_time = not is_short and not self._afterwards_s() and 2.0 * plan.rest_s(0) < left_s
+                outcome = self._make_pairs(plan, has_time=has_time)
+        if outcome is not None:
+            return outcome
+        needed = format_duration(least_needed_s(self._chosen, self.basis()) + self._validator.needed_s)
+        left = format_duration(max(0.0, self._parts.budget.left_s()))
+        another = "another point" if self._validator.has_broken else "a point"
+        why = "the budget is used up" if is_short else ended.why
+        self._events.change_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
+        self.lacks_time = True
+        return Outcome.ENDED
 
-    def _plan(self, left_s: float) -> ConfirmationPlan | None:
-        basis, afterwards_s = self.basis(), self._afterwards_s()
-        plan = plan_confirmation(self._chosen, basis, left_s=left_s - afterwards_s, may_be_cut=not afterwards_s)
+    def _groups(self) -> Iterator[tuple[Sequence[Candidate], ConfirmationBasis, float]]:
+        """Yield what has pairs of its own: points, the best of which is confirmed, and the time to keep for the next.
+
+        The best point that leaves the training unchanged runs in the pairs of the best one; where there is no time for
+        three, it has its own first: it is what `apply` writes.
+        """
+        basis, alike, best = self.basis(), self._unchanging, self._chosen[0]
+        together = {best.observation.name, *self._further(best)}
+        if alike is not None and alike.observation.name not in together and not self._validator.has_broken:
+            alone, left_s = replace(basis, further=self._further(alike)), self._parts.budget.left_s()
+            if affordable([alike], alone, left_s=left_s) is not None:
+                hurried_s = alone.hurried_pairs_s(best)
+                yield [alike], alone, hurried_s if hurried_s + alone.least_s(alike) <= left_s else 0.0
+        yield self._chosen, basis, 0.0
+
+    def _further(self, candidate: Candidate) -> tuple[str, ...]:
+        return tuple(map(self._parts.problem.space.name, self._further_points(candidate)))
+
+    def _further_points(self, candidate: Candidate) -> list[Values]:
+        alike = None if self._unchanging is None else self._unchanging.observation.values
+        return self._state.answer.further(candidate, alike)
+
+    def _plan(self, points: Sequence[Candidate], basis: ConfirmationBasis, left_s: float) -> ConfirmationPlan | None:
+        afterwards_s = self._afterwards_s()
+        plan = plan_confirmation(points, basis, left_s=left_s - afterwards_s, may_be_cut=not afterwards_s)
         if plan is None and not self._validator.has_broken:
-            plan = plan_confirmation(self._chosen, basis, left_s=left_s)
-            plan = plan or plan_hurried(self._chosen, basis, left_s=left_s)
+            plan = plan_confirmation(points, basis, left_s=left_s)
+            plan = plan or plan_hurried(points, basis, left_s=left_s)
         return plan
 
     def _make_pairs(self, plan: ConfirmationPlan, *, has_time: bool) -> Outcome:
-        finalist, contender = plan.candidate.observation.values, self._state.answer.contender()
-        third = contender
-        if contender is None or self._state.answer.is_standing(plan.candidate):
-            third = self._state.answer.same_training(plan.candidate)
-        points = [self._parts.problem.space.baseline, finalist, *([] if third is None else [third])]
+        further = self._further_points(plan.candidate)
+        points = [self._parts.problem.space.baseline, plan.candidate.observation.values, *further]
         plan = replace(plan, arms=len(points))
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         confirmation = Confirmation(plan, self._rng)
@@ -256,14 +296,18 @@ class TakeBack(SearchStage):
         self._rng = random.Random(parts.options.seed)
         self._kept_s = 0.0
 
-    def needed_s(self) -> float:
-        """Return the time that it takes to judge the changes of the best point, at a bearable share of the budget."""
-        better = self._state.model.better()
-        changes = len(self._state.model.space.changes(better[0].observation.values)) if better else 0
-        if changes < 2 or self._parts.problem.objective.by_utilization or self._state.answer.is_standing(better[0]):
-            return 0.0
-        # as many as show a change that is worth 10 %, at two standard errors
-        trials = 2.0 + changes * max(2.0, 2.0 * (2.0 * self._state.model.sd / math.log(1.1)) ** 2)
+    def needed_s(self, finalists: Sequence[Candidate]) -> float:
+        """Return the time that it takes to judge the changes of these points, at a bearable share of the budget."""
+        trials = 0.0
+        for one in finalists:
+            changes = len(self._state.model.space.changes(one.observation.values))
+            if (
+                changes > 1
+                and not self._parts.problem.objective.by_utilization
+                and not self._state.answer.is_standing(one)
+            ):
+                # as many as show a change that is worth 10 %, at two standard errors
+                trials += 2.0 + changes * max(2.0, 2.0 * (2.0 * self._state.model.sd / math.log(1.1)) ** 2)
         return min(trials * expected_trial_s(self._state.trials.own), _MOST_OF_THE_BUDGET * self._parts.budget.budget_s)
 
     def simplified(self, values: Values, *, kept_s: float) -> Values:
@@ -275,7 +319,7 @@ class TakeBack(SearchStage):
         self._kept_s = kept_s + expected_trial_s(self._state.trials.own)  # for what is left, if it is a new point
         believed = _believed_worth(values, self._state.model)
         paths = sorted(believed, key=believed.__getitem__)
-        if len(self._state.model.space.changes(values)) < 2 or not self._fits(2):
+        if len(self._state.model.space.changes(values)) < 2 or not self._fits([values, values]):
             return values  # the worth of one change is that of all
         left = format_duration(self._left_s)
         self._events.change_phase("taking back", f"which of {len(paths)} changes are worth it, for {left} at most")
@@ -292,10 +336,10 @@ class TakeBack(SearchStage):
         """Return a point without those of some changes that a screen does not show to be worth it."""
         for screen in range(_MOST_SCREENS):
             rows = list(self._screen(values, paths))
-            if not rows or not self._fits(len(rows) + (2 * others if screen else others)):
+            if not rows or not self._fits(rows, others=2 * others if screen else others):
                 break
             for row in rows:
-                if not self._state.model.broke(row):
+                if not self._state.model.broke(row) and self._fits([row]):
                     self._try(row)
             if all(self._is_told(path, values) for path in paths):
                 break
@@ -323,10 +367,11 @@ class TakeBack(SearchStage):
             return values
         for _ in range(2 * _MOST_TRIALS):
             made, made_without = self._made(values), self._made(without)
-            if not self._fits(1 + others) or min(made, made_without) >= _MOST_TRIALS:
-                break
             is_compared = made >= max(_LEAST_TRIALS, made_without)  # with it all others are compared, too
-            if not self._try(without if is_compared else values).comparable:
+            tried = without if is_compared else values
+            if not self._fits([tried], others=others) or min(made, made_without) >= _MOST_TRIALS:
+                break
+            if not self._try(tried).comparable:
                 return values  # it does not work without
             if self._is_told(path, values):
                 break
@@ -363,8 +408,10 @@ class TakeBack(SearchStage):
         point = self._parts.problem.space.name(values)
         return sum(trial.point == point and trial.purpose is Purpose.TAKE_BACK for trial in self._state.trials.own)
 
-    def _fits(self, trials: int) -> bool:
-        return not self._trials.gpu_lost and trials * expected_trial_s(self._state.trials.own) < self._left_s
+    def _fits(self, points: Sequence[Values], *, others: int = 0) -> bool:
+        """Return whether there is time for a trial of each of these points, and for so many usual ones."""
+        needed_s = sum(map(self._state.model.expected_s, points)) + others * expected_trial_s(self._state.trials.own)
+        return not self._trials.gpu_lost and needed_s < self._left_s
 
     @property
     def _left_s(self) -> float:

@@ -18,6 +18,7 @@ from autotune.search.findings import Findings
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
 from autotune.search.schedule import expected_trial_s
+from autotune.search.starts import StartTimes, start_times
 from autotune.search.traps import with_traps
 from autotune.search.trials import SearchTrials
 from autotune.space.catalog import traits_of
@@ -43,6 +44,7 @@ class Model:
         self._problem = parts.problem
         self._study = parts.study
         self._options = parts.options
+        self._budget = parts.budget
         self._warm_start = parts.warm_start
         self._findings = findings
         self._trials = trials
@@ -133,8 +135,8 @@ class Model:
         baseline, inert = self._problem.space.baseline, self._findings.inert
         return {**values, **{path: baseline[path] for path in inert}}
 
-    def next_trial(self, longest_s: float, design_points: int) -> Proposal | None:
-        """Return the trial that promises most now; None if there is none.
+    def next_trial(self, part: Space, longest_s: float, design_points: int) -> Proposal | None:
+        """Return the trial that promises most now in a part of the space; None if there is none.
 
         Args:
             longest_s: How long it may be expected to take.
@@ -142,29 +144,35 @@ class Model:
         feasible = self._feasibility()
         why_not = self.why_not(feasible)
 
+        starts = self.starts
+
         def is_doubtful(values: Values) -> bool:
-            return self.space.is_late(values) or feasible.is_doubtful(values)
+            return self.space.is_late(values) or feasible.is_doubtful(values) or starts.has_waited(self.space, values)
 
         if self._other is not None:
 
             def may_try(values: Values) -> bool:
-                return why_not(values) is None and self._acquisition.may_take(values, longest_s)
+                return (
+                    part.contains(values) and why_not(values) is None and self._acquisition.may_take(values, longest_s)
+                )
 
             return self._other.next_trial(self._observations, self._trials.baseline_point, may_try)
         heuristic_values = heuristic_proposals(
-            self.space,
-            self._observations,
+            part,
+            {name: one for name, one in self._observations.items() if part.contains(one.values)},
             self._trials.data_wait(),
             has_gpu=bool(self._problem.machine.gpus),
             short_passes=self._saw_a_pass,
-            pending=[values for values in self._pending if self.space.contains(values)],
+            pending=[values for values in self._pending if part.contains(values)],
         )
-        first = self._warm_start.among(heuristic_values, self.space, self._observations, is_doubtful)
+        first = self._warm_start.among(heuristic_values, part, self._observations, is_doubtful)
         further = map(self._without_inert, self.scope.outposts)  # they may have been found inert since
-        outposts = (one for one in further if self._problem.space.name(one) not in self._observations)
+        outposts = (
+            one for one in further if part.contains(one) and self._problem.space.name(one) not in self._observations
+        )
         possible = next((values for values in chain(outposts, first) if why_not(values) is None), None)
         return self._acquisition.next_trial(
-            self._trials.baseline_point, possible, why_not, longest_s, design_points, is_doubtful
+            self._trials.baseline_point, possible, why_not, longest_s, design_points, is_doubtful, part
         )
 
     def why_not(self, feasible: Feasibility | None = None) -> Callable[[Values], str | None]:
@@ -175,10 +183,12 @@ class Model:
         has_seen_a_cache = any(one.scores and self.space.settles(one.values) for one in self._observations.values())
         one_fills = not has_seen_a_cache and any(self.space.settles(values) for values in self._pending)
 
+        starts, left_s = self.starts, self._budget.left_s()
+
         def matters(values: Values) -> str | None:
             if not self.scope.allows(values):
                 return "it changes what cannot matter yet"
-            return feasible.why_not(values)
+            return feasible.why_not(values) or starts.why_not(self.space, values, left_s)
 
         if not self._broken and not pending:  # the usual case: no need to name every candidate
             return matters
@@ -194,6 +204,16 @@ class Model:
             return matters(values)
 
         return why_not
+
+    @property
+    def starts(self) -> StartTimes:
+        """What this search's trials have shown of the time to the first step."""
+        return start_times(self._trials.own, self.space)
+
+    def expected_s(self, values: Values) -> float:
+        """Predict the length of a trial of a point: as its own took, else as those of like points."""
+        known = self._acquisition.expected_s(values) if self.observation(values) is None else None
+        return known or expected_trial_s(self._trials.own, self._problem.space.name(values))
 
     def _feasibility(self) -> Feasibility:
         return Feasibility(
@@ -217,21 +237,24 @@ class Model:
         """Return what is believed of points, in ln score."""
         return list(self._acquisition.predicted(points))
 
-    def better(self) -> list[Candidate]:
-        """Return the points that are believed to be better than today's, best first."""
-        return better_than_baseline(self._observations, self._acquisition.believed(), self.space)
+    def better(self, part: Space | None = None) -> list[Candidate]:
+        """Return the points that are believed to be better than today's, best first; of a part of the space, or all."""
+        return better_than_baseline(self._observations, self._acquisition.believed(part), self.space)
 
-    @property
-    def tried_share(self) -> float:
-        """Share of the points of the space that have a trial on record, 0..1."""
-        return min(1.0, len(self._observations) / self.space.size)
+    def tried_share(self, part: Space) -> float:
+        """Return the share of the points of a part of the space that have a trial on record, 0..1."""
+        return min(1.0, self._acquisition.tried_in(part) / part.size)
 
-    def gain_of(self, trials: int) -> float | None:
-        """Predict the average gain of the best point after some more trials, e.g. 0.02; None before one can tell."""
+    def gain_of(self, trials: int, part: Space | None = None) -> float | None:
+        """Predict the average gain of the best point after some more trials, e.g. 0.02; None before one can tell.
+
+        Args:
+            part: The part of the space that they are made in; None for all of it.
+        """
         telling = [trial for trial in self._trials.own if trial.comparable and trial.purpose is not Purpose.CONFIRM]
         if len(telling) < 10:  # before these the model promises what its prior mean says
             return None
-        gain = self._acquisition.promise(self._trials.baseline_point, trials, self.why_not())
+        gain = self._acquisition.promise(self._trials.baseline_point, trials, self.why_not(), part)
         return math.expm1(REALIZED * max(0.0, gain))
 
     def gain_of_ten_minutes(self) -> float | None:

@@ -23,7 +23,7 @@ CAUTION = 1.2
 SLOWER_THAN_USUAL = 3.0
 """Times the usual length that one trial may take while exploring ..."""
 
-MOST_OF_THE_REST = 0.1
+MOST_OF_THE_REST = 0.15
 """... or this share of the time left, if that is more."""
 
 MOST_FOR_CONFIRMING = 0.4
@@ -123,6 +123,11 @@ def shortest_trial_s(trials: Sequence[TrialRecord], point: str, *, least_s: floa
         if one is not None
     ]
     return expected_trial_s(trials, point) - max(0.0, min(spare_s, default=0.0))
+
+
+def expected_measuring_s(trials: Sequence[TrialRecord]) -> float:
+    """Predict the time of the next trial from its first step on."""
+    return median([trial.duration_s - trial.measurement.first_step_s for trial in trials if trial.measurement] or [0.0])
 
 
 def is_dear(pair_length_s: float, budget_s: float) -> bool:

@@ -1,6 +1,7 @@
 """State of one search: its trials, the model of the points, the lengths of windows, the current and the best answer."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -9,7 +10,7 @@ import numpy as np
 from autotune.clock import format_duration
 from autotune.events import IncumbentChanged
 from autotune.measure.cycles import Lengths, cycle_length
-from autotune.measure.score import LEAST_PAIRS
+from autotune.measure.score import FEWEST_PAIRS
 from autotune.measure.statistics import LEAST_CYCLES, SHORT_STALL, lacks_cycles, optimal_window_s
 from autotune.measure.window import Window, WindowGoal
 from autotune.records import DataEffect, DataFinding, Purpose, Scalar, TrialRecord, Values
@@ -20,11 +21,10 @@ from autotune.search.findings import Findings
 from autotune.search.model import Model, explores
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
-from autotune.search.schedule import MOST_FOR_CONFIRMING, expected_trial_s, verdict_s
+from autotune.search.schedule import MOST_FOR_CONFIRMING, EndOfExploring, expected_trial_s, verdict_s
 from autotune.search.trials import SearchTrials
-from autotune.search.worth import taken_back
 from autotune.space.knob import Label
-from autotune.space.space import Space
+from autotune.space.space import Space, same_training
 from autotune.study.achieved import claims_sd
 from autotune.study.answer import gave_no_numbers, standing_answer
 from autotune.study.data_effects import labelled
@@ -49,7 +49,7 @@ class SearchState:
         self._blamed: set[tuple[str, Scalar]] = set()  # values that train on different data
         self.windows = Windows(problem, trials, self.model, budget_s)
         self.answer = CurrentAnswer(problem, trials, self.model, self.windows, budget_s)
-        self.incumbent = Incumbent(by_utilization=problem.objective.by_utilization)
+        self.targets = self._targets(parts)
         self.claims_sd = claims_sd(trials.of_study(), problem.objective)  # as it is when the search begins
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
@@ -80,10 +80,14 @@ class SearchState:
         losses = self.findings.baseline_losses
         return losses.first if losses else None
 
-    @property
-    def trials_since_better(self) -> int:
-        """Number of the latest trials that have found nothing better; 0 while nothing better is known."""
-        return self.incumbent.trials_since(len(self.trials.own))
+    def _targets(self, parts: SearchParts) -> "Sequence[Target]":
+        """Return what this search looks for; a sampler of the user's is asked for one thing."""
+        by_utilization = parts.problem.objective.by_utilization
+        whole = Target(self, is_same_training=False, by_utilization=by_utilization)
+        space = parts.problem.space
+        if parts.options.sampler is not None or same_training(space).size == space.size:
+            return [whole]
+        return [whole, Target(self, is_same_training=True, by_utilization=by_utilization)]
 
 
 _FIRST_LOOK, _MOST_OF_SHORT_BUDGETS = 0.06, 0.08  # of the budget
@@ -257,10 +261,6 @@ class Windows:
         return max(map(median, beats_s.values()), default=None)
 
 
-_FOR_ONE_ANSWER = 0.05
-"""What the best that leaves the training alone may lose, in ln score, for being a part of the whole answer."""
-
-
 class CurrentAnswer:
     """Current answer of the study, which whatever is confirmed has to beat.
 
@@ -327,69 +327,101 @@ class CurrentAnswer:
             min_steps=self._problem.limits.min_steps,
             look_s=self._windows.finalist_look_s,
             budget_s=self._budget_s,
-            third=self._third(),
+            further=self._further(),
         )
 
-    def _third(self) -> str | None:
-        """Return the point that runs in the pairs of what is best now, besides that and today's; None for none."""
-        best, contender = next(iter(self._model.better()), None), self.contender()
-        if contender is not None:
-            return None if best is not None and self.is_standing(best) else self._problem.space.name(contender)
-        alike = self.same_training(best) if best is not None else None
-        return None if alike is None else self._problem.space.name(alike)
+    def _further(self) -> tuple[str, ...]:
+        """Return the points that run in the pairs of what is best now, besides that and today's."""
+        best, alike = next(iter(self._model.better()), None), self.same_training()
+        further = self.further(best, alike.observation.values if alike else None) if best else ()
+        return tuple(map(self._problem.space.name, further))
 
-    def same_training(self, candidate: Candidate) -> Values | None:
-        """Return what is confirmed beside a point that changes the training: that without what changes it.
+    def further(self, candidate: Candidate, alike: Values | None) -> list[Values]:
+        """Return what is measured in the pairs of a candidate, besides that and today's config.
 
-        Then the pairs tell what both parts of it are worth. The best one measured, where that is believed to be better
-        by more than `_FOR_ONE_ANSWER`; None where the point does not change the training, nothing else is better than
-        today's, or there is no time for it.
+        That is the standing answer, which the candidate has to beat, and the best that leaves the training unchanged,
+        where the candidate does not and there is time for it.
+
+        Args:
+            alike: The best point that leaves the training unchanged; None for none.
         """
-        values, space = candidate.observation.values, labelled(self._model.space, self._trials.of_study())
-        changing = [path for path, value in values.items() if space.label_of(path, value) is not Label.SAME_TRAINING]
-        without = taken_back(values, changing, space)
-        if space.is_same_training(values) or self.contender() is not None:
-            return None
-        if 3 * LEAST_PAIRS * expected_trial_s(self._trials.own) > MOST_FOR_CONFIRMING * self._budget_s:
-            return None  # there is no time for a third one
-        measured = (one.observation.values for one in self._model.better())
-        best = next((one for one in measured if space.is_same_training(one)), None)
-        points = [point for point in (without, best) if point and space.changes(point)]
-        points = [point for point in points if self._model.why_not()(point) is None]
-        if not points:
-            return None
-        believed = self._model.predicted(points)
-        good = (point for point, one in zip(points, believed, strict=True) if one > max(believed) - _FOR_ONE_ANSWER)
-        chosen = next(good)
-        return chosen if max(believed) > self._model.predicted([space.baseline])[0] else None
+        contender = self.contender()
+        points = [] if contender is None or self.is_standing(candidate) else [contender]
+        if alike is None or self.is_same_training(candidate.observation.values) or alike in points:
+            return points
+        named = map(
+            self._problem.space.name, (self._problem.space.baseline, candidate.observation.values, *points, alike)
+        )
+        pair_s = sum(expected_trial_s(self._trials.own, name) for name in named)
+        if FEWEST_PAIRS * pair_s > MOST_FOR_CONFIRMING * self._budget_s:
+            return points  # it has pairs of its own, if there is time
+        return [*points, alike]
+
+    def same_training(self) -> Candidate | None:
+        """Return the best point that leaves the training unchanged; None where none is better than today's."""
+        part = same_training(labelled(self._model.space, self._trials.of_study()))
+        return next(iter(self._model.better(part)), None)
+
+    def is_same_training(self, values: Values) -> bool:
+        """Return whether a point leaves the training unchanged, by what the data of trials have shown."""
+        return labelled(self._model.space, self._trials.of_study()).is_same_training(values)
 
 
-class Incumbent:
-    """Best point of a search so far, as its user is shown it."""
+class Target:
+    """What a search looks for: its best point, or the best one that leaves the training unchanged.
 
-    def __init__(self, *, by_utilization: bool) -> None:
+    Args:
+        by_utilization: Whether the objective is the GPU's utilization, not speed.
+
+    Attributes:
+        best: Name of its best point; None as long as nothing is known to be better than today's.
+        spent_s: Time of the trials that were made for it.
+        ended: Why exploring it has ended; None as long as it goes on.
+        trials_since_better: Latest trials for it that have found nothing better; 0 before something better is known.
+    """
+
+    def __init__(self, state: SearchState, *, is_same_training: bool, by_utilization: bool) -> None:
+        self._state = state
+        self._is_same_training = is_same_training
         self._by_utilization = by_utilization
-        self._name: str | None = None
+        self.best: str | None = None
         self._least = 1.0
-        self._found_at: int | None = None
+        self._has_found = False
+        self.spent_s = 0.0
+        self.ended: EndOfExploring | None = None
+        self.trials_since_better = 0
+
+    @property
+    def part(self) -> Space:
+        """The part of the space that it is looked for in, by what the data of trials have shown."""
+        space = self._state.model.space
+        return same_training(self._state.labelled(space)) if self._is_same_training else space
+
+    def better(self) -> list[Candidate]:
+        """Return the points of it that are believed to be better than today's, best first."""
+        return self._state.model.better(self.part if self._is_same_training else None)
 
     def begin_with(self, name: str, speedup: float) -> None:
         """Begin with the study's current answer: only what is faster takes its place."""
-        self._name, self._least = name, max(1.0, speedup)
+        self.best, self._least = name, max(1.0, speedup)
 
-    def update(self, model: Model, trials: SearchTrials) -> IncumbentChanged | None:
-        """Return that another point is best now; None where none is."""
-        better = model.better()
-        if not better or better[0].observation.name == self._name:
+    def count(self) -> None:
+        """Count one more trial that is made for it."""
+        self.trials_since_better += self._has_found
+
+    def update(self) -> IncumbentChanged | None:
+        """Return that another point is best now, by more than noise; None where none is."""
+        better, trials = self.better(), self._state.trials
+        before = next((one.gain for one in better if one.observation.name == self.best), -math.inf)
+        if not better or better[0].gain - before <= self._state.model.sd / math.sqrt(better[0].observation.trials):
             return None
         best = better[0].observation
         speedup = trials.speedup([trial for trial in trials.own if trial.point == best.name])
         # The model may still believe in a point whose own trials were slow: no news for the user.
         if speedup is None or not (speedup > self._least or self._by_utilization):
             return None
-        self._name, self._least, self._found_at = best.name, 1.0, len(trials.own)
-        return IncumbentChanged(values=best.values, changes=model.space.changes(best.values), speedup=speedup)
-
-    def trials_since(self, trials: int) -> int:
-        """Return how many of the trials came after it; 0 while this search has found none."""
-        return 0 if self._found_at is None else trials - self._found_at
+        self.best, self._least, self._has_found, self.trials_since_better = best.name, 1.0, True, 0
+        changes = self._state.model.space.changes(best.values)
+        return IncumbentChanged(
+            values=best.values, changes=changes, speedup=speedup, same_training=self._is_same_training
+        )

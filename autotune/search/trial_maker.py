@@ -24,7 +24,13 @@ from autotune.records import (
 from autotune.sampler.config_sampler import sampler_name
 from autotune.search.gpus import complete
 from autotune.search.parts import SearchParts
-from autotune.search.schedule import expected_trial_s, never_trains, start_timeout_s
+from autotune.search.schedule import (
+    SLOWER_THAN_USUAL,
+    expected_measuring_s,
+    expected_trial_s,
+    never_trains,
+    start_timeout_s,
+)
 from autotune.search.state import SearchState
 from autotune.space.knob import Label
 from autotune.study.data_effects import label_found
@@ -185,8 +191,10 @@ class TrialMaker:
         finally:  # also where the user's files cannot be put back, which ends the search
             self._state.learn(record, done)
         explores = trial.purpose not in (Purpose.CONFIRM, *NOT_COMPARED)
-        if explores and (incumbent := self._state.incumbent.update(self._state.model, self._state.trials)):
-            self._events.publish(incumbent)
+        for target in self._state.targets if explores else ():
+            incumbent, whole = target.update(), self._state.targets[0]
+            if incumbent is not None and (target is whole or target.best != whole.best):
+                self._events.publish(incumbent)
         return record
 
     def _require_same_code(self, record: TrialRecord) -> None:
@@ -244,6 +252,7 @@ class TrialMaker:
             filling=state.model.scope.filling,
             deadline_s=min(self._parts.budget.wall_s, trial.ends_s),
             give_up_s=started_s + trial.limit_s,
+            measures_s=SLOWER_THAN_USUAL * expected_measuring_s(state.trials.own) if explores else 0.0,
             start_timeout_s=start_timeout_s(state.trials.own, limit_s) if explores else None,
             max_s=self._parts.problem.limits.max_s,
             # No repeat will make up for half the speed.

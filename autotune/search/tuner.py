@@ -186,7 +186,7 @@ class Tuner:
         stands = self._results.of_study() if state.answer.contender() else None
         if stands and stands.best and stands.speedup and stands.best.point != state.trials.baseline_point:
             values, speedup = stands.best.values, stands.speedup.ratio
-            state.incumbent.begin_with(state.model.observed_name(values), speedup)
+            state.targets[0].begin_with(state.model.observed_name(values), speedup)
             changes = problem.space.changes(values)
             self._events.publish(IncumbentChanged(values=values, changes=changes, speedup=speedup))
 
@@ -208,7 +208,8 @@ class Tuner:
         trouble = self._trials.gpu_lost or (self.ended_by and self.ended_by.message)
         lost = (f"The search could not go on: {trouble}.",) if trouble else ()
         left = (f"This machine was left out: {self.left_because}.",) if self.left_because else ()
-        return (*lost, *left, *self._trials.cautions, *self.state.findings.cautions)
+        untried = self.state.model.starts.untried()
+        return (*lost, *left, *untried, *self._trials.cautions, *self.state.findings.cautions)
 
 
 def _no_numbers(trials: Sequence[TrialRecord], config: Path) -> TrialError:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from autotune.records import Scalar, Values
-from autotune.space.catalog import BATCH_NAMES, excluded_by, is_for_validation, row_of, traits_of
+from autotune.space.catalog import BATCH_NAMES, Demand, excluded_by, is_for_validation, row_of, traits_of
 from autotune.space.knob import Knob, Label, is_number, key_name, number_of, same_scalar, section_mates
 
 
@@ -136,6 +136,13 @@ class Space:
             same_scalar(values[knob.path], slow) for knob in self.knobs for slow in knob.settling
         )
 
+    def appetite(self, values: Values) -> float:
+        """Return how much of the machine a point asks for, to compare points by: workers, what is ready, the batch."""
+        growing = [
+            knob for knob in self.knobs if Demand.GROWS in (traits_of(knob).host_memory, traits_of(knob).gpu_memory)
+        ]
+        return sum((knob.index(values[knob.path]) or 0) / max(1, len(knob.choices) - 1) for knob in growing)
+
     def is_late(self, values: Values) -> bool:
         """Return whether a point has a value that is tried last."""
         return any(_is_among(values[knob.path], knob.late) for knob in self.knobs)
@@ -209,10 +216,17 @@ class Space:
 
 
 def same_training(space: Space) -> Space:
-    """Return a space with every knob frozen that may change what is computed."""
-    return replace(
-        space, knobs=tuple(knob if knob.label is Label.SAME_TRAINING else fixed(knob) for knob in space.knobs)
-    )
+    """Return a space without the values that may change what is computed, by what trials have shown of them."""
+    return replace(space, knobs=tuple(_unchanging(knob, space) for knob in space.knobs))
+
+
+def _unchanging(knob: Knob, space: Space) -> Knob:
+    kept = [
+        choice
+        for choice in knob.choices
+        if same_scalar(choice, knob.baseline) or space.label_of(knob.path, choice) is Label.SAME_TRAINING
+    ]
+    return knob if len(kept) == len(knob.choices) else fixed(knob) if len(kept) == 1 else knob.narrowed(kept)
 
 
 def with_batch_up_to(space: Space, factor: float) -> Space:

@@ -33,6 +33,7 @@ class StopLimits:
         filling: Whether it would have to, but caches take too long to fill: it is measured while they are filled.
         deadline_s: Time at which the trial is killed if it still goes on.
         give_up_s: Time at which it is stopped and judged by the steps so far; later by what its process was waited for.
+        measures_s: Time that it has from its first step on in any case, however late that comes.
         start_timeout_s: Time to its first step after which only one that is seen to work is waited for; None for no
             such limit.
         max_s: Longest measuring window; a trial that made enough steps for one and takes several times as long is
@@ -52,6 +53,7 @@ class StopLimits:
     filling: bool = False
     deadline_s: float = math.inf
     give_up_s: float = math.inf
+    measures_s: float = 0.0
     start_timeout_s: float | None = None
     max_s: float = math.inf
     hopeless_below: float = 0.0
@@ -148,7 +150,7 @@ class StopRule:
             return Stop.ENOUGH
         if passed.silent_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * passed.longest_silence_s):
             return Stop.HUNG
-        if now_s >= give_up_s:
+        if now_s >= give_up_s and passed.trained_s >= self.limits.measures_s:
             return self.cut(now_s)
         if self.limits.trains_s is not None:
             return None

@@ -82,7 +82,7 @@ def watched_search(
                 trials=len(tuner.state.trials.own),
                 elapsed_s=budget.elapsed_s(),
                 ln_speed=math.log(one.speed(values)),
-                tried_share=tuner.state.model.tried_share,
+                tried_share=tuner.state.model.tried_share(tuner.state.model.space),
                 rest=rest,
                 ahead=ahead,
             )

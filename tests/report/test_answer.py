@@ -76,6 +76,13 @@ def _stages(whole: SearchResult) -> Changes:
     return {"best": replace(whole.best, stages=PipelineTimes(passed_s=10.0, data=data, model=model))}
 
 
+def _slow_start(whole: SearchResult) -> Changes:
+    def starting(side: Side, start_s: float) -> Side:
+        return replace(side, metrics={**(side.metrics or {}), "first_step_s": start_s})
+
+    return {"baseline": starting(whole.baseline, 3.0), "best": starting(whole.best, 28.0)}
+
+
 def _one_gpu(whole: SearchResult) -> Changes:
     cyclic = pooled_gpu("2-40 % cyclic, period 2.1 s", 0.21, p10=0.02, duty_fraction=0.5, sm_activity=0.1)
     flat = pooled_gpu("91 % flat", 0.91, p10=0.9, sm_activity=0.52)
@@ -142,6 +149,7 @@ NO_BASELINE |= {"baseline": Side(point="p", values=BASELINE, metrics=None)}
 FEW = pooled_gpu("not enough yet: 34 of 60 driver samples", None)
 TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "better": (lambda _: {}, {}),
+    "a slow start": (_slow_start, {}),
     "better, the training stays as it is": (lambda whole: {"changes": whole.changes[1:]}, {"elapsed_s": None}),
     "better, and the same training beside it": (lambda _: {"same_training_confirmed": BESIDE}, {}),
     "applied already": (lambda _: {"why_no_gpu": "no NVIDIA driver was found"}, {"applied": True, "details": True}),

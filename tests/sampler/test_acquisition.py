@@ -89,16 +89,18 @@ def test_a_close_rival_is_repeated_and_a_clear_loser_is_not() -> None:
     assert choice.values == rival.values
 
 
-def test_the_knowledge_gradient_is_the_expected_rise_of_the_best_mean() -> None:
-    """Against its definition: simulated trials of a point, and what the best posterior mean becomes."""
-    mean, sd, rival, run_sd = -0.02, 0.1, 0.0, 0.08
+@pytest.mark.parametrize(("mean", "is_new"), [(-0.02, False), (-0.02, True), (0.07, False), (0.07, True)])
+def test_the_knowledge_gradient_is_the_expected_rise_of_the_answer(mean: float, is_new: bool) -> None:
+    """Against its definition: simulated trials of a point, and what the best mean of a measured point becomes."""
+    sd, rival, run_sd = 0.1, 0.0, 0.08
     rng = np.random.default_rng(0)
     truth = mean + sd * rng.standard_normal(400_000)
     trial = truth + run_sd * rng.standard_normal(400_000)
     after = (mean / sd**2 + trial / run_sd**2) / (1 / sd**2 + 1 / run_sd**2)
-    expected = np.mean(np.maximum(after, rival)) - rival
-    found = knowledge_gradient(Posterior(mean=np.array([mean]), sd=np.array([sd])), np.array([rival]), run_sd)
-    assert found[0] == pytest.approx(expected, rel=0.01)
+    expected = np.mean(np.maximum(after, rival)) - (rival if is_new else max(mean, rival))
+    posterior = Posterior(mean=np.array([mean]), sd=np.array([sd]))
+    found = knowledge_gradient(posterior, np.array([rival]), run_sd, np.array([is_new]))
+    assert found[0] == pytest.approx(expected, rel=0.04)
 
 
 def _promise(*observations: Observation, space: Space, trials: int = 20) -> float:

@@ -17,7 +17,7 @@ from autotune.options import SearchOptions
 from autotune.records import Machine, Purpose, SearchResult, TrialRecord
 from autotune.sampler.config_sampler import SamplerChoice
 from autotune.search.parts import SearchParts
-from autotune.search.problem import Problem, open_problem
+from autotune.search.problem import Problem, limited, open_problem
 from autotune.search.schedule import Budget
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import WarmStart
@@ -96,12 +96,17 @@ def search_simulated(
     sampler: SamplerChoice = None,
     validate_s: float | None = None,
     race_s: float | None = 0.0,
+    same_training: bool = False,
     warm_start: WarmStart | None = None,
     gpus: Callable[[SimulatedRunner], GpuProbe | None] = lambda _simulator: None,
     told: Callable[[Event], None] = lambda _event: None,
     joins: Callable[[StudyRecord, Problem, VirtualClock], None] = lambda _study, _problem, _clock: None,
 ) -> Searched:
     """Search once, in the working directory; the study stays open."""
+    options = SearchOptions(
+        seed=seed, sampler=sampler, validate_s=validate_s, race_s=race_s, same_training=same_training
+    )
+    problem = limited(problem, options) if same_training else problem
     owner = Owner(about={}, is_gone=lambda _about: False, clock=clock, ends_s=clock.now_s() + budget_s)
     study = StudyRecord(problem.study, problem.storage, owner=owner)
     joins(study, problem, clock)
@@ -110,7 +115,7 @@ def search_simulated(
     started_s = clock.now_s()
     parts = SearchParts(
         name=name,
-        options=SearchOptions(seed=seed, sampler=sampler, validate_s=validate_s, race_s=race_s),
+        options=options,
         problem=problem,
         study=study,
         runner=simulator,

@@ -260,7 +260,7 @@ def test_a_third_point_runs_in_each_pair(make_trial: MakeTrial) -> None:
     durations_s = {0: 10.0, 1: 20.0, 2: 40.0}
     trials = [make_trial({"n": n}, 50.0, duration_s=duration_s) for n, duration_s in durations_s.items()]
     (candidate,), basis = _better(n1=0.3), _basis(trials)
-    three = replace(basis, third=point_name({"n": 2}))
+    three = replace(basis, further=(point_name({"n": 2}),))
     assert (basis.arms, basis.pair_s(candidate)) == (2, 30.0)
     assert (three.arms, three.pair_s(candidate)) == (3, 70.0)
     plan = plan_confirmation([candidate], three, left_s=1000.0)

@@ -105,8 +105,8 @@ def test_a_disturbed_trial_is_repeated_and_not_learned_from(search, disturbed):
 
 def test_the_numbers_of_a_lasting_disturbance_count_after_all_with_a_caution(search):
     """The third try is the best there is; the answer says what could not be excluded."""
-    searched = search(lambda trial, _: OTHERS if trial in (4, 5, 6) else CLEAN)
-    tries = searched.trials[3:6]
+    searched = search(lambda trial, _: OTHERS if trial in (3, 4, 5) else CLEAN)
+    tries = searched.trials[2:5]
     assert [trial.validity for trial in tries] == [Validity.CONTAMINATED, Validity.CONTAMINATED, Validity.GOOD]
     assert all(same(tries[0], trial) for trial in tries)
     assert tries[-1].detail == OTHERS.remark
@@ -127,8 +127,8 @@ def test_a_machine_that_is_never_free_does_not_make_a_search_endless(search):
 
 def test_a_gpu_that_was_lost_and_came_back_costs_one_trial(search):
     """The trial is repeated, and the search goes on."""
-    searched = search(lambda trial, _: LOST if trial == 4 else CLEAN)
-    lost, after = searched.trials[3:5]
+    searched = search(lambda trial, _: LOST if trial == 3 else CLEAN)
+    lost, after = searched.trials[2:4]
     assert (lost.ending, lost.detail, lost.measurement) == (Ending.GPU_LOST, LOST, None)
     assert same(lost, after)
     assert after.comparable

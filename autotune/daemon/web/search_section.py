@@ -225,7 +225,7 @@ class StudyProgress:
                 self.shown["now"] = {**_trial(event), "changes": _changes(event), "started_utc": utc}
             case "TrialEnded":
                 self._end_trial(event, event["trial"])
-            case "IncumbentChanged":
+            case "IncumbentChanged" if not event.get("same_training"):
                 if ratio := number(event["speedup"]):
                     self.shown["best_changes"] = _changes(event)
                     self.shown["best"].append((round(self.t_s, 1), ratio))

@@ -29,7 +29,7 @@ _HERE = Path(__file__).parent
 _BEST_OF_LOADTUNE = re.compile(r"best overall: (.*) — ([\d.]+)x baseline")
 _BATCH_OF_LIGHTNING = re.compile(r"Batch size (\d+) succeeded")
 _LOADER = "batch_size=16)\n"
-_GRACE_S = 5  # for what counts its time itself: imports come on top
+_GRACE_S = 20  # for what counts its time itself: imports, and what is under way, come on top
 
 
 @dataclass(frozen=True, kw_only=True)

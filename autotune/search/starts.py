@@ -1,0 +1,95 @@
+"""Start times: how long trials take to their first step, by the values that they hold.
+
+Compiling a step takes seconds to minutes, and another batch is compiled again. So a value that starts slowly is given
+the time that it needs, or is not tried.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from autotune.clock import format_duration
+from autotune.records import Ending, Scalar, TrialRecord, Values
+from autotune.space.space import Space
+
+CAUTION = 1.5
+"""Times the start that is known, by which a further one may be longer."""
+
+_AGAIN = 2.0  # times the wait that was too short
+_MOST_OF_THE_REST = 0.25  # for one start
+_STILL_STARTING = (Ending.NEVER_STARTED, Ending.OBSERVER_MISSING)
+
+Choice = tuple[str, Scalar]
+"""Path of a knob, and a value of it other than today's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartTimes:
+    """What some trials have shown of the time to the first step.
+
+    Attributes:
+        usual_s: That of today's config; None if it is not known.
+        known_s: The shortest start of a trial with each value: the other values of a longer one may be to blame.
+        waited_s: The longest wait for a first step, of values with which no trial has made one.
+    """
+
+    usual_s: float | None = None
+    known_s: Mapping[Choice, float] = field(default_factory=dict)
+    waited_s: Mapping[Choice, float] = field(default_factory=dict)
+
+    def needed_s(self, space: Space, values: Values) -> float | None:
+        """Return the start that a point needs at least; None where it is not known."""
+        known = [self.known_s[one] for one in space.changes(values).items() if one in self.known_s]
+        return max([*known, *([] if self.usual_s is None else [self.usual_s])], default=None)
+
+    def has_waited(self, space: Space, values: Values) -> bool:
+        """Return whether a point has a value with which no trial has started yet."""
+        return any(one in self.waited_s for one in space.changes(values).items())
+
+    def least_limit_s(self, space: Space, values: Values) -> float:
+        """Return the limit that the start of a point has to have at least, by what was too short; 0 for none."""
+        waited = [self.waited_s[one] for one in space.changes(values).items() if one in self.waited_s]
+        needed_s = self.needed_s(space, values)
+        return max([*(_AGAIN * one for one in waited), CAUTION * (needed_s or 0.0)])
+
+    def why_not(self, space: Space, values: Values, left_s: float) -> str | None:
+        """Return the reason for which there is no time for the start of a point; None where there is."""
+        for path, value in space.changes(values).items():
+            if (waited_s := self.waited_s.get((path, value), 0.0)) and _AGAIN * waited_s > _MOST_OF_THE_REST * left_s:
+                return f"{path}: {value} takes more than {format_duration(waited_s)} to start"
+        return None
+
+    def untried(self) -> Iterator[str]:
+        """Yield a sentence on each value that there was no time for."""
+        for (path, value), waited_s in self.waited_s.items():
+            waited, budget = map(format_duration, (waited_s, 2.0 * _AGAIN * waited_s / _MOST_OF_THE_REST))
+            why = f"{path}: {value} was not measured, as it takes more than {waited} to start"
+            yield f"{why}; --budget {budget} has the time."
+
+
+def start_times(trials: Iterable[TrialRecord], space: Space) -> StartTimes:
+    """Return what trials have shown; those that ended by themselves, or idled, say nothing of a start.
+
+    Args:
+        trials: Trials of this machine, oldest first, of this space.
+    """
+    usual_s: float | None = None
+    known_s: dict[Choice, float] = {}
+    waits: list[tuple[Values, float]] = []
+    for trial in trials:
+        changes = space.changes(trial.values)
+        if trial.measurement is not None:
+            start_s = trial.measurement.first_step_s
+            if not changes:
+                usual_s = min(start_s, start_s if usual_s is None else usual_s)
+            for one in changes.items():
+                known_s[one] = min(start_s, known_s.get(one, start_s))
+        elif trial.ending in _STILL_STARTING and "idle" not in trial.detail:
+            waits.append((changes, trial.duration_s))
+    waited_s: dict[Choice, float] = {}
+    for changes, wait_s in waits:
+        if max((known_s.get(one, 0.0) for one in changes.items()), default=0.0) >= wait_s:
+            continue  # that one is why
+        for one in changes.items():
+            if one not in known_s:
+                waited_s[one] = max(wait_s, waited_s.get(one, 0.0))
+    return StartTimes(usual_s=usual_s, known_s=known_s, waited_s=waited_s)
