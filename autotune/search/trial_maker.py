@@ -255,8 +255,8 @@ class TrialMaker:
             measures_s=SLOWER_THAN_USUAL * expected_measuring_s(state.trials.own) if explores else 0.0,
             start_timeout_s=start_timeout_s(state.trials.own, limit_s) if explores else None,
             max_s=self._parts.problem.limits.max_s,
-            # No repeat will make up for half the speed.
-            hopeless_below=0.5 * state.trials.pace() if explores and not state.model.scope.filling else 0.0,
+            # No repeat will make up for half the speed of the best that it may take the place of.
+            hopeless_below=0.5 * self._rival_pace(trial) if explores and not state.model.scope.filling else 0.0,
             # A longer training goes further than the baseline's: it is compared in the end.
             baseline_losses=None if is_baseline or trial.purpose in NOT_COMPARED else state.findings.baseline_losses,
             # Nor by today's config itself: how its losses go is what the others are compared with.
@@ -268,6 +268,11 @@ class TrialMaker:
             rounds=trial.phases.rounds if trial.phases else None,
             trains_s=trial.trains_s,
         )
+
+    def _rival_pace(self, trial: TrialSpec) -> float:
+        """Return the speed of the fastest trial, among all that a point is looked for with."""
+        parts = [target.part for target in self._state.targets]
+        return self._state.trials.pace(next((part for part in parts[::-1] if part.contains(trial.values)), None))
 
     def _goal(self, trial: TrialSpec) -> WindowGoal:
         """Return the length of a trial's window: in steps, where its point is known."""

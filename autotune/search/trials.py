@@ -70,10 +70,19 @@ class SearchTrials:
         unit = next((one for one in good if one and objective.is_told_by(one)), measured)
         return math.exp(ln_score(measured, unit, objective))
 
-    def pace(self) -> float:
-        """Return the samples per second of the fastest trial, or of today's where no more is asked; 0 before one."""
+    def pace(self, part: Space | None = None) -> float:
+        """Return the samples per second of the fastest trial, or of today's where no more is asked; 0 before one.
+
+        Args:
+            part: The part of the space that its point is in; None for all of it.
+        """
         asked = self.good_baseline() if self._problem.objective.by_utilization else self.own
-        return max((trial.comparable.samples_per_s for trial in asked if trial.comparable), default=0.0)
+        speeds = (
+            trial.comparable.samples_per_s
+            for trial in asked
+            if trial.comparable and (part is None or part.contains(trial.values))
+        )
+        return max(speeds, default=0.0)
 
     def data_wait(self) -> float | None:
         """Return the share of time that training of today's config waits for data; None where it is not known."""

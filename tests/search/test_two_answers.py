@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.events import IncumbentChanged
-from autotune.records import SearchResult
+from autotune.records import Purpose, SearchResult
 from scripts.bench.simulated_runner import Training
 from tests.search.simulated import Search, Trainer
 
@@ -101,6 +101,18 @@ def test_the_same_training_answer_is_searched_for(search: Search, seed: int) -> 
     assert same_training_speed(trainer, both.answer) > 0.95 * speed(trainer, alone.answer.best.values)
     assert both.answer.best is not None
     assert speed(trainer, both.answer.best.values) > 1.2 * speed(trainer, alone.answer.best.values)
+
+
+def test_a_point_is_far_behind_those_of_its_kind_alone(search: Search) -> None:
+    """The best that leaves the training unchanged has less than half the speed of the best, and is measured all the same."""
+    config, trainer = launch_bound(17)
+    done = search(trainer, config=config, budget_s=600.0)
+    assert done.answer.best is not None
+    assert same_training_speed(trainer, done.answer) < 0.5 * speed(trainer, done.answer.best.values)
+    kept = {"data.batch_size": 8, "data.mixed_precision": "float32"}
+    alike = [trial for trial in done.of(Purpose.EXPLORE) if trial.values == {**trial.values, **kept}]
+    assert len(alike) > 10
+    assert all(trial.comparable for trial in alike)
 
 
 def test_the_best_of_each_is_announced(search: Search) -> None:
