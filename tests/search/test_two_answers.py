@@ -104,7 +104,7 @@ def test_the_same_training_answer_is_searched_for(search: Search, seed: int) -> 
 
 
 def test_a_point_is_far_behind_those_of_its_kind_alone(search: Search) -> None:
-    """The best that leaves the training unchanged has less than half the speed of the best, and is measured all the same."""
+    """The best that leaves the training unchanged has less than half the speed of the best, and is measured."""
     config, trainer = launch_bound(17)
     done = search(trainer, config=config, budget_s=600.0)
     assert done.answer.best is not None
