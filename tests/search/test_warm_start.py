@@ -51,7 +51,7 @@ def _leave_profile_of(searched: Searched, machine: Machine) -> None:
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Search, Searched]]:
     """Search here, and what a search on another machine has found and left in the index."""
     with searches_in(tmp_path_factory.mktemp("elsewhere")) as search:
-        found = search(plain, budget_s=300)
+        found = search(plain, budget_s=300, seed=1)
         _leave_profile_of(found, OTHER)
         yield search, found
 
