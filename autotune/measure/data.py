@@ -50,7 +50,7 @@ class TrialData:
         batch: Samples in most batches.
         per_update: Samples in most updates of the weights; None if unknown, and where they vary.
         pass_lengths: Samples in each whole pass, by the steps.
-        has_ends: Whether the ends of passes were seen with the batches, not told by the steps.
+        has_ends: Whether the data iterator showed where passes end; otherwise the reported steps did.
         is_unseen: Whether its batches lay where they are not looked at.
     """
 

@@ -162,8 +162,8 @@ def better_than_baseline(
 ) -> list[Candidate]:
     """Return the points that are believed to be better than today's, best first; none if today's gave no numbers.
 
-    Of those that cannot be told from the best one, the one with the fewest changes is best, and of as many changes the
-    one that asks for the least: fewer processes, less that is ready ahead, a smaller batch.
+    Points that are indistinguishable from the best one are ranked by their number of changes, then by the resources
+    that they need: fewer processes, less prefetching and a smaller batch come first.
 
     Args:
         believed: What is believed of those that gave numbers, in ln score.
@@ -240,7 +240,7 @@ class ConfirmationBasis:
         least_window_s: How long they have to measure at least where there is no time for more.
         min_steps: Fewest steps that they measure.
         look_s: Further time of the first trial of a finalist, where there is time for it.
-        further: Names of the points that run in each pair besides the two.
+        further: Names of the points that run in each pair in addition to the baseline and the candidate.
     """
 
     trials: Sequence[TrialRecord]

@@ -38,18 +38,17 @@ class StartTimes:
 
     def needed_s(self, space: Space, values: Values) -> float | None:
         """Return the start that a point needs at least; None where it is not known."""
-        known = [self.known_s[one] for one in space.changes(values).items() if one in self.known_s]
+        known = _of_changes(self.known_s, space, values)
         return max([*known, *([] if self.usual_s is None else [self.usual_s])], default=None)
 
     def has_waited(self, space: Space, values: Values) -> bool:
         """Return whether a point has a value with which no trial has started yet."""
-        return any(one in self.waited_s for one in space.changes(values).items())
+        return bool(_of_changes(self.waited_s, space, values))
 
     def least_limit_s(self, space: Space, values: Values) -> float:
         """Return the limit that the start of a point has to have at least, by what was too short; 0 for none."""
-        waited = [self.waited_s[one] for one in space.changes(values).items() if one in self.waited_s]
-        needed_s = self.needed_s(space, values)
-        return max([*(_AGAIN * one for one in waited), CAUTION * (needed_s or 0.0)])
+        waited = _of_changes(self.waited_s, space, values)
+        return max([*(_AGAIN * one for one in waited), CAUTION * (self.needed_s(space, values) or 0.0)])
 
     def why_not(self, space: Space, values: Values, left_s: float) -> str | None:
         """Return the reason for which there is no time for the start of a point; None where there is."""
@@ -66,6 +65,11 @@ class StartTimes:
             yield f"{why}; --budget {budget} has the time."
 
 
+def _of_changes(times_s: Mapping[Choice, float], space: Space, values: Values) -> list[float]:
+    """Return the times that are known of the changes of a point."""
+    return [times_s[one] for one in space.changes(values).items() if one in times_s]
+
+
 def start_times(trials: Iterable[TrialRecord], space: Space) -> StartTimes:
     """Return what trials have shown; those that ended by themselves, or idled, say nothing of a start.
 
@@ -80,7 +84,7 @@ def start_times(trials: Iterable[TrialRecord], space: Space) -> StartTimes:
         if trial.measurement is not None:
             start_s = trial.measurement.first_step_s
             if not changes:
-                usual_s = min(start_s, start_s if usual_s is None else usual_s)
+                usual_s = start_s if usual_s is None else min(start_s, usual_s)
             for one in changes.items():
                 known_s[one] = min(start_s, known_s.get(one, start_s))
         elif trial.ending in _STILL_STARTING and "idle" not in trial.detail:

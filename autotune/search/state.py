@@ -36,7 +36,7 @@ class SearchState:
     """State of one search: grows with each trial, and is asked before each.
 
     Attributes:
-        findings: Findings about the trainer besides its speed.
+        findings: Findings about the trainer other than its speed.
     """
 
     def __init__(self, parts: SearchParts) -> None:
@@ -331,13 +331,13 @@ class CurrentAnswer:
         )
 
     def _further(self) -> tuple[str, ...]:
-        """Return the points that run in the pairs of what is best now, besides that and today's."""
+        """Return the names of the points that run in the pairs of the best candidate, see `further`."""
         best, alike = next(iter(self._model.better()), None), self.same_training()
         further = self.further(best, alike.observation.values if alike else None) if best else ()
         return tuple(map(self._problem.space.name, further))
 
     def further(self, candidate: Candidate, alike: Values | None) -> list[Values]:
-        """Return what is measured in the pairs of a candidate, besides that and today's config.
+        """Return the points that run in the pairs of a candidate, in addition to it and the baseline.
 
         That is the standing answer, which the candidate has to beat, and the best that leaves the training unchanged,
         where the candidate does not and there is time for it.
@@ -359,8 +359,12 @@ class CurrentAnswer:
 
     def same_training(self) -> Candidate | None:
         """Return the best point that leaves the training unchanged; None where none is better than today's."""
-        part = same_training(labelled(self._model.space, self._trials.of_study()))
-        return next(iter(self._model.better(part)), None)
+        return next(iter(self._model.better(self.same_training_part)), None)
+
+    @property
+    def same_training_part(self) -> Space:
+        """The part of the space that leaves the training unchanged, by what the data of trials have shown."""
+        return same_training(labelled(self._model.space, self._trials.of_study()))
 
     def is_same_training(self, values: Values) -> bool:
         """Return whether a point leaves the training unchanged, by what the data of trials have shown."""
@@ -376,7 +380,7 @@ class Target:
     Attributes:
         best: Name of its best point; None as long as nothing is known to be better than today's.
         spent_s: Time of the trials that were made for it.
-        ended: Why exploring it has ended; None as long as it goes on.
+        ended: Why exploring it has ended; None while it continues.
         trials_since_better: Latest trials for it that have found nothing better; 0 before something better is known.
     """
 
@@ -393,9 +397,8 @@ class Target:
 
     @property
     def part(self) -> Space:
-        """The part of the space that it is looked for in, by what the data of trials have shown."""
-        space = self._state.model.space
-        return same_training(self._state.labelled(space)) if self._is_same_training else space
+        """The part of the space that it is looked for in."""
+        return self._state.answer.same_training_part if self._is_same_training else self._state.model.space
 
     def better(self) -> list[Candidate]:
         """Return the points of it that are believed to be better than today's, best first."""

@@ -74,16 +74,16 @@ def _run(arguments: argparse.Namespace) -> None:
             for folder in folders.values():
                 folder.mkdir()
                 _replace(_HERE / trainer.file, folder / "train.py", trainer.today)
-            told = {}
-            told["autotune"], env = _autotune(folders["autotune"], name, arguments)
+            claims = {}
+            claims["autotune"], env = _autotune(folders["autotune"], name, arguments)
             for tool in trainer.tools:
                 gain = _TOOLS[tool](folders[tool], name, arguments)
-                told[tool] = "" if gain is None else f"{gain:.2f}x"
+                claims[tool] = "" if gain is None else f"{gain:.2f}x"
             speeds: dict[str, list[float]] = {tool: [] for tool in folders}
             for _ in range(arguments.rounds):
                 for tool, folder in folders.items():
                     speeds[tool].append(_plain(folder, name, arguments, env if tool == "autotune" else {}))
-            for tool, claim in told.items():
+            for tool, claim in claims.items():
                 true = [one / today for one, today in zip(speeds[tool], speeds["today"], strict=True)]
                 spread = f"{median(true):.2f}x ({min(true):.2f} to {max(true):.2f})"
                 changed = _changed(folders["today"] / "train.py", folders[tool] / "train.py")
