@@ -13,7 +13,6 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.output import ask, say_remarks
 from autotune.config.apply import create_file, write_edits
 from autotune.config.command import read_typed, refuse_secrets
-from autotune.config.keys import first_of
 from autotune.config.load import separate_path
 from autotune.config.secrets import masked
 from autotune.errors import ConfigError, TrialError
@@ -22,7 +21,7 @@ from autotune.options import InitRequest
 from autotune.records import Ending
 from autotune.report.console import text_console
 from autotune.report.plain_text import plain
-from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_from_flags
+from autotune.search.init_plan import InitPlan, plan_init, plan_init_from_flags
 from autotune.search.preflight import Preflight, Reached, run_preflight, try_relative_outputs
 from autotune.search.problem import Problem
 from autotune.study.storage.lock import sole_search
@@ -58,7 +57,7 @@ def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> 
 def show_inventory(console: Console, plan: InitPlan) -> None:
     """Show the knobs that were found, the keys that only look like knobs, the outputs, and the command."""
     # Not for everybody who tries a trainer: it brings what a search is made of.
-    from autotune.commands.search_plan import command_notes, knob_table, print_dim, redirected_line
+    from autotune.commands.search_plan import command_notes, knob_table, left_out_lines, print_dim, redirected_line
     from autotune.search.warm_start import warm_start
 
     problem = plan.problem
@@ -67,14 +66,7 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
         console.print(knob_table(problem))
     else:
         console.print("No knob was found by its name. Name what may vary under knobs: in the section.", soft_wrap=True)
-    alike: dict[str, list[str]] = {}
-    skipped = {skipped.path: skipped.why for skipped in not_taken(problem)}
-    for key, why in {**skipped, **(plan.flags.left if plan.flags else {})}.items():
-        alike.setdefault(why, []).append(plain(key))
-    lines = [f"not taken: {first_of(keys, 3)}: {plain(why)}" for why, keys in alike.items()]
-    lines += redirected_line(problem)
-    stays = problem.settings.outputs.left.items()
-    lines += [f"looks like an output and stays: {plain(key)}: {plain(why)}" for key, why in stays]
+    lines = [*left_out_lines(problem, plan.flags.left if plan.flags else None), *redirected_line(problem)]
     print_dim(console, [*lines, f"command: {plain(' '.join(masked(problem.command)), longest=1000)}"])
     for note in filter(None, (problem.batch_remark, *command_notes(problem), plan.why_separate)):
         console.print(note, soft_wrap=True)

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -11,6 +11,7 @@ from rich.text import Text
 
 from autotune.clock import Clock, format_duration
 from autotune.config.command import resolve_executable
+from autotune.config.keys import first_of
 from autotune.config.outputs import holding_something
 from autotune.config.secrets import masked, masked_text
 from autotune.config.sources import Script, trainer_files
@@ -19,6 +20,7 @@ from autotune.options import SearchRequest
 from autotune.records import Scalar
 from autotune.report.plain_text import plain, value_text
 from autotune.search.gpus import busy_remarks, remarks_on_gpus
+from autotune.search.init_plan import not_taken
 from autotune.search.problem import Problem
 from autotune.search.schedule import race_s
 from autotune.search.warm_start import warm_start
@@ -31,8 +33,7 @@ from autotune.trial.python_command import python_command
 def show_plan(console: Console, problem: Problem, request: SearchRequest) -> None:
     """Show what a search is about to do: knobs, skipped keys with reasons, outputs, the command, and the time."""
     console.print(knob_table(problem))
-    skipped = {skipped.path: skipped.why for skipped in problem.skipped} | dict(problem.settings.outputs.left)
-    lines = [*(f"not tuned: {path} ({why})" for path, why in skipped.items()), *redirected_line(problem)]
+    lines = [*left_out_lines(problem), *redirected_line(problem)]
     lines += [plain(note, 1000) for note in (*output_notes(problem), *command_notes(problem))]
     lines.append(f"command: {' '.join(masked(problem.command))}")
     validate_s, for_race_s = request.validate_s, race_s(request.race_s, request.budget_s)
@@ -46,6 +47,23 @@ def show_plan(console: Console, problem: Problem, request: SearchRequest) -> Non
         f"part of it kept back to confirm the best against today's values{validation}{race}"
     )
     print_dim(console, lines)
+
+
+def left_out_lines(problem: Problem, further: Mapping[str, str] | None = None) -> list[str]:
+    """Return the lines on what looks like a knob or an output and is left as it is, one for each reason.
+
+    Args:
+        further: Other names that are left alone, with the reason; None for none.
+    """
+    left = {one.path: one.why for one in (*problem.skipped, *not_taken(problem))}
+    alike: dict[str, list[str]] = {}
+    for key, why in {**left, **(further or {})}.items():
+        alike.setdefault(why, []).append(plain(key))
+    stays = problem.settings.outputs.left.items()
+    return [
+        *(f"not tuned: {first_of(keys, 3)}: {plain(why)}" for why, keys in alike.items()),
+        *(f"looks like an output and stays: {plain(key)}: {plain(why)}" for key, why in stays),
+    ]
 
 
 def redirected_line(problem: Problem) -> list[str]:

@@ -339,6 +339,8 @@ def _values(node: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
 def _why(problem: Problem, path: str, value: Any) -> str:
     if is_for_validation(path):
         return "it is for validation, which trials do not measure"
+    if problem.settings.section.knobs is not None:
+        return "knobs: does not list it"
     if isinstance(value, list):
         return "it is a list, not a single value"
     try:

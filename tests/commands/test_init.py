@@ -200,7 +200,7 @@ def test_flags_become_a_config(tmp_path: Path) -> None:
     flags = ("--batch_size", "4", "--num-workers=1", "--use_xla", "--lr", "3e-4", "-v")
     made = ("init", "--from-flags", "--config", "new.yaml", "--yes", "--", "MODE=fast", sys.executable)
     done = autotune(*made, str(FLAG_TRAINER), *flags).well()
-    assert "not taken: -v: the trainer's source does not tell what this short flag means" in done.stdout
+    assert "not tuned: -v: the trainer's source does not tell what this short flag means" in done.stdout
     assert "the values are on its command line" in done.stderr
     text = (autotune.folder / "new.yaml").read_text()
     assert "batch_size: 4\nnum_workers: 1\nuse_xla: true\nlr: 3e-4\n" in text

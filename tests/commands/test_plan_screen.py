@@ -29,6 +29,21 @@ def test_a_plan_has_a_line_for_everything(simulated: CommandLine) -> None:
     )
 
 
+def test_a_dry_run_names_each_key_that_init_names(simulated: CommandLine) -> None:
+    """With the reason for which it is not tuned; where the section lists the knobs, that is the reason."""
+    keys = "data: {batch_size: 8, prefetch: []}\nvalidation: {batch_size: 8}\nprecision: half\n"
+    (simulated.folder / "plain.yaml").write_text(keys)
+    found = simulated("init", "--config", "plain.yaml", "--", "python", "train.py", "{config}").stdout
+    left = [line for line in found.splitlines() if line.startswith("not tuned: ")]
+    assert [line.split(": ")[1] for line in left] == ["validation.batch_size", "data.prefetch", "precision"]
+    shown = simulated("search", "--config", "plain.yaml", "--dry-run", "--", "python", "train.py", "{config}").well()
+    assert [line for line in shown.stdout.splitlines() if line.startswith("not tuned: ")] == left
+    section = "autotune: {command: 'python train.py {config}', knobs: {data.batch_size: [4, 8]}}\n"
+    (simulated.folder / "listed.yaml").write_text(keys + section)
+    shown = simulated("search", "--config", "listed.yaml", "--dry-run").well()
+    assert "not tuned: data.prefetch, precision: knobs: does not list it\n" in shown.stdout
+
+
 def test_code_that_repeats_its_data_is_named_before_the_first_trial(simulated: CommandLine) -> None:
     """In a dry run and in a search; nothing is said where no value that is tried makes a difference."""
     (simulated.folder / "config.yaml").write_text(PLAN)
