@@ -223,7 +223,7 @@ def explain(call: Invocation, id: str) -> int:
     with signals_held():
         from autotune.daemon.advice import Advices, AdviceState
 
-    advice = Advices(locate_home(os.environ).advice).advice(id)
+    advice = Advices(locate_home(os.environ).advice).advice(id).now()
     ratio, low, high = advice.ratio
     is_applied = advice.state is AdviceState.APPLIED
     return call.say(

@@ -36,6 +36,7 @@ from autotune.daemon.queue import (
     find_entries,
     fingerprint,
     kept_environment,
+    shown_note,
 )
 from autotune.errors import AutotuneError, ConfigError, DaemonAway
 from autotune.files import open_regular
@@ -305,7 +306,7 @@ def _settle(home: DaemonHome) -> bool:
 def _document(entry: QueueEntry, reason: str | None) -> dict[str, Any]:
     """Return an entry as ``--json`` shows it: without its environment."""
     shown = {name: value for name, value in entry.document().items() if name not in ("environment", "owner")}
-    return {**shown, "left_s": entry.left_s, "reason": reason}
+    return {**shown, "note": shown_note(entry), "left_s": entry.left_s, "reason": reason}
 
 
 def _documents(entries: Sequence[QueueEntry], why: Mapping[str, str] | None) -> dict[str, Any]:
@@ -331,7 +332,7 @@ def _lines(entry: QueueEntry, why: Mapping[str, str] | None) -> list[str]:
         ratio, low, high = entry.answer.ratio
         gain = f"{entry.answer.verdict}: {ratio:.2f}x (95 % interval {low:.2f} to {high:.2f})"
         gain += f"; `autotune daemon explain {entry.answer.advice}`" if entry.answer.advice else ""
-    below = [f"     {plain(line, longest=400)}" for line in (gain, reason, entry.note) if line]
+    below = [f"     {plain(line, longest=400)}" for line in (gain, reason, shown_note(entry)) if line]
     return [f"{entry.number:>3}  {entry.state.value:<8} {plain(entry.config)}  {plan}", *below]
 
 

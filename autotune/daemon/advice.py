@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from autotune.clock import Clock
-from autotune.daemon.queue import ApplyScope, EntryState, Hold, Queue, QueueEntry, config_sha256
+from autotune.daemon.queue import ApplyScope, EntryState, Hold, Queue, QueueEntry, config_sha256, note_of_applied
 from autotune.errors import AutotuneError
 from autotune.files import make_private_folder, open_regular, replace_durably
 from autotune.records import KeyChange, Scalar
@@ -49,6 +49,8 @@ class Advice:
 
     Attributes:
         id: 8 hexadecimal digits, from config, study and values: the same advice has the same id.
+        further: Further files that hold values of the config.
+        config_sha256: Hash of all of these as they were searched; None if they could not be read.
         ratio: Confirmed speed over that of the config as it was, with its 95 % interval.
         why: How it was confirmed, and what to be careful about, a sentence each.
         may_learn_more_slowly: Whether it changes the training, and no race has shown that it learns as fast as the
@@ -61,6 +63,7 @@ class Advice:
 
     id: str
     config: str
+    further: tuple[str, ...] = ()
     config_sha256: str | None
     study: str
     ratio: tuple[float, float, float]
@@ -74,6 +77,12 @@ class Advice:
     applied_utc: str | None = None
     set_values: Mapping[str, Scalar] = field(default_factory=dict)
 
+    def now(self) -> "Advice":
+        """Return it as given, and not applied, where the config is again what was searched."""
+        configs = (Path(self.config), *map(Path, self.further))
+        is_back = self.state is AdviceState.APPLIED and config_sha256(configs) == self.config_sha256
+        return replace(self, state=AdviceState.GIVEN) if is_back else self
+
     @property
     def command(self) -> str:
         """Command that takes it, or that undoes it where it is applied."""
@@ -86,7 +95,15 @@ class Advice:
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
-    def of_answer(cls, answer: Mapping[str, Any], *, config: str, config_sha256: str | None, made_utc: str) -> "Advice":
+    def of_answer(
+        cls,
+        answer: Mapping[str, Any],
+        *,
+        config: str,
+        config_sha256: str | None,
+        made_utc: str,
+        further: Sequence[str] = (),
+    ) -> "Advice":
         """Return the advice of a search's answer whose verdict is ``better``.
 
         Raises:
@@ -96,6 +113,7 @@ class Advice:
         document = {
             "id": advice_id(config, str(answer["study"]), answer["best"]["values"]),
             "config": config,
+            "further": further,
             "config_sha256": config_sha256,
             "study": str(answer["study"]),
             "ratio": [float(answer["speedup"][name]) for name in names],
@@ -286,7 +304,11 @@ class Adviser:
         made = self._clock.utc().isoformat(timespec="seconds")
         try:
             advice = Advice.of_answer(
-                answer, config=entry.config, config_sha256=entry.fingerprint.config_sha256, made_utc=made
+                answer,
+                config=entry.config,
+                further=entry.further,
+                config_sha256=entry.fingerprint.config_sha256,
+                made_utc=made,
             )
         except (KeyError, TypeError, ValueError):
             return None
@@ -344,7 +366,7 @@ class Adviser:
             self._advices.write(advice)
             self._note(entry, f"not applied: {why_failed}", EntryState.DONE)
         else:
-            self._note(entry, f"applied to {advice.config}; `autotune revert` undoes it", EntryState.DONE)
+            self._note(entry, note_of_applied(advice.config), EntryState.DONE)
 
     def _write(self, entry: QueueEntry, advice: Advice) -> str | None:
         """Have ``autotune apply`` write the values; return why that failed, None if it did not."""

@@ -575,6 +575,19 @@ def fingerprint(configs: Sequence[Path]) -> Fingerprint:
     return Fingerprint(config_sha256=config_sha256(configs), git_commit=git_commit(configs[0].parent))
 
 
+def note_of_applied(config: str) -> str:
+    """Return the note of an entry whose advice was written into its config."""
+    return f"applied to {config}; `autotune revert` undoes it"
+
+
+def shown_note(entry: QueueEntry) -> str:
+    """Return what happened last to an entry, or that the config is again what was searched."""
+    was_applied = entry.note == note_of_applied(entry.config)
+    if was_applied and config_sha256(entry.configs) == entry.fingerprint.config_sha256:
+        return f"applied to {entry.config}, and taken back since"
+    return entry.note
+
+
 def config_sha256(configs: Sequence[Path]) -> str | None:
     """Return the hash of the bytes of a config's files; None if one of them cannot be read."""
     digest = hashlib.sha256()

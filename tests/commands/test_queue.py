@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,6 +194,29 @@ def test_an_advice_is_explained(simulated: CommandLine) -> None:
     assert "To take it: autotune apply --config /project/1.yaml" in explained
     advices.mark_applied(advice().id, "2030-01-01T01:00:00+00:00")
     assert "To undo it: autotune revert" in simulated("daemon", "explain", advice().id).stdout
+
+
+def test_what_was_taken_back_is_not_shown_as_applied(simulated: CommandLine, home: Path) -> None:
+    """An entry, and its advice, once the config is again what was searched."""
+    add(simulated, "--no-check")
+    config = simulated.folder / "config.yaml"
+    searched = config.read_text()
+    (file,) = home.rglob("queue.json")
+    document = json.loads(file.read_text())
+    (entry,) = document["entries"]
+    path = entry["config"]
+    entry |= {"state": "done", "note": f"applied to {path}; `autotune revert` undoes it"}
+    file.write_text(json.dumps(document))
+    advices = Advices(locate_home(os.environ).advice)
+    kept = replace(advice(), config=path, config_sha256=entry["fingerprint"]["config_sha256"])
+    advices.keep(kept)
+    advices.mark_applied(kept.id, "2030-01-01T01:00:00+00:00")
+    config.write_text(searched + "# values were written\n")
+    assert "`autotune revert` undoes it" in simulated("queue", "list").stdout
+    assert "To undo it: autotune revert" in simulated("daemon", "explain", kept.id).stdout
+    config.write_text(searched)
+    assert f"applied to {path}, and taken back since" in simulated("queue", "list").stdout
+    assert "To take it: autotune apply" in simulated("daemon", "explain", kept.id).stdout
 
 
 @pytest.mark.services

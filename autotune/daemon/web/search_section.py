@@ -170,7 +170,7 @@ class StudyProgress:
 
     Attributes:
         shown: What the section shows as it is: ``now`` is the trial that goes on; ``best`` holds speeds of the
-            incumbent over today's, with the search times from which it was the best.
+            incumbent over today's, with the search times from which it was the best; they never fall.
         t_s: Search time up to the last event.
         points: By name of a point, its changes as text, and ln speed over today's of its trials.
         today: Name of the point that is today's config.
@@ -191,12 +191,11 @@ class StudyProgress:
         self._search = ""
         self._last: datetime | None = None
         self._numbers: set[int] = set()
-        self._has_unit = False  # today's config was measured in this search
 
     def add(self, search: str, event: Event) -> None:
         """Add an event; one that cannot be understood is passed over."""
         if search != self._search:
-            self._search, self._last, self._has_unit = search, None, False
+            self._search, self._last = search, None
             self.shown |= {"phase": None, "why": None, "now": None}
             self.shown["starts_s"].append(round(self.t_s, 1))
             self.remarks.clear()
@@ -228,7 +227,7 @@ class StudyProgress:
             case "IncumbentChanged" if not event.get("same_training"):
                 if ratio := number(event["speedup"]):
                     self.shown["best_changes"] = _changes(event)
-                    self.shown["best"].append((round(self.t_s, 1), ratio))
+                    self._note_best(ratio)
             case "PhaseChanged":
                 self.shown |= {"phase": clean(str(event["phase"]), 40), "why": clean(str(event["why"]))}
             case "KnobsRated":
@@ -240,7 +239,13 @@ class StudyProgress:
                 self.verdict = clean(str(event["verdict"] or ""), 40)
                 if self.verdict in CONFIRMED and (ratio := number(event["speedup"])):
                     self.shown["best_changes"] = _changes(event)
-                    self.shown["best"].append((round(self.t_s, 1), ratio))
+                    self._note_best(ratio)
+
+    def _note_best(self, ratio: float) -> None:
+        """Note the speed that is the best from now on: what was told before of more was luck."""
+        best = self.shown["best"] = [(t_s, min(before, ratio)) for t_s, before in self.shown["best"]]
+        if not best or ratio > best[-1][1]:
+            best.append((round(self.t_s, 1), ratio))
 
     def _end_trial(self, event: Event, trial: Event) -> None:
         row, changes = _trial(trial), _changes(event)
@@ -273,9 +278,8 @@ class StudyProgress:
             logarithms.append(math.log(ratio))
         if purpose == Purpose.BASELINE:
             self.today = self.today or point
-            if ratio and not self._has_unit:
-                self._has_unit = True
-                self.shown["best"].append((round(self.t_s, 1), 1.0))
+            if ratio and not self.shown["best"]:
+                self._note_best(1.0)
 
 
 def _effects(around: Event, effects: Mapping[str, Any]) -> list[dict[str, Any]]:

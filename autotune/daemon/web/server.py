@@ -230,7 +230,7 @@ def _apply(queue: Queue, advices: Advices, id: str) -> None:
     advice = next((one for one in advices.all() if one.id == id), None)
     if advice is None:
         raise AutotuneError("there is no such advice any more", remedy="Look at the advice again.")
-    if advice.state is AdviceState.APPLIED:
+    if advice.now().state is AdviceState.APPLIED:
         raise AutotuneError("it is applied already", remedy=f"To undo it: {advice.command}")
     remedy = f"In a terminal: {advice.command}"
     if why := why_not_permitted(advice, ALL_SCOPES):

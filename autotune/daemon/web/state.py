@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from autotune.clock import Clock
 from autotune.daemon.advice import Advice, Advices
 from autotune.daemon.home import DaemonHome
-from autotune.daemon.queue import Queue, QueueEntry
+from autotune.daemon.queue import Queue, QueueEntry, shown_note
 from autotune.daemon.trainings import EVENTS
 from autotune.daemon.web.search_section import Event, SearchFollower, clean, event_file_of, events_of, number
 from autotune.errors import AutotuneError
@@ -156,7 +156,7 @@ def _queue(entries: Sequence[QueueEntry], reasons: Mapping[str, str]) -> Part:
             "used_s": round(entry.spent_s),
             "start": str(entry.start),
             "reason": entry.shown_reason(reasons),
-            "note": entry.note,
+            "note": shown_note(entry),
             "gain": entry.answer.ratio if entry.answer and entry.answer.is_confirmed else None,
         }
         for entry in shown
@@ -183,7 +183,7 @@ def _advices(advices: Sequence[Advice]) -> Part:
             # Its user decides then, by `autotune apply --all`.
             "may_learn_more_slowly": one.may_learn_more_slowly,
         }
-        for one in list(reversed(advices))[:12]
+        for one in (advice.now() for advice in list(reversed(advices))[:12])
     ]
     return {"advice": shown, "left_out": len(advices) - len(shown)}
 

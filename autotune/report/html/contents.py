@@ -1,6 +1,5 @@
 """Contents of a report: what a study and its folders say, gathered before a page is written, and what that takes."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -335,21 +334,21 @@ def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
 
 
 def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
-    """Return the mean speed of the fastest point so far, at the times from which it holds; 1.0 is today's config."""
+    """Return the speed of the fastest point so far, at the times from which it holds; 1.0 is today's config.
+
+    A point's speed is the mean of all its trials, also of later ones: so it never falls.
+    """
+    measured = [point for point in points if point.ratio is not None]
     speeds: dict[str, list[float]] = {}
-    means: dict[str, float] = {}  # of the speeds: there may be ten thousand trials
+    for point in measured:
+        speeds.setdefault(point.trial.point, []).append(point.ratio or 1.0)
+    means = {name: geometric_mean(own) for name, own in speeds.items()}
     steps: list[tuple[float, float]] = []
-    for point in points:
-        if point.ratio is None:
-            continue
+    for point in measured:
         is_today = point.trial.purpose is Purpose.BASELINE or point.changes == changes_text({})
-        if not is_today:
-            own = speeds.setdefault(point.trial.point, [])
-            own.append(point.ratio)
-            means[point.trial.point] = geometric_mean(own)
-        best = max([1.0, *means.values()])
-        if not steps or not math.isclose(steps[-1][1], best, rel_tol=1e-6):
-            steps.append((point.t_s, best))
+        speed = 1.0 if is_today else means[point.trial.point]
+        if not steps or speed > steps[-1][1]:
+            steps.append((point.t_s, max(1.0, speed)))
     return steps
 
 

@@ -117,6 +117,20 @@ def test_a_search_that_was_resumed_shows_the_whole_study(fresh: BusyDaemon) -> N
     assert (search["starts_s"], search["t_s"]) == ([0.0, 10.0], 20.0)
 
 
+def test_the_best_speed_never_falls(fresh: BusyDaemon) -> None:
+    """Neither where another search of the study begins, nor where a point that seemed to be faster was lucky."""
+    earlier = Searching(fresh.events.with_name("20291231T000000Z-h-1.events.jsonl"), VirtualClock())
+    earlier.begin()
+    earlier.trial(0, 1.0, Purpose.BASELINE)
+    earlier.trial(1, 3.0, **{"data.num_workers": 3})
+    fresh.add_running()
+    fresh.searching.begin(trials_found=2)
+    fresh.searching.trial(2, 1.0, Purpose.BASELINE)
+    assert [ratio for _, ratio in searched(fresh)["best"]] == [1.0, 3.0]
+    fresh.searching.trial(3, 2.0, **{"data.num_workers": 2})
+    assert [ratio for _, ratio in searched(fresh)["best"]] == [1.0, 2.0]
+
+
 def test_the_events_of_a_named_state_folder_are_found(fresh: BusyDaemon) -> None:
     """A search with `--state-dir` writes there, from where it was asked for on; the trainer's options are its own."""
     options = ("--state-dir", "its state", "--", "python", "train.py", "--state-dir", "no")

@@ -304,7 +304,15 @@ def test_time_between_searches_is_left_out(make_trial: MakeTrial) -> None:
     points = trial_points([first, better, later, best])
     assert [point.t_s for point in points] == [30.0, 90.0, 120.0, 180.0]
     assert [point.ratio for point in points] == pytest.approx([1.0, 2.0, 1.0, 4.0])
-    assert best_over_time(points)[-1] == (180.0, pytest.approx(2.83, abs=0.01))
+    assert best_over_time(points) == [(30.0, 1.0), (90.0, pytest.approx(2.83, abs=0.01))]
+
+
+def test_the_best_speed_so_far_never_falls(make_trial: MakeTrial) -> None:
+    """A trial that was lucky does not raise it beyond what the point shows in all of its trials."""
+    first = at(make_trial(BASELINE, 10.0, purpose=Purpose.BASELINE), 1)
+    further = [("lucky", 40.0), ("lucky", 10.0), ("better", 30.0), ("worse", 15.0)]
+    trials = [at(make_trial(BEST, speed, point=name), 2 + place) for place, (name, speed) in enumerate(further)]
+    assert [speed for _, speed in best_over_time(trial_points([first, *trials]))] == pytest.approx([1.0, 2.0, 3.0])
 
 
 def test_a_diagnosis_is_no_search(make_trial: MakeTrial) -> None:
