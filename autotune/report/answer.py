@@ -144,7 +144,7 @@ def print_next_step(
     elif _is_undecided(result):
         say += f" With nothing else at work on this machine, or with {more}, the same command may tell."
     elif result.budget_enough_s and not result.candidate:
-        say += f" There was no time to confirm anything: with {more} the same command goes on where it stopped."
+        say += f" There was no time for more: with {more} the same command goes on where it stopped."
     console.print(Text.assemble(say, (command, "bold")), soft_wrap=True)
 
 

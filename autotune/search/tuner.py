@@ -23,7 +23,7 @@ from autotune.search.finalists import Finalists
 from autotune.search.other_machines import LeftOut, OtherMachines
 from autotune.search.parts import Outcome, SearchParts
 from autotune.search.race import Racer
-from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, ExploringEnd
+from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, ExploringEnd, expected_trial_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, TrialMaker
 from autotune.search.validation import Validator
@@ -295,10 +295,16 @@ class Results:
     def _budget_enough_s(self, result: SearchResult, finalists: Finalists) -> float | None:
         """Return the budget of which the shortest full confirmation of the best point takes the share that it may.
 
-        Where pairs did not tell, it is twice as long as today's; None where more time would not tell more.
+        Where pairs did not tell, it is twice as long as today's; where nothing but today's config was tried, it has
+        room for a few trials and pairs; None where more time would not tell more.
         """
-        budget_s = self._parts.budget.budget_s
-        if result.verdict is not Verdict.NO_CHANGE or not (result.candidate or finalists.lacks_time):
+        own, budget_s = self._state.trials.own, self._parts.budget.budget_s
+        if result.verdict is not Verdict.NO_CHANGE:
+            return None
+        in_few_trials_s = 10.0 * expected_trial_s(own)
+        if budget_s < in_few_trials_s and not any(trial.purpose is Purpose.EXPLORE for trial in own):
+            return in_few_trials_s
+        if not (result.candidate or finalists.lacks_time):
             return None
         if (better := self._state.model.better()) and result.speedup is None:
             needed_s = CAUTION * LEAST_PAIRS * finalists.basis().pair_s(better[0]) / MOST_FOR_CONFIRMING

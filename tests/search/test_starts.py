@@ -103,3 +103,15 @@ def test_what_takes_too_long_is_named(search: Search) -> None:
     assert sum(trial.duration_s for trial in tried) < 100.0
     (said,) = [one for one in done.answer.cautions if "torch_compile" in one]
     assert said.startswith("training.torch_compile: True was not measured, as it takes more than ")
+
+
+def test_a_budget_for_today_s_config_alone_names_one_that_is_enough(search: Search) -> None:
+    """Nothing else was tried in it: with what is named, the same search finds the gain."""
+
+    def slow(config: Mapping[str, Any]) -> Training:
+        return replace(compiling(0.0)(config), start_s=20.0)
+
+    short = search(slow, config=CONFIG, budget_s=40.0).answer
+    assert (short.verdict, short.candidate) == (Verdict.NO_CHANGE, None)
+    assert short.budget_enough_s is not None
+    assert search(slow, config=CONFIG, budget_s=short.budget_enough_s, fresh=True).answer.verdict is Verdict.BETTER
