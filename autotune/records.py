@@ -70,9 +70,10 @@ class Ending(StrEnum):
     CRASHED = "crashed"  # the trainer ended with an error
     OUT_OF_HOST_MEMORY = "out of host memory"
     OUT_OF_GPU_MEMORY = "out of GPU memory"
+    OUT_OF_SHARED_MEMORY = "out of shared memory"  # /dev/shm, through which a loader's workers pass batches
     GPU_LOST = "GPU lost"  # or its driver: it does not answer any more
     DIVERGED = "diverged"  # the loss became NaN or infinite, or far higher than the baseline's at the same step
-    HUNG = "hung"  # steps came, then none for too long
+    HUNG = "hung"  # no step for too long: after others, or before the first one, with idle processes
     NEVER_STARTED = "never started"  # no step within trial.start_timeout_s
     NO_STEPS = "no steps seen"  # it ended by itself and reported no step
     OBSERVER_MISSING = "observer missing"  # ... and nothing inside it could have reported any

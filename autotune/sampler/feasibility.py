@@ -1,18 +1,20 @@
-"""Feasibility: prediction of the points that cannot work, or will fail for lack of memory.
+"""Feasibility: prediction of the points that cannot work, will fail for lack of memory, or hold what always fails.
 
-Values that broke the trainer are no part of it: what they have in common makes success less probable, for which
+Other values that broke the trainer are no part of it: what they have in common makes success less probable, for which
 `autotune.sampler.acquisition` has a model, and rules nothing out.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from autotune.records import Ending, Machine, Values
+from autotune.sampler.failing_values import blame
 from autotune.sampler.observations import Observation
 from autotune.space.catalog import Demand, traits_of
-from autotune.space.knob import Knob, same_scalar
+from autotune.space.knob import Knob, number_of, same_scalar
 from autotune.space.space import Space, is_batch
 
 
@@ -23,13 +25,18 @@ class _Memory:
     Attributes:
         more: Knobs whose larger values need more of it.
         same: Knobs whose other values may need more or less.
+        is_product: Whether what is needed is the product of these values.
     """
 
     ending: Ending
     more: Sequence[Knob]
-    same: Sequence[Knob]
+    same: Sequence[Knob] = ()
+    is_product: bool = False
 
     def needs_as_much(self, values: Values, other: Values) -> bool:
+        if self.is_product:
+            needs, lacked = (prod(max(1.0, _size(one, knob)) for knob in self.more) for one in (values, other))
+            return bool(self.more) and needs >= lacked
         return (
             bool(self.more)
             and all(_size(values, knob) >= _size(other, knob) for knob in self.more)
@@ -70,7 +77,7 @@ class Feasibility:
         self._space = space
         self._batches = [knob for knob in space.knobs if is_batch(knob)]
         demands = [(knob, traits_of(knob)) for knob in space.knobs]
-        self._memories = [
+        self._grown = [
             _Memory(
                 ending=ending,
                 more=[knob for knob, traits in demands if getattr(traits, kind) is Demand.GROWS],
@@ -81,6 +88,11 @@ class Feasibility:
                 (Ending.OUT_OF_HOST_MEMORY, "host_memory"),
             )
         ]
+        # what a loader's workers have ready lies there: each so many batches
+        ready = [knob for knob, traits in demands if traits.host_memory is Demand.GROWS and knob.ordered]
+        shared = _Memory(ending=Ending.OUT_OF_SHARED_MEMORY, more=ready, is_product=True)
+        self._memories = [*self._grown, shared]
+        self.blame = blame(space, observations)
         self._good = [observation for observation in observations.values() if observation.scores]
         self._failed = [
             observation for observation in observations.values() if not observation.scores and observation.endings
@@ -92,7 +104,13 @@ class Feasibility:
 
     def why_not(self, values: Values) -> str | None:
         """Return the reason why a point will fail; None if it may run."""
-        return self._space.why_infeasible(values) or self._why_out_of_memory(values) or self._why_over_the_edge(values)
+        always = (one for one in self.blame.failing if one.are_in(values, self._space))
+        return (
+            self._space.why_infeasible(values)
+            or next((f"{one.text(self._space)} fails wherever it is tried" for one in always), None)
+            or self._why_out_of_memory(values)
+            or self._why_over_the_edge(values)
+        )
 
     def is_doubtful(self, values: Values) -> bool:
         """Return True if a point needs as much memory as one that ran out of it elsewhere, and no success here does."""
@@ -121,7 +139,7 @@ class Feasibility:
 
     def _why_over_the_edge(self, values: Values) -> str | None:
         """Extrapolate peak memory linearly in the batch size, or in another knob, and return the excess as a reason."""
-        for what, memory in zip(("GPU", "host"), self._memories, strict=True):
+        for what, memory in zip(("GPU", "host"), self._grown, strict=True):
             others = [[knob] for knob in memory.more if knob not in self._batches and knob.ordered]
             for knobs in (self._batches, *others):
                 if knobs and (why := self._why_over(values, knobs, memory, what)):
@@ -167,7 +185,8 @@ class Feasibility:
 
 
 def _size(values: Values, knob: Knob) -> float:
-    return float(values[knob.path] or 0)
+    value = number_of(values[knob.path])
+    return float(value) if isinstance(value, int | float) else 0.0  # what is automatic is not known
 
 
 def _are_alike(one: Values, other: Values, knobs: Iterable[Knob]) -> bool:

@@ -207,6 +207,7 @@ FAILURE_SCOPES: Mapping[Ending, FailureScope] = {
     Ending.CRASHED: FailureScope.THIS_POINT,
     Ending.OUT_OF_HOST_MEMORY: FailureScope.MEMORY,
     Ending.OUT_OF_GPU_MEMORY: FailureScope.MEMORY,
+    Ending.OUT_OF_SHARED_MEMORY: FailureScope.MEMORY,
     Ending.GPU_LOST: FailureScope.NOTHING,
     Ending.DIVERGED: FailureScope.THIS_POINT,
     Ending.HUNG: FailureScope.THIS_POINT,

@@ -339,7 +339,7 @@ class TakeBack(SearchStage):
             if not rows or not self._fits(rows, others=2 * others if screen else others):
                 break
             for row in rows:
-                if not self._state.model.broke(row) and self._fits([row]):
+                if not self._fails(row) and self._fits([row]):
                     self._try(row)
             if all(self._is_told(path, values) for path in paths):
                 break
@@ -361,9 +361,7 @@ class TakeBack(SearchStage):
     def _ablated(self, values: Values, path: str, *, others: int) -> Values:
         """Return a point without a change, unless that is shown to be worth it."""
         without = taken_back(values, [path], self._state.model.space)
-        point = self._parts.problem.space.name(without)
-        is_known = self._state.model.broke(without) or gave_no_numbers(point, self._state.trials.own)
-        if is_known or not self._state.model.space.changes(without):
+        if self._fails(without) or not self._state.model.space.changes(without):
             return values
         for _ in range(2 * _MOST_TRIALS):
             made, made_without = self._made(values), self._made(without)
@@ -377,10 +375,15 @@ class TakeBack(SearchStage):
                 break
         return without if self._goes(path, values) else values
 
+    def _fails(self, values: Values) -> bool:
+        """Return whether a point has failed, or will by what is known."""
+        point = self._parts.problem.space.name(values)
+        return gave_no_numbers(point, self._state.trials.own) or self._state.model.why_not()(values) is not None
+
     def _goes(self, path: str, values: Values) -> bool:
         """Return whether a change is not likely to be worth it, nor promises so much that doubt is in its favour."""
         ratio = self._worth(path, values)
-        least = self._least(path)
+        least = self._least(path, values)
         if ratio is None or ratio.ratio > _PROMISING * least:
             return False
         return _likely(ratio)[0] < math.log(least)
@@ -390,14 +393,14 @@ class TakeBack(SearchStage):
         ratio = self._worth(path, values)
         if ratio is None:
             return False
-        least = self._least(path)
+        least = self._least(path, values)
         is_shown = ratio.ratio > least and ratio.low > 1.0
         return is_shown or _likely(ratio)[1] < math.log(least)
 
-    def _least(self, path: str) -> float:
-        knob = next(knob for knob in self._state.model.space.knobs if knob.path == path)
+    def _least(self, path: str, values: Values) -> float:
+        label = self._state.model.space.label_of(path, values[path])
         # what changes the training has to be worth it clearly
-        return _LEAST_OF_TRAINING if knob.label in (Label.BATCH, Label.PRECISION) else LEAST_WORTH
+        return _LEAST_OF_TRAINING if label in (Label.BATCH, Label.PRECISION) else LEAST_WORTH
 
     def _worth(self, path: str, values: Values) -> Ratio | None:
         noise = trial_noise(self._state.trials.own, self._parts.search, self._parts.problem.objective)

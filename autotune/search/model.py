@@ -18,7 +18,7 @@ from autotune.search.findings import Findings
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
 from autotune.search.schedule import expected_trial_s
-from autotune.search.starts import StartTimes, start_times
+from autotune.search.starts import start_times
 from autotune.search.traps import with_traps
 from autotune.search.trials import SearchTrials
 from autotune.space.catalog import traits_of
@@ -27,6 +27,7 @@ from autotune.space.space import Space, without_settling
 from autotune.study.answer import broken_points
 from autotune.study.members import on_one_scale
 from autotune.trial.execution import Execution
+from autotune.trial.outcome import EXPLANATIONS
 
 REALIZED = 0.24
 """Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
@@ -38,6 +39,7 @@ class Model:
     Attributes:
         scope: The knobs and values that are varied now.
         sd: Standard deviation of ln score between trials of one point.
+        starts: What this search's trials have shown of the time to the first step.
     """
 
     def __init__(self, parts: SearchParts, findings: Findings, trials: SearchTrials) -> None:
@@ -51,6 +53,7 @@ class Model:
         self._pending: list[Values] = []
         self._is_behind = False
         self._saw_a_pass = False
+        self._told: set[frozenset[str]] = set()  # paths of values that fail
         self.scope = Scope(parts.problem, findings, trials)
         self._rebuild()
 
@@ -110,6 +113,8 @@ class Model:
             self._is_behind = True  # it is fitted with what they have measured, in front of the next trial
         else:
             self._fit()
+        if not record.comparable:
+            self._tell_what_fails()
         samples = done.window.samples if done.window else None
         self._findings.learn(record, done.losses, done.folder.stdout, samples=samples, space=self.space)
         if self._findings.find_inert(self._trials.own, self._observations, space=self.space, sd=self.sd):
@@ -121,6 +126,7 @@ class Model:
             self.search_again()
 
     def _fit(self) -> None:
+        self.starts = start_times(self._trials.own, self.space)
         self.sd = expected_trial_sd(self._observations)
         # This machine may have found since that it cannot turn all that others turn.
         pending = [values for values in self._pending if self.space.contains(values)]
@@ -144,10 +150,9 @@ class Model:
         feasible = self._feasibility()
         why_not = self.why_not(feasible)
 
-        starts = self.starts
-
         def is_doubtful(values: Values) -> bool:
-            return self.space.is_late(values) or feasible.is_doubtful(values) or starts.has_waited(self.space, values)
+            waited = self.starts.has_waited(self.space, values)
+            return waited or self.space.is_late(values) or feasible.is_doubtful(values)
 
         if self._other is not None:
 
@@ -170,7 +175,9 @@ class Model:
         outposts = (
             one for one in further if part.contains(one) and self._problem.space.name(one) not in self._observations
         )
-        possible = next((values for values in chain(outposts, first) if why_not(values) is None), None)
+        deciding = feasible.blame.deciding
+        told = [] if deciding is None or not part.contains(deciding) else [deciding]
+        possible = next((values for values in chain(told, outposts, first) if why_not(values) is None), None)
         return self._acquisition.next_trial(
             self._trials.baseline_point, possible, why_not, longest_s, design_points, is_doubtful, part
         )
@@ -183,12 +190,12 @@ class Model:
         has_seen_a_cache = any(one.scores and self.space.settles(one.values) for one in self._observations.values())
         one_fills = not has_seen_a_cache and any(self.space.settles(values) for values in self._pending)
 
-        starts, left_s = self.starts, self._budget.left_s()
+        left_s = self._budget.left_s()
 
         def matters(values: Values) -> str | None:
             if not self.scope.allows(values):
                 return "it changes what cannot matter yet"
-            return feasible.why_not(values) or starts.why_not(self.space, values, left_s)
+            return feasible.why_not(values) or self.starts.why_not(self.space, values, left_s)
 
         if not self._broken and not pending:  # the usual case: no need to name every candidate
             return matters
@@ -205,15 +212,24 @@ class Model:
 
         return why_not
 
-    @property
-    def starts(self) -> StartTimes:
-        """What this search's trials have shown of the time to the first step."""
-        return start_times(self._trials.own, self.space)
-
     def expected_s(self, values: Values) -> float:
         """Predict the length of a trial of a point: as its own took, else as those of like points."""
         known = self._acquisition.expected_s(values) if self.observation(values) is None else None
         return known or expected_trial_s(self._trials.own, self._problem.space.name(values))
+
+    def what_fails(self) -> dict[frozenset[str], str]:
+        """Return a sentence on all values that fail wherever they are tried, by their paths."""
+        return {
+            frozenset(one.values): f"{one.text(self.space)} fails wherever it is tried ({one.ending.value}, "
+            f"{one.points} points), and is left out. {EXPLANATIONS[one.ending].remedy}"
+            for one in self._feasibility().blame.failing
+        }
+
+    def _tell_what_fails(self) -> None:
+        for paths, sentence in self.what_fails().items():
+            if paths not in self._told:
+                self._told.add(paths)
+                self._findings.remark(sentence)
 
     def _feasibility(self) -> Feasibility:
         return Feasibility(
@@ -251,8 +267,10 @@ class Model:
         Args:
             part: The part of the space that they are made in; None for all of it.
         """
-        telling = [trial for trial in self._trials.own if trial.comparable and trial.purpose is not Purpose.CONFIRM]
-        if len(telling) < 10:  # before these the model promises what its prior mean says
+        tried = [trial for trial in self._trials.own if trial.purpose is not Purpose.CONFIRM]
+        telling = [trial for trial in tried if trial.comparable]
+        # before these the model promises what its prior mean says, and where most have failed it knows little
+        if len(telling) < 10 or len(telling) < 0.5 * len(tried):
             return None
         gain = self._acquisition.promise(self._trials.baseline_point, trials, self.why_not(), part)
         return math.expm1(REALIZED * max(0.0, gain))

@@ -41,6 +41,7 @@ _PATIENCE, _PATIENT_SHARE = 15, 0.75
 _REPEATS, _PARTLY_TRIED = 3, 0.3  # in a row, of a space that is known so far: only which of near-ties is best is left
 _LITTLE = 0.01  # what the rest of the trials would gain on average, as the model promises
 
+_LEAST_START_S = 10.0  # of idle waiting for a first step, however soon the others came
 _LEAST_FOR_RACING_S = 40.0
 MOSTLY_TRIED = 0.5
 """Share of all points that has to be tried before a promise can end exploring.
@@ -173,14 +174,14 @@ def race_s(asked_s: float | None, budget_s: float) -> float:
     return 0.2 * budget_s if budget_s >= RACES_FROM_S else 0.0
 
 
-def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float:
-    """Limit the time of a new point to its first step, unless it is seen to work.
+def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float | None:
+    """Limit the time of a new point to its first step, unless it is seen to work; None before any trial has started.
 
     Compiling takes time, but not many times all others. A larger batch may have more to do before its first step, e.g.
     evaluate: a trial that is still at work then is waited for, see `StopRule`.
     """
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
-    return min(limit_s, max(60.0, 5.0 * max(starts_s))) if starts_s else limit_s
+    return min(limit_s, max(_LEAST_START_S, 5.0 * max(starts_s))) if starts_s else None
 
 
 def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float, budget_s: float) -> float:

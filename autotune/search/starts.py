@@ -16,7 +16,7 @@ CAUTION = 1.5
 
 _AGAIN = 2.0  # times the wait that was too short
 _MOST_OF_THE_REST = 0.25  # for one start
-_STILL_STARTING = (Ending.NEVER_STARTED, Ending.OBSERVER_MISSING)
+_STILL_STARTING = (Ending.NEVER_STARTED, Ending.OBSERVER_MISSING)  # one that idles hangs
 
 Choice = tuple[str, Scalar]
 """Path of a knob, and a value of it other than today's."""
@@ -71,7 +71,7 @@ def _of_changes(times_s: Mapping[Choice, float], space: Space, values: Values) -
 
 
 def start_times(trials: Iterable[TrialRecord], space: Space) -> StartTimes:
-    """Return what trials have shown; those that ended by themselves, or idled, say nothing of a start.
+    """Return what trials have shown; those that ended by themselves, or hung, say nothing of a start.
 
     Args:
         trials: Trials of this machine, oldest first, of this space.
@@ -87,7 +87,7 @@ def start_times(trials: Iterable[TrialRecord], space: Space) -> StartTimes:
                 usual_s = start_s if usual_s is None else min(start_s, usual_s)
             for one in changes.items():
                 known_s[one] = min(start_s, known_s.get(one, start_s))
-        elif trial.ending in _STILL_STARTING and "idle" not in trial.detail:
+        elif trial.ending in _STILL_STARTING:
             waits.append((changes, trial.duration_s))
     waited_s: dict[Choice, float] = {}
     for changes, wait_s in waits:

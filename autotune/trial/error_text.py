@@ -21,6 +21,11 @@ _GPU_MEMORY = re.compile(
     r"|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|\bOutOfMemoryError\b"
 )
 
+_SHARED_MEMORY = re.compile(
+    r"(?:insufficient|out of|not enough|no space left in) shared memory|\(shm\)|/dev/shm\b|killed by signal: Bus error"
+    r"|shared memory object|unable to mmap|\bshm_open\b",
+    re.IGNORECASE,
+)
 LONGEST_LINE = 200
 _LAST_LINES = 5  # looked at where a program ended without an exception of Python's
 _CHAINED = (
@@ -73,6 +78,11 @@ def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lam
     if _GPU_MEMORY.search(error) or (_PERHAPS_GPU_MEMORY.search(error) and gpu_memory_full()):
         return Ending.OUT_OF_GPU_MEMORY
     return None
+
+
+def is_of_shared_memory(error: str) -> bool:
+    """Return whether an error message is about /dev/shm, through which processes share memory."""
+    return _SHARED_MEMORY.search(error) is not None
 
 
 def complaint_of_memory(*outputs: str) -> tuple[Ending, str] | None:

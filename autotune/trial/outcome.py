@@ -27,7 +27,13 @@ from statistics import fmean, median
 from typing import NamedTuple
 
 from autotune.records import PAUSES, Ending, Stop, TraineeEvent, TrialExit, TrialRecord
-from autotune.trial.error_text import complaint_of_memory, last_error, memory_that_ran_out, one_line
+from autotune.trial.error_text import (
+    complaint_of_memory,
+    is_of_shared_memory,
+    last_error,
+    memory_that_ran_out,
+    one_line,
+)
 
 _OUR_CHOICE: Mapping[Stop, str] = {Stop.ENOUGH: "", Stop.HOPELESS: "far behind the fastest"}
 _STOPPED: Mapping[Stop, Ending] = {
@@ -87,7 +93,7 @@ def ending_of(
         if stop is Stop.UNCOUNTED:
             return Ending.UNCOUNTED, one_line(uncounted(events))
         said = _noted(events) if stop in (Stop.NEVER_STARTED, Stop.HUNG, Stop.DEADLINE) else ""
-        state = evidence.why_not_started if stop is Stop.NEVER_STARTED else ""
+        state = evidence.why_not_started if stop in (Stop.NEVER_STARTED, Stop.HUNG) else ""
         if said == state:
             said = ""
         return _STOPPED[stop], one_line(
@@ -139,6 +145,10 @@ def _failure(
         beyond = "; a memory limit of its own, e.g. a container's, is not seen from here" if killed else ""
         sent = "which autotune did not send" if exit_code < 0 else "as after a signal, which autotune did not send"
         return Ending.INTERRUPTED, f"{status}, {sent}{beyond}"
+    # A mapped file that cannot grow: with no room for it in /dev/shm, that is how the kernel says so.
+    has_bus_error = exit_code in (-signal.SIGBUS, _SHELL + signal.SIGBUS)
+    if has_bus_error or is_of_shared_memory(error):
+        return Ending.OUT_OF_SHARED_MEMORY, one_line(f"{status}: {error}" if error else status)
     memory = memory_that_ran_out(error, gpu_memory_full=evidence.gpu_memory_full)
     if memory is not None:
         return memory, one_line(error)
@@ -441,6 +451,11 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         sentence="GPU memory ran out, as the trainer's output says.",
         remedy="Lower the upper end of the batch size, or end whatever else uses the GPU.",
     ),
+    Ending.OUT_OF_SHARED_MEMORY: Explanation(
+        sentence="Shared memory (/dev/shm) ran out: an error of the trainer says so, or it was killed by SIGBUS.",
+        remedy="Make it larger (docker run --shm-size=8g, or --ipc=host; in Kubernetes a volume emptyDir with medium: "
+        "Memory at /dev/shm), or lower the upper ends of workers, prefetching and batch size.",
+    ),
     Ending.GPU_LOST: Explanation(
         sentence="The NVIDIA driver failed, or reported the GPU as lost.",
         remedy="See what `nvidia-smi` and `dmesg` (lines with Xid) say; it may take a reset of the GPU, or a reboot. "
@@ -451,8 +466,9 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         remedy="Leave out the precision or batch sizes that do this, or lower the learning rate.",
     ),
     Ending.HUNG: Explanation(
-        sentence="Steps came, then none for too long.",
-        remedy="Read stderr.log in the trial's folder; a loader with many workers can deadlock.",
+        sentence="No step came for too long: after others, or before the first one, with its processes idle.",
+        remedy="Read stderr.log in the trial's folder. A loader's workers can deadlock: a forked one inherits each "
+        "lock that a thread holds at that moment. Start them with spawn or forkserver, or leave them out.",
     ),
     Ending.NEVER_STARTED: Explanation(
         sentence="The trainer ran, and no step of it was seen.",

@@ -34,8 +34,8 @@ class StopLimits:
         deadline_s: Time at which the trial is killed if it still goes on.
         give_up_s: Time at which it is stopped and judged by the steps so far; later by what its process was waited for.
         measures_s: Time that it has from its first step on in any case, however late that comes.
-        start_timeout_s: Time to its first step after which only one that is seen to work is waited for; None for no
-            such limit.
+        start_timeout_s: Time to its first step after which only one that is seen to work is waited for, as others have
+            shown; None where none has started yet.
         max_s: Longest measuring window; a trial that made enough steps for one and takes several times as long is
             stopped, and judged by the steps so far.
         hopeless_below: Samples per second that at least one step has to reach, else the trial is stopped early.
@@ -226,7 +226,9 @@ class StopRule:
             self.why_not_started = f"still at work after {took}, the longest that the search gives one trial now"
         elif cores is not None:
             self.why_not_started = f"{'still at work' if works else 'idle'} after {took}"
-        return Stop.NEVER_STARTED
+        # with other values it has started
+        is_hung = cores is not None and not works and self.limits.start_timeout_s is not None
+        return Stop.HUNG if is_hung else Stop.NEVER_STARTED
 
     def _is_validated(self, longest_s: float) -> bool:
         """Return whether a validation trial has shown what there is to see, or has had its time.

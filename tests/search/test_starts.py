@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autotune.records import Ending, Purpose, Verdict
+from autotune.records import Ending, Purpose, TrialRecord, Verdict
 from autotune.search.starts import start_times
 from autotune.space.space import Space
 from scripts.bench.simulated_runner import Training
@@ -46,11 +46,12 @@ SPACE = Space(knobs=(knob("compile", 0, 1), knob("threads", 1, 2), knob("batch",
 def trial(make_trial: MakeTrial):
     """Makes a trial of some changes: after so long it made its first step, or was cut off before that."""
 
-    def made(start_s: float | None = None, cut_s: float = 0.0, detail: str = "still at work", **changes: int):
+    def made(
+        start_s: float | None = None, cut_s: float = 0.0, ending: Ending = Ending.NEVER_STARTED, **changes: int
+    ) -> TrialRecord:
         values = {**SPACE.baseline, **changes}
         if start_s is None:
-            ended = make_trial(values, None, ending=Ending.NEVER_STARTED, duration_s=cut_s)
-            return replace(ended, detail=detail)
+            return make_trial(values, None, ending=ending, duration_s=cut_s)
         record = make_trial(values, 50.0)
         assert record.measurement is not None
         return replace(record, measurement=replace(record.measurement, first_step_s=start_s))
@@ -67,7 +68,7 @@ def test_a_value_is_as_slow_as_its_quickest_start(trial) -> None:
 
 
 def test_what_was_too_short_is_doubled_or_left(trial) -> None:
-    """A value that has started since, or a trial that idled, says nothing of how long a start takes."""
+    """A value that has started since, or a trial that hung, says nothing of how long a start takes."""
     cut = [trial(2.0), trial(cut_s=20.0, compile=1, threads=2), trial(2.0, threads=2)]
     starts, compiled = start_times(cut, SPACE), {**SPACE.baseline, "compile": 1}
     assert starts.least_limit_s(SPACE, compiled) == 40.0
@@ -77,7 +78,7 @@ def test_what_was_too_short_is_doubled_or_left(trial) -> None:
         "compile: 1 was not measured, as it takes more than 20s to start"
     ]
     assert not start_times([*cut, trial(30.0, compile=1)], SPACE).waited_s
-    assert not start_times([trial(cut_s=60.0, detail="idle after 60s", compile=1)], SPACE).waited_s
+    assert not start_times([trial(cut_s=60.0, ending=Ending.HUNG, compile=1)], SPACE).waited_s
 
 
 @pytest.mark.parametrize("seed", range(3))

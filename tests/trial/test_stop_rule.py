@@ -67,14 +67,16 @@ def test_a_trial_at_work_may_start_later_than_others_did() -> None:
     assert trial.watch.why_not_started == "still at work after 1m"
 
 
-@pytest.mark.parametrize(("cores", "said"), [(0.05, "idle after 40s"), (None, "")])
-def test_an_idle_trial_is_ended_when_others_have_long_started(cores: float | None, said: str) -> None:
+@pytest.mark.parametrize(
+    ("cores", "stop", "said"), [(0.05, Stop.HUNG, "idle after 40s"), (None, Stop.NEVER_STARTED, "")]
+)
+def test_an_idle_trial_is_ended_when_others_have_long_started(cores: float | None, stop: Stop, said: str) -> None:
     """A hang, while it works or later; where nothing is known of its processes, the time alone counts."""
     trial = Watched(start_timeout_s=20.0)
     assert trial.at(20.0) is None
     trial.cores = cores
     assert trial.at(20.9) is None, "it was looked at less than a second ago"
-    assert trial.at(40.0) is Stop.NEVER_STARTED
+    assert trial.at(40.0) is stop
     assert trial.watch.why_not_started == said
 
 

@@ -1,0 +1,160 @@
+"""Values that fail wherever they are tried: what failed points share, and no point has survived.
+
+A single value may be to blame, or two together. Of ordered knobs, all values further from today's are blamed with it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+
+from autotune.records import Ending, Scalar, Values
+from autotune.sampler.observations import FAILURE_SCOPES, FailureScope, Observation
+from autotune.space.knob import Knob
+from autotune.space.space import Space
+
+_LATEST = 20  # failed points that are looked at
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailingValues:
+    """Values that fail, with all that are further from today's.
+
+    Attributes:
+        values: By path, one or two.
+        ending: Of the trials that failed with them.
+        points: Number of these points.
+    """
+
+    values: Values
+    ending: Ending
+    points: int
+
+    def are_in(self, values: Values, space: Space) -> bool:
+        """Return whether a point holds them."""
+        return _holds(values, self.values, space)
+
+    def text(self, space: Space) -> str:
+        """Name them, for people."""
+        return " with ".join(
+            f"{path}: {value}{' and beyond' if space.knob(path).ordered else ''}" for path, value in self.values.items()
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blame:
+    """What failed points have in common.
+
+    Attributes:
+        failing: Values that are to blame: at least two points failed alike with them, one of them with nothing else.
+        deciding: Point that tells whether values are to blame that two failed points share; None for none.
+    """
+
+    failing: Sequence[FailingValues] = ()
+    deciding: Values | None = None
+
+
+def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
+    """Return what failed points have in common; those that ran out of memory are judged by how much they need."""
+    known = [one for one in observations.values() if space.contains(one.values)]
+    failed = [(one.values, ending) for one in known if (ending := _ending(one)) is not None]
+    if len(failed) < 2:
+        return Blame()
+    worked = [one.values for one in known if one.scores or one.rough_scores]
+    suspects = _Suspects(space=space, worked=worked, failed=failed[-_LATEST:])
+    failing: list[FailingValues] = []
+    for one in sorted(suspects.found, key=lambda one: -one.points):
+        point = {**space.baseline, **one.values}
+        if suspects.are_shown(one) and not any(other.are_in(point, space) for other in failing):
+            failing.append(one)
+    tried = [one.values for one in known]
+    for one in sorted(suspects.found, key=lambda one: (len(one.values), -one.points)):
+        point = {**space.baseline, **suspects.nearest(one.values)}
+        is_told = any(other.are_in(point, space) for other in failing)
+        if not is_told and point not in tried and space.why_infeasible(point) is None:
+            return Blame(failing=failing, deciding=point)
+    return Blame(failing=failing)
+
+
+def _ending(one: Observation) -> Ending | None:
+    """Return how a point failed by its own values; None if it did not."""
+    if one.scores or one.rough_scores:
+        return None
+    return next((how for how in one.endings if FAILURE_SCOPES[how] is FailureScope.THIS_POINT), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Suspects:
+    """Values that at least two failed points share.
+
+    Attributes:
+        worked: Points that gave numbers.
+        failed: Points that did not, with how they ended.
+    """
+
+    space: Space
+    worked: Sequence[Values]
+    failed: Sequence[tuple[Values, Ending]]
+    found: list[FailingValues] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        suspected = [(values, ending) for point, ending in self.failed for values in self._of(point)]
+        for values, ending in [*self._nearer(suspected), *suspected]:
+            points = sum(how is ending and _holds(other, values, self.space) for other, how in self.failed)
+            if points >= 2:
+                self.found.append(FailingValues(values=values, ending=ending, points=points))
+
+    def _of(self, point: Values) -> Iterator[Values]:
+        """Yield the changes of a failed point that may be to blame: single ones; without any, pairs of them."""
+        changes = self.space.changes(point)
+        for size in (1, 2):
+            shared = [{path: changes[path] for path in paths} for paths in combinations(changes, size)]
+            if found := [values for values in shared if not self._work(values)]:
+                yield from found
+                return
+
+    def _nearer(self, suspected: Sequence[tuple[Values, Ending]]) -> Iterator[tuple[Values, Ending]]:
+        """Yield of each two suspects the values nearer to today's: it may be their sum that is too large."""
+        for (one, how), (other, how_other) in combinations(suspected, 2):
+            if how is how_other and one.keys() == other.keys() and one != other:
+                pairs = ((path, one[path], other[path]) for path in one)
+                values = {path: a if _is_as_far(self.space.knob(path), b, a) else b for path, a, b in pairs}
+                if not self._work(values):
+                    yield values, how
+
+    def _work(self, values: Values) -> bool:
+        return any(_holds(point, values, self.space) for point in self.worked)
+
+    def are_shown(self, one: FailingValues) -> bool:
+        """Return whether a point has failed that changes nothing else; a single value may be further away there."""
+        changes = [self.space.changes(point) for point, how in self.failed if how is one.ending]
+        return any(
+            change == one.values
+            or (len(one.values) == 1 and change.keys() == one.values.keys() and _holds(change, one.values, self.space))
+            for change in changes
+        )
+
+    def nearest(self, values: Values) -> Values:
+        """Return of a single value the one nearest to today's that nothing shows to work; of two the same two."""
+        if len(values) > 1:
+            return values
+        ((path, value),) = values.items()
+        knob = self.space.knob(path)
+        today = knob.index(knob.baseline) or 0
+        nearer = [
+            choice for choice in knob.choices if _is_as_far(knob, value, choice) and not self._work({path: choice})
+        ]
+        return {path: min(nearer, key=lambda choice: abs((knob.index(choice) or 0) - today), default=value)}
+
+
+def _holds(point: Values, values: Values, space: Space) -> bool:
+    """Return whether a point has these values, or values further from today's."""
+    return all(_is_as_far(space.knob(path), point[path], value) for path, value in values.items())
+
+
+def _is_as_far(knob: Knob, value: Scalar, than: Scalar) -> bool:
+    """Return whether a value is at least as far from today's as another, on the same side; of categories, the same."""
+    place, other, today = knob.index(value), knob.index(than), knob.index(knob.baseline)
+    assert place is not None
+    assert other is not None
+    assert today is not None
+    return place >= other > today or place <= other < today if knob.ordered else place == other

@@ -1,0 +1,101 @@
+"""Failures in a search: what failed trials have in common is found with few of them, and left out."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from autotune.records import Ending, Purpose, TrialRecord, Verdict
+from autotune.study.answer import has_failed
+from scripts.bench.simulated_runner import Training
+from tests.search.simulated import Search, Searched
+
+CONFIG = """\
+data: {batch_size: 8, num_workers: 0, prefetch_factor: 2, cache_size: 1}
+autotune:
+    command: "{python} train.py {config}"
+    knobs:
+        data.batch_size: [8, 16, 32]
+        data.num_workers: [0, 1, 2, 4, 8]
+        data.prefetch_factor: [1, 2, 4, 8]
+        data.cache_size: [1, 2, 4]
+"""
+
+
+def works(config: Mapping[str, Any]) -> Training:
+    """A larger batch helps, and so do workers where they work."""
+    data = config["data"]
+    step_s = 0.01 + 0.003 * data["batch_size"] / max(1, data["num_workers"])
+    return Training(samples=data["batch_size"], step_s=step_s, start_s=0.5, noise=0.01)
+
+
+def hang_with_workers(config: Mapping[str, Any]) -> Training:
+    """Any worker deadlocks before the first step."""
+    hangs = config["data"]["num_workers"] > 0
+    return replace(works(config), start_s=math.inf if hangs else 0.5, cpu_cores=0.0 if hangs else 1.0)
+
+
+def crash_of_a_pair(config: Mapping[str, Any]) -> Training:
+    """Many workers and a deep prefetch work by themselves alone."""
+    fails = config["data"]["num_workers"] >= 4 and config["data"]["prefetch_factor"] >= 4
+    return replace(works(config), steps=0, exit_code=1, stderr="ValueError: no\n") if fails else works(config)
+
+
+def crash_of_a_value(config: Mapping[str, Any]) -> Training:
+    """One size of a cache is refused."""
+    fails = config["data"]["cache_size"] > 1
+    return replace(works(config), steps=0, exit_code=1, stderr="ValueError: no\n") if fails else works(config)
+
+
+def full_shared_memory(config: Mapping[str, Any]) -> Training:
+    """What workers have ready does not fit: they are killed after a few steps."""
+    data = config["data"]
+    ready = max(1, data["num_workers"]) * data["prefetch_factor"] * data["batch_size"]
+    said = (
+        "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"
+    )
+    return replace(works(config), steps=9, exit_code=-7, stderr=said) if ready > 200 else works(config)
+
+
+def failed(searched: Searched) -> list[TrialRecord]:
+    """Return the trials that failed by their values."""
+    return [trial for trial in searched.trials if has_failed(trial)]
+
+
+@pytest.mark.parametrize(
+    ("train", "ending", "most", "said"),
+    [
+        (hang_with_workers, Ending.HUNG, 3, "data.num_workers: 1 and beyond fails wherever it is tried (hung"),
+        (crash_of_a_value, Ending.CRASHED, 3, "data.cache_size: 2 and beyond fails wherever it is tried (crashed"),
+    ],
+)
+def test_a_value_that_always_fails_is_left_out(search: Search, train, ending: Ending, most: int, said: str) -> None:
+    """Two or three trials show it; the answer says it, with what helps, and loses little of the budget to it."""
+    searched = search(train, config=CONFIG, budget_s=120.0)
+    assert searched.answer.verdict is Verdict.BETTER
+    assert {trial.ending for trial in failed(searched)} == {ending}
+    assert len(failed(searched)) <= most
+    assert sum(trial.duration_s for trial in failed(searched)) <= 0.25 * 120.0
+    assert any(caution.startswith(said) for caution in searched.answer.cautions)
+
+
+def test_a_pair_of_values_that_fails_is_left_out(search: Search) -> None:
+    """Each of them alone is still tried."""
+    searched = search(crash_of_a_pair, config=CONFIG, budget_s=300.0)
+    assert len(failed(searched)) <= 3
+    tried = [trial.values for trial in searched.trials if trial.comparable]
+    assert any(one["data.num_workers"] >= 4 for one in tried)
+
+
+def test_what_needs_as_much_shared_memory_is_not_tried(search: Search) -> None:
+    """Of workers, prefetching and batch the product counts; no point fails twice, whatever it is tried for."""
+    searched = search(full_shared_memory, config=CONFIG, budget_s=300.0)
+    fails = failed(searched)
+    assert {trial.ending for trial in fails} <= {Ending.OUT_OF_SHARED_MEMORY}
+    assert len({trial.point for trial in fails}) == len(fails) <= 3
+    ready = [math.prod(max(1, int(value or 0)) for value in list(trial.values.values())[:3]) for trial in fails]
+    assert ready == sorted(ready, reverse=True)
+    assert searched.answer.verdict is Verdict.BETTER
+    assert all(trial.purpose is not Purpose.TAKE_BACK for trial in fails)
