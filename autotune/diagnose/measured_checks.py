@@ -864,8 +864,9 @@ def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
 
 def _switch(space: Space, knobs: tuple[Knob, ...], values: Values) -> Switch:
     changes = space.changes(values)
-    labels = [knob.label for knob in space.knobs if knob.path in changes and knob.label is not Label.SAME_TRAINING]
-    return Switch(knobs=knobs, values=values, changes=changes, label=labels[0] if labels else Label.SAME_TRAINING)
+    labels = [space.label_of(path, value) for path, value in changes.items()]
+    changing = (label for label in labels if label is not Label.SAME_TRAINING)
+    return Switch(knobs=knobs, values=values, changes=changes, label=next(changing, Label.SAME_TRAINING))
 
 
 class SwitchTrials:

@@ -276,7 +276,7 @@ def _keys(problem: Problem, point: str, values: Values, baseline: Side | None) -
     if baseline and space.is_named(baseline.point, before):
         before = space.keys(before)
     return tuple(
-        KeyChange(path=path, old=before.get(path), new=value, label=knob.label.value)
+        KeyChange(path=path, old=before.get(path), new=value, label=space.label_of(knob.path, values[knob.path]).value)
         for knob in space.knobs
         for path, value in knob.keys(values[knob.path]).items()
     )

@@ -47,7 +47,7 @@ class DataCheck:
         made_up_for = (
             value / knob.baseline
             for knob, value in changed
-            if knob.batch and knob.label is Label.SAME_TRAINING
+            if knob.batch and knob.label_of(value) is Label.SAME_TRAINING
             if isinstance(value, int) and isinstance(knob.baseline, int)
         )
         finding = compare_data(
@@ -58,7 +58,7 @@ class DataCheck:
             accumulated=prod(made_up_for),
         )
         if finding.effect in (DataEffect.SAME, DataEffect.UNVERIFIED) and all(
-            knob.label is Label.SAME_TRAINING and not knob.batch for knob, _ in changed
+            knob.label_of(value) is Label.SAME_TRAINING and not knob.batch for knob, value in changed
         ):
             finding = _with_losses(finding, compare_losses(self._losses, losses))
         may_touch_data = any(traits_of(knob).on_data or knob.kind is None for knob, _ in changed)

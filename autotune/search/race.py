@@ -110,7 +110,8 @@ class Racer(SearchStage):
     def _changes_training(self, values: Values) -> bool:
         knobs = self._state.model.space.knobs
         return abs(math.log(effective_batch_ratio(knobs, values))) > _OTHER_BATCH or any(
-            knob.label in (Label.BATCH, Label.PRECISION) and not same_scalar(values[knob.path], knob.baseline)
+            knob.label_of(values[knob.path]) in (Label.BATCH, Label.PRECISION)
+            and not same_scalar(values[knob.path], knob.baseline)
             for knob in knobs
         )
 

@@ -274,6 +274,15 @@ def is_size(value: Scalar) -> TypeGuard[int]:
     return is_count(value) and value != 0
 
 
+AUTOMATIC: Choices = (-1, None, "auto", "AUTO", "autotune", "AUTOTUNE", "tf.data.AUTOTUNE")
+"""Values that leave a number of things to the trainer, or to its framework."""
+
+
+def is_automatic(value: Scalar) -> bool:
+    """Return whether a value leaves a number of things to the trainer."""
+    return not isinstance(value, bool) and value in AUTOMATIC
+
+
 def is_gpu(value: Scalar) -> bool:
     """Return whether a value is the index of a GPU, or null for none."""
     return value is None or is_count(value)
@@ -308,6 +317,11 @@ def workers(_present: Scalar, machine: Machine) -> Choices:
     """Return numbers of workers that suit the machine's cores."""
     cores = machine.cpu_cores
     return tuple(sorted({1, 2, 4, max(1, cores // 2), cores, min(2 * cores, 64)}))
+
+
+def none_or_workers(present: Scalar, machine: Machine) -> Choices:
+    """Return numbers of a loader's workers, with 0 for none: the training process loads by itself."""
+    return (0, *workers(present, machine))
 
 
 def more_workers(_present: Scalar, machine: Machine) -> Choices:
@@ -430,6 +444,7 @@ CHECKS: Mapping[str, Callable[[Scalar], bool]] = {
     "switch": is_switch,
     "count": is_count,
     "size": is_size,
+    "count or automatic": lambda value: is_count(value) or is_automatic(value),
     "gpu": is_gpu,
     "precision": is_precision,
     "dtype": is_dtype,
@@ -444,6 +459,7 @@ DOMAINS: Mapping[str, Callable[[Scalar, Machine], Choices]] = {
         batch_sizes,
         larger_batches,
         workers,
+        none_or_workers,
         more_workers,
         one_worker_a_core,
         threads,

@@ -197,8 +197,14 @@ class _Builder:
             self._knobs = [knob for knob in self._knobs if knob not in threads]
 
     def relate_batches(self) -> None:
-        """Keep a global batch fixed where the per-device part of it can be searched."""
+        """Let the keys that make up one batch agree; a global one stays where the per-device part can be searched."""
         sizes = [path for path in keys_with(self._config, counts="samples") if not is_for_validation(path)]
+        keys, listed = _batch_keys(self._config, sizes), self._domains or {}
+        if keys is not None and not ({*self._refused} & {*keys.paths} or {*listed} & {*keys.paths[1:]}):
+            self._knobs = [knob for knob in self._knobs if knob.path != keys.whole]
+            for knob in [knob for knob in self._knobs if knob.path == keys.part]:
+                self._put(knob, _sharing(knob, keys, with_further=not listed.get(knob.path)))
+            return
         wholes = [path for path in sizes if is_global(path)]
         parts = [knob for knob in self._having(counts="samples") if is_per_device(knob.path)]
         if len(wholes) != 1 or not parts or (self._domains is not None and wholes[0] in self._domains):
@@ -235,6 +241,10 @@ class _Builder:
         for knob in self._having(counts="samples"):
             if is_global(knob.path):
                 self._leave_out(knob, "it is the effective batch itself, and keep_effective_batch is on")
+        for knob in self._having(counts="samples"):
+            if knob.batch is not None and knob.batch.kept_up_to:
+                sizes = [size for size in knob.choices if knob.label_of(size) is Label.SAME_TRAINING]
+                self._put(knob, replace(knob.narrowed(sizes), label=Label.SAME_TRAINING))
         changing = [knob for knob in self._having(counts="samples") if knob.label is Label.BATCH]
         if len(changing) > 1:
             raise ConfigError(
@@ -396,6 +406,72 @@ def _are_unlike(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:
 
 
 # Gradient accumulation that makes up for another batch.
+
+
+@dataclass(frozen=True, kw_only=True)
+class _BatchKeys:
+    """Keys that make up one batch: what is computed at once, how often that is accumulated, perhaps the product.
+
+    Attributes:
+        whole: The product, of all devices; None where no key holds it.
+    """
+
+    part: str
+    accumulation: str
+    whole: str | None
+    devices: int
+
+    @property
+    def paths(self) -> Sequence[str]:
+        return [path for path in (self.part, self.accumulation, self.whole) if path is not None]
+
+
+def _batch_keys(config: Mapping[str, Scalar], sizes: Sequence[str]) -> _BatchKeys | None:
+    """Return the keys that make up one batch; None where they do not fit together, or nothing has to follow a size.
+
+    Args:
+        sizes: Keys of batch sizes.
+    """
+    parts, found = [path for path in sizes if is_per_device(path)], accumulations(config)
+    if len(found) != 1 or len(sizes) - len(parts) > 1 or len(parts) > 1:
+        return None
+    (accumulation, steps), whole = next(iter(found.items())), next((path for path in sizes if path not in parts), None)
+    if not parts and (whole is None or is_global(whole)):
+        return None
+    if not parts or whole is None:
+        part = parts[0] if parts else whole
+        assert part is not None
+        return _BatchKeys(part=part, accumulation=accumulation, whole=None, devices=1) if steps > 1 else None
+    devices, rest = divmod(_size(config[whole]), _size(config[parts[0]]) * steps)
+    return None if rest else _BatchKeys(part=parts[0], accumulation=accumulation, whole=whole, devices=devices)
+
+
+def _sharing(knob: Knob, keys: _BatchKeys, *, with_further: bool) -> Knob:
+    """Let the accumulation follow a batch size: the effective batch stays as long as there is something to accumulate.
+
+    Args:
+        with_further: Whether sizes are added that reach the effective batch, and four times of it.
+
+    Returns:
+        The knob with sizes that divide the effective batch, and larger ones, which are not accumulated.
+    """
+    assert knob.batch is not None
+    now, most = _size(knob.baseline), _size(knob.baseline) * knob.batch.accumulated
+    choices: dict[int, Scalar] = {_size(choice): choice for choice in knob.choices}  # perhaps numbers in quotes
+    if with_further:
+        further = [most, 2 * most, 4 * most, *(now * 2**power for power in range(32) if now * 2**power < most)]
+        choices = {size: size for size in further} | choices
+    sizes = sorted(size for size in choices if size > most or most % size == 0)
+    along = [Carried(path=keys.accumulation, values=tuple(max(1, most // size) for size in sizes))]
+    if keys.whole is not None:
+        along.append(Carried(path=keys.whole, values=tuple(keys.devices * max(size, most) for size in sizes)))
+    return replace(
+        knob,
+        choices=tuple(choices[size] for size in sizes),
+        heuristic_values=tuple(choices[size] for size in (most, 4 * most) if size != now and size in sizes),
+        carries=(*knob.carries, *along),
+        batch=replace(knob.batch, kept_up_to=most),
+    )
 
 
 _WHERE = "autotune.keep_effective_batch"

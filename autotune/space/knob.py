@@ -47,17 +47,25 @@ class BatchCount:
     Attributes:
         where: The devices that it counts, as far as the name of its key tells, e.g. ``on each device``; else empty.
         accumulated: Number of such batches per update of the weights.
+        kept_up_to: Size up to which fewer of them are accumulated instead, so that the effective batch stays as it is;
+            0 where nothing follows the size.
     """
 
     where: str
     accumulated: int
+    kept_up_to: int = 0
+
+    def effective(self, size: int) -> int:
+        """Return the effective batch of a size."""
+        return max(size, self.kept_up_to) if self.kept_up_to else size * self.accumulated
 
     def change(self, old: int, new: int) -> str:
         """Describe in words what another size means for the effective batch."""
         times = self.accumulated
         what = f"The effective batch {self.where}".rstrip()
-        said = f"{what} changes from {old * times} to {new * times}"
-        return f"{said} ({old} and {new}, accumulated {times} times)" if times > 1 else said
+        said = f"{what} changes from {self.effective(old)} to {self.effective(new)}"
+        both = times > 1 and not self.kept_up_to
+        return f"{said} ({old} and {new}, accumulated {times} times)" if both else said
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +76,7 @@ class Knob:
         choices: Every value that may be tried, the baseline's included; ascending if `ordered`.
         ordered: Whether neighbours in `choices` are alike.
         baseline: The baseline: the value that the config holds now.
-        label: Effect of a change on the training itself.
+        label: Effect of a change on the training itself, see also `label_of`.
         kind: Row of the table of known knobs, e.g. ``batch_size``; None for a knob of the user's own.
         reach: Largest value that is tried before a search has found that further ones may help; None for no such limit.
         heuristic_values: Values that an expert would try, best guess first.
@@ -104,6 +112,18 @@ class Knob:
     def paths(self) -> tuple[str, ...]:
         """All keys that it sets, `path` first."""
         return (self.path, *(along.path for along in self.carries))
+
+    @property
+    def effect(self) -> str:
+        """What other values mean for the training, in words."""
+        is_kept = self.batch is not None and self.batch.kept_up_to and self.label is Label.BATCH
+        return f"{self.label.value} above {self.batch.kept_up_to}" if self.batch and is_kept else self.label.value
+
+    def label_of(self, value: Scalar) -> Label:
+        """Return the effect of a value on the training: accumulation may make up for a batch."""
+        size = number_of(value)
+        is_kept = self.batch is not None and isinstance(size, int) and size <= self.batch.kept_up_to
+        return Label.SAME_TRAINING if is_kept else self.label
 
     def index(self, value: Scalar) -> int | None:
         """Return the position of a value among the choices, None if it is not one; True is not 1, but 1.0 is."""

@@ -127,7 +127,7 @@ class Space:
 
     def label_of(self, path: str, value: Scalar) -> Label:
         """Return what another value than today's means for the training; unknown where the key is no knob's."""
-        label = next((knob.label for knob in self.knobs if knob.path == path), Label.UNKNOWN)
+        label = next((knob.label_of(value) for knob in self.knobs if knob.path == path), Label.UNKNOWN)
         return self.relabelled.get((path, value), label)
 
     def settles(self, values: Values) -> bool:
@@ -256,9 +256,9 @@ def _is_among(value: Scalar, values: Iterable[Scalar]) -> bool:
 
 
 def _within(knob: Knob, reach: float | None) -> Knob:
-    if reach is None or not knob.ordered:
+    if reach is None:
         return knob
-    near = (choice for choice in knob.choices if choice == knob.baseline or _number(choice) <= reach)
+    near = (one for one in knob.choices if one == knob.baseline or not is_number(one) or _number(one) <= reach)
     return replace(knob.narrowed(near), reach=None)
 
 
@@ -315,7 +315,10 @@ def fixed(knob: Knob) -> Knob:
 
 
 def _ratio(knob: Knob, value: Scalar) -> float:
-    return _number(value) / _number(knob.baseline)
+    sizes = [_number(value), _number(knob.baseline)]
+    if knob.batch is not None and knob.batch.kept_up_to:
+        sizes = [max(size, knob.batch.kept_up_to) for size in sizes]
+    return sizes[0] / sizes[1]
 
 
 def _number(value: Scalar) -> float:

@@ -36,7 +36,11 @@ def labelled(space: Space, records: Iterable[TrialRecord]) -> Space:
         trials = [changed for one, changed in found if one is effect]
         compared = Counter(one for other, changed in found if other in _FOUND for one in changed.items())
         differing = Counter(one for changed in trials for one in changed.items())
-        left = [changed for changed in trials if not any(space.knob(path).label is label for path in changed)]
+        left = [
+            changed
+            for changed in trials
+            if not any(space.knob(path).label_of(value) is label for path, value in changed.items())
+        ]
         while left := [changed for changed in left if changed]:
             suspects = [{one for one in changed.items() if one not in innocent} or changed.items() for changed in left]
             times = Counter(path for some in suspects for path, _ in some)

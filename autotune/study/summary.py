@@ -684,7 +684,7 @@ def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
 
 
 def _effective_batch(knob: Knob | None, old: Scalar, new: Scalar) -> str:
-    if knob is None or knob.batch is None or knob.label is not Label.BATCH:
+    if knob is None or knob.batch is None or knob.label_of(new) is not Label.BATCH:
         return ""
     before, after = number_of(old), number_of(new)
     return knob.batch.change(before, after) if isinstance(before, int) and isinstance(after, int) else ""

@@ -118,17 +118,15 @@ def test_a_buffer_between_gpus_exists_only_where_there_are_two() -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"batch_size": 8}, "The effective batch changes from 8 to 16"),
-        ({"per_device_batch_size": 8}, "The effective batch of each device changes from 8 to 16"),
-        ({"batch_size_per_gpu": 8}, "The effective batch of each device changes from 8 to 16"),
-        ({"global_batch_size": 8, "grad_accum": 4}, "The effective batch of all devices together changes from 8 to 16"),
+        ({"batch_size": 8}, "The effective batch changes from 8 to 64"),
+        ({"per_device_batch_size": 8}, "The effective batch of each device changes from 8 to 64"),
+        ({"batch_size_per_gpu": 8}, "The effective batch of each device changes from 8 to 64"),
+        ({"global_batch_size": 8, "grad_accum": 4}, "The effective batch of all devices together changes from 8 to 64"),
+        ({"batch_size": 8, "trainer.accumulate_grad_batches": 4}, "changes from 32 to 64"),
+        ({"batch_size_per_gpu": 8, "grad_accum": 2}, "of each device changes from 16 to 64"),
         (
-            {"batch_size": 8, "trainer.accumulate_grad_batches": 4},
-            "changes from 32 to 64 (8 and 16, accumulated 4 times)",
-        ),
-        (
-            {"batch_size_per_gpu": 8, "grad_accum": 2},
-            "of each device changes from 16 to 32 (8 and 16, accumulated 2 times)",
+            {"a.batch_size": 8, "b.batch_size": 8, "grad_accum": 4},
+            "changes from 32 to 256 (8 and 64, accumulated 4 times)",
         ),
     ],
 )
@@ -136,7 +134,7 @@ def test_the_effective_batch_is_told_as_far_as_the_names_say_it(config: dict[str
     """Per device, over all devices, or unsaid; with what is accumulated."""
     counted = _knob(config, next(iter(config))).batch
     assert counted is not None
-    assert counted.change(8, 16).endswith(said)
+    assert counted.change(8, 64).endswith(said)
 
 
 def test_a_global_batch_stays_where_each_devices_part_can_be_searched() -> None:
