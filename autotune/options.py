@@ -92,6 +92,7 @@ class InitRequest:
         separate: True to write the section into a file of its own.
         from_flags: True to make the config out of the command's flags.
         no_preflight: True to start no trial.
+        dry_run: True to show what would be written, and to start and write nothing.
         state_dir: Folder of all state; None finds the place by the config.
         trainer: The trainer's command as typed behind ``--``.
     """
@@ -101,6 +102,7 @@ class InitRequest:
     separate: bool
     from_flags: bool
     no_preflight: bool
+    dry_run: bool
     state_dir: Path | None
     trainer: tuple[str, ...]
 

@@ -61,7 +61,7 @@ autotune:
 def toy(config: Mapping[str, Any]) -> Training:
     """Train so that a second worker doubles the speed, and larger batches pay."""
     data = config["data"]
-    step_s = (0.004 + 0.002 * data["batch_size"]) / min(data["num_workers"], 2)
+    step_s = (0.004 + 0.002 * data["batch_size"]) / min(data["num_workers"] or 1, 2)
     return Training(samples=data["batch_size"], step_s=step_s, noise=0.03, epoch=200)
 
 

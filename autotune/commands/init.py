@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from autotune.commands.invocation import Invocation
-from autotune.commands.parameters import config_files_option, state_dir_option
+from autotune.commands.parameters import config_files_option, dry_run_option, state_dir_option
 from autotune.options import InitRequest
 from autotune.trial.termination import signals_held
 
@@ -15,6 +15,7 @@ from autotune.trial.termination import signals_held
 @click.option("--yes", is_flag=True, help="Write without asking.")
 @click.option("--separate", is_flag=True, help="Write <name>.autotune.yaml beside the config, and leave that alone.")
 @click.option("--from-flags", is_flag=True, help="Make the config, which is a new file, out of the command's flags.")
+@dry_run_option
 @click.option("--no-preflight", is_flag=True, help="Do not start the trainer first to see that it can be measured.")
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
@@ -38,12 +39,21 @@ def command(call: Invocation, /, **options: Any) -> int:
     if request.further and request.from_flags:
         raise click.UsageError("--from-flags makes one new file; give one --config.")
     with signals_held():
-        from autotune.commands.init_run import plan_requested, show_inventory, tried, write_if_wanted
+        from autotune.commands.init_run import (
+            plan_requested,
+            show_change,
+            show_inventory,
+            tried,
+            write_if_wanted,
+        )
         from autotune.report.console import text_console
 
     console = text_console()
     plan = plan_requested(request)
     show_inventory(console, plan)
+    if request.dry_run:
+        show_change(console, plan)
+        return 0
     if request.yes or request.may_ask:
         plan = tried(console, plan, request, call)
     write_if_wanted(console, plan, request)

@@ -95,6 +95,12 @@ def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocati
     return plan_requested(request, why_separate=why_separate)
 
 
+def show_change(console: Console, plan: InitPlan) -> None:
+    """Show what would be written, as a diff."""
+    console.print()
+    console.print(plan.edit.diff, soft_wrap=True, end="")
+
+
 def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> None:
     """Show the change, and write it after a yes, which may have been typed as ``--yes``.
 
@@ -102,8 +108,7 @@ def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> N
         ConfigError: There is nobody to ask, or the file cannot be written.
     """
     path = plan.edit.path
-    console.print()
-    console.print(plan.edit.diff, soft_wrap=True, end="")
+    show_change(console, plan)
     if not (request.yes or request.may_ask):
         raise ConfigError(
             "this is what would be written; nothing was, because there is nobody here to ask",

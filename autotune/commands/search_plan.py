@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -94,7 +94,7 @@ def knob_table(problem: Problem) -> Table:
         tried = [_choice_text(knob, choice) for choice in knob.choices]
         if len(tried) > 8:
             tried = [*tried[:6], "…", tried[-1]]
-        cells = value_text(knob.baseline), ", ".join(tried), knob.label.value, traits_of(knob).meaning
+        cells = value_text(knob.baseline), ", ".join(tried), knob.effect, traits_of(knob).meaning
         table.add_row("\n".join(knob.paths), *cells)
     return table
 
@@ -129,7 +129,7 @@ def command_notes(problem: Problem) -> list[str]:
     command = python_command(argv, cwd=folder, search_path=os.environ.get("PATH"))
     if command is None:
         return []
-    notes = _other_framework(argv, folder)
+    notes = [*_other_framework(argv, folder), *_keys_beaten(problem)]
     if command.keeping_out:
         switches = " and ".join(command.keeping_out)
         notes.append(
@@ -137,6 +137,20 @@ def command_notes(problem: Problem) -> list[str]:
             "report the steps in the training loop (from autotune.trainee import step)"
         )
     return notes
+
+
+def _keys_beaten(problem: Problem) -> Iterator[str]:
+    """Yield a note on each flag of the command that is called like a knob of the config: it may be what counts."""
+    held = problem.settings.trial_document.scalars
+    paths = {key_name(path): path for knob in problem.space.knobs for path in knob.paths if path in held}
+    for word in problem.command:
+        flag, _, value = word.partition("=")
+        path = paths.get(key_name(flag.lstrip("-"))) if flag.startswith("--") else None
+        if path is not None and "{" not in value and f"{{{path}}}" not in problem.command:
+            yield (
+                f"{flag} in the command may take the place of {path}: then no other value of it reaches the trainer. "
+                f"Leave the flag out, or give it {{{path}}}"
+            )
 
 
 def _other_framework(argv: Sequence[str], folder: Path) -> list[str]:

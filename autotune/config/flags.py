@@ -6,8 +6,8 @@ and fire, ``--no-key`` of click), it is given that. So are the overrides of Hydr
 ``section.key=value`` with ``+`` or ``++`` in front or nothing. A short flag, ``-b 8`` or ``-b8``, has the key of its
 long name where the trainer's source tells that. Every word is put back as it was typed until its value
 is tuned, so that nothing is lost where a word was not meant as a value. A flag that is not typed, and that the
-trainer's source declares with the name of a known knob, is added once its value is tuned. The flags of the launcher
-(``python``, ``torchrun``, ``accelerate launch``) are left alone.
+trainer's source declares with the name of a known knob or of an output, is added once its value is another one. The
+flags of the launcher (``python``, ``torchrun``, ``accelerate launch``) are left alone.
 """
 
 import re
@@ -18,6 +18,7 @@ from itertools import takewhile
 
 from autotune.config.command import literal
 from autotune.config.hydra import OWN_FLAGS, hydra_main
+from autotune.config.outputs import is_output_flag
 from autotune.config.schema import SECTION
 from autotune.config.sources import Script, own_words
 from autotune.config.splice import new_scalar
@@ -27,6 +28,7 @@ _OVERRIDE = re.compile(r"(?P<sign>\+{0,2})(?P<name>[A-Za-z_][\w-]*(?:\.[\w-]+)*)
 _GROUP = re.compile(r"\+{0,2}[A-Za-z_][\w.-]*[/@][\w./@-]*=.*", re.DOTALL)
 _NO_SCALAR = re.compile(r"[\[\]{}(),'\"$\\]")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|-?\.[0-9]+(?:e[-+]?[0-9]+)?", re.IGNORECASE)
+_PLAIN_PATH = re.compile(r"[\w./~-]+")
 _PLAIN_WORDS = ("true", "false", "True", "False")
 
 
@@ -72,7 +74,7 @@ def read_flags(words: Sequence[str], is_known: Callable[[str], bool], script: Sc
 
 def flags_config(flags: Flags) -> str:
     """Return the text of a config that holds the values of flags."""
-    notes = dict.fromkeys(flags.declared, "  # the trainer's own, where the flag is left out")
+    notes = {key: f"  # {flags.values[key]} is the trainer's own default" for key in flags.declared}
     keys = "".join(f"{new_scalar(key)}: {text}{notes.get(key, '')}\n" for key, text in flags.values.items())
     return (
         f"# The flags of a training command: the values that stand here are what `autotune run` trains with.\n\n{keys}"
@@ -113,13 +115,15 @@ class _Reader:
                 self._leave(word, "it chooses one of a group of configs" if _GROUP.fullmatch(word) else None)
 
     def add_declared(self) -> frozenset[str]:
-        """Add the flags that are not typed and have the name of a known knob; return their keys."""
+        """Add the flags that are not typed and have the name of a known knob, or of an output; return their keys."""
         added = set()
         short = [one for one in self._script.long_options if any(word.startswith(one) for word in self._words)]
         typed = {_key(self._script.long_options[one].removeprefix("--")) for one in short}
         for flag, default in self._script.defaults.items():
             key = _key(flag.removeprefix("--"))
-            if key in typed.union(self.values, self._counts) or not self._is_known(key) or self._why_left(key):
+            is_path = isinstance(default, str) and _PLAIN_PATH.fullmatch(default) and is_output_flag(flag, default)
+            is_wanted = is_path if isinstance(default, str) else self._is_known(key)
+            if key in typed.union(self.values, self._counts) or not is_wanted or self._why_left(key):
                 continue
             self.values[key] = new_scalar(default)
             usual = f"{key}?{flag}" if isinstance(default, bool) else f"{key}!={default}?{flag}="

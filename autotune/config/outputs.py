@@ -16,20 +16,22 @@ from autotune.config.keys import did_you_mean
 from autotune.errors import CannotEditYaml, ConfigError
 
 _WHAT = (
-    "artifacts?|checkpoints?|ckpts?|dumps?|events?|exps?|experiments?|logs?|logging|out|outputs?|profiles?|results?"
+    "artifacts?|checkpoints?|chkpts?|ckpts?|dumps?|events?|exps?|experiments?|logs?|logging|out|outputs?|profiles?|results?"
     "|runs?|saves?|saved_models?|save_model|snapshots?|summary|summaries|tb|tensorboard|wandb|work"
 )
 _PLACE = "dir|directory|folder|path|root|file|filename"
-_OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:{_PLACE})")
+_OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:{_PLACE})|outf")  # PyTorch's examples have an --outf
 _PLACE_ALONE = re.compile(_PLACE)  # `logging: {dir: ...}` is a logging_dir
 _NO_PATH = re.compile("none|null|nil|~|true|false|yes|no|on|off", re.IGNORECASE)
 """Words for nothing and for switches that YAML reads as texts, as Python writes them or in quotes."""
 
 _QUOTED = re.compile(r"""(?P<quote>['"])(?P<path>[^'"\\]+)(?P=quote)""")
-_READ_OR_WRITTEN = re.compile(r"(?:.*_)?(?:checkpoints?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)")
+_READ_OR_WRITTEN = re.compile(
+    r"(?:.*_)?(?:checkpoints?|chkpts?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)"
+)
 # `project: runs` is YOLO's; what trackers call so is no path
 _OUTPUT_ALONE = re.compile(
-    "artifacts|checkpoints|ckpts|logs|out|outputs?|project|results|runs|save|save_data|save_model|snapshots|tensorboard"
+    "artifacts|checkpoints|chkpts|ckpts|logs|out|outputs?|project|results|runs|save|save_data|save_model|snapshots|tensorboard"
 )
 _MODEL_FILE = re.compile(r"[\w.-]+\.(?:bin|ckpt|h5|keras|npz|onnx|pickle|pkl|pt|pth|safetensors)")
 _BUILT_ON = re.compile(r"\$\{(?P<key>[\w.]+)\}/[^$]+")
@@ -112,6 +114,11 @@ def find_outputs(
     return Outputs(redirected=tuple(redirected), left=left, uploads=tuple(uploads))
 
 
+def is_output_flag(flag: str, path: str) -> bool:
+    """Return whether a flag with this value says where a trainer writes."""
+    return bool(path) and _is_output([_snake(part) for part in flag.removeprefix("--").split(".")], path)
+
+
 def output_flags(words: Sequence[str], redirect_except: Sequence[str]) -> dict[int, tuple[str, str]]:
     """Return the flags among the words of a command that say where a trainer writes.
 
@@ -124,7 +131,7 @@ def output_flags(words: Sequence[str], redirect_except: Sequence[str]) -> dict[i
         path = value if equals else following
         if not flag.startswith("--") or flag in redirect_except or path.startswith("-") or "{" in path:
             continue
-        if path and _is_output([_snake(part) for part in flag.removeprefix("--").split(".")], path):
+        if is_output_flag(flag, path):
             found[place if equals else place + 1] = (f"{flag}{equals}", path)
     return found
 

@@ -178,14 +178,14 @@ class Script:
         return {short: long for short, (long, *more) in found.items() if long and not more}
 
     @cached_property
-    def defaults(self) -> dict[str, int]:
-        """Values of options that the text declares, by their long names: whole numbers, and switches that are off.
+    def defaults(self) -> dict[str, int | str]:
+        """Values of options that the text declares, by their long names: whole numbers, texts, switches that are off.
 
         They are read from ``add_argument("--workers", type=int, default=4)`` of argparse, ``option(...)`` of click, and
         the fields of a dataclass of which tyro or Transformers makes options; those of the latter's own are known. One
         that is declared in several ways is left out.
         """
-        found: dict[str, set[int]] = {}
+        found: dict[str, set[int | str]] = {}
         overridden: set[str] = set()
         if "HfArgumentParser" in self.text and "TrainingArguments" in self.text:
             found = {"--dataloader_num_workers": {0}, "--per_device_train_batch_size": {8}}
@@ -198,7 +198,7 @@ class Script:
                 default = False if is_switch else given.get("default")
                 if getattr(node.func, "attr", "") == "set_defaults":  # the parser's, in the place of an option's
                     overridden |= {f"--{one}".replace("_", "-") for one in given if one}
-                if name and isinstance(default, int) and (is_switch or _takes_a_value(node)):
+                if name and isinstance(default, int | str) and (is_switch or _takes_a_value(node)):
                     found.setdefault(name, set()).add(default)
             elif isinstance(node, ast.ClassDef) and self._makes_options_of(node):
                 for field in node.body:
@@ -207,6 +207,22 @@ class Script:
                         found.setdefault(f"--{field.target.id}", set()).add(default)
         alone = {name: default for name, (default, *more) in found.items() if not more}
         return {name: default for name, default in alone.items() if name.replace("_", "-") not in overridden}
+
+    @cached_property
+    def constants(self) -> list[tuple[int, str, int]]:
+        """Whole numbers in assignments and in arguments of calls: line, ``name`` or ``callee.name``, value."""
+        found = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                named = [(node.lineno, spelled(node.targets[0]), node.value)]
+            elif isinstance(node, ast.Call) and not is_evaluation(*map(last_part, (node.func, *node.args))):
+                callee = last_part(node.func)
+                named = [(node.lineno, f"{callee}.{one.arg}", one.value) for one in node.keywords if one.arg]
+            else:
+                continue
+            values = ((line, name, getattr(value, "value", None)) for line, name, value in named)
+            found += [(line, name, value) for line, name, value in values if name and type(value) is int]
+        return found
 
     def _makes_options_of(self, node: ast.ClassDef) -> bool:
         is_data = any("dataclass" in ast.unparse(one) for one in node.decorator_list)

@@ -2,8 +2,9 @@
 
 A flag may override the config, a key may be misspelt, a branch may never be taken; a search over such a knob wastes its
 trials. Two signs count, each reported without claiming more than was observed: every step has the same number of
-samples whatever the batch size; the trainer prints the same value whatever was set. A score without an effect is
-no sign: the main effects of two knobs that only work together are small, too.
+samples whatever the batch size; or the trainer prints the same value whatever was set, and no value of the knob makes a
+difference to the score. Neither of these two is a sign by itself: a word in a log may be about something else, and the
+main effects of two knobs that only work together are small, too.
 """
 
 import math
@@ -52,25 +53,26 @@ def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
 
 
 def printed_values(output: str, space: Space) -> dict[str, frozenset[str]]:
-    """Return the values that a trainer printed for the knobs' keys, in whatever form; absent keys are left out."""
+    """Return the values that a trainer printed behind the knobs' keys, each in one line; absent keys are left out."""
     found = {}
     for knob in space.knobs:
         name = re.escape(knob.path.rpartition(".")[2]).replace("_", "[-_]")
-        words = re.findall(rf"(?<![\w.-])(?:--)?{name}['\"]?\s*[:=\s]\s*['\"]?([\w.+-]+)", output)
+        words = re.findall(rf"(?<![\w.-])(?:--)?{name}['\"]?[ \t]*[:= \t][ \t]*['\"]?([\w.+-]+)", output)
         if words:
             found[knob.path] = frozenset(word.rstrip(".").lower() for word in words)
     return found
 
 
 def said_the_same(trials: Iterable[tuple[Values, Mapping[str, frozenset[str]]]], space: Space) -> dict[str, str]:
-    """Return the knobs for which the trainer printed the same value in every trial, whatever was set."""
+    """Return the knobs for which the trainer printed one of the values that were set in every trial."""
     found: dict[str, str] = {}
     known = list(trials)
     for knob in space.knobs:
         seen = [(values[knob.path], said[knob.path]) for values, said in known if knob.path in said]
         words = frozenset().union(*(said for _, said in seen)) if seen else frozenset()
         set_to = {str(value) for value, _ in seen}
-        if len(seen) >= 3 and len(words) == 1 and len(set_to) > 1:  # least number of trials that print a key
+        is_one = len(words) == 1 and not words.isdisjoint(map(str.lower, set_to))
+        if len(seen) >= 3 and is_one and len(set_to) > 1:  # least number of trials that print a key
             found[knob.path] = f"the trainer printed {next(iter(words))} each time, set to {_listed(set_to)}"
     return found
 
@@ -80,16 +82,32 @@ def _listed(words: Iterable[str]) -> str:
     return f"{', '.join(others)} and {last}"
 
 
-def heeded_knobs(observations: Mapping[str, Observation], space: Space, sd: float) -> set[str]:
-    """Return the knobs of which a value has an effect for certain: a linear model of ln score, effects near 0 a priori.
+_EFFECT, _NO_EFFECT = 0.05, 0.1  # in ln score, that a 90 % interval has to lie beyond, or within
 
-    Values that were only ever tried together share their effect evenly, and the model is not sure of either.
+
+def heeded_knobs(observations: Mapping[str, Observation], space: Space, sd: float) -> set[str]:
+    """Return the knobs of which a value has an effect for certain; see `knobs_without_effect` for the arguments."""
+    bounds = _effects(observations, space, sd)
+    return {path for path, low, _ in bounds if low > _EFFECT}
+
+
+def knobs_without_effect(observations: Mapping[str, Observation], space: Space, sd: float) -> set[str]:
+    """Return the knobs of which no value that was tried has an effect, for certain; none if there are too few points.
 
     Args:
         sd: Standard deviation of ln score between trials of one point.
+    """
+    bounds = _effects(observations, space, sd)
+    return {path for path, *_ in bounds} - {path for path, _, high in bounds if high > _NO_EFFECT}
+
+
+def _effects(observations: Mapping[str, Observation], space: Space, sd: float) -> list[tuple[str, float, float]]:
+    """Return the size of the effect of each value that was tried: a linear model of ln score, near 0 a priori.
+
+    Values that were only ever tried together share their effect evenly, and the model is not sure of either.
 
     Returns:
-        Those with an effect whose 90 % interval lies beyond 0.05 on one side; none if there are too few points.
+        Path of the knob, and lower and upper end of the 90 % interval of the size; none if there are too few points.
     """
     good = [observation for observation in observations.values() if observation.scores]
     tried: dict[str, list[Scalar]] = {path: [] for path in space.baseline}
@@ -99,7 +117,7 @@ def heeded_knobs(observations: Mapping[str, Observation], space: Space, sd: floa
                 tried[path].append(value)
     changes = [(path, value) for path, values in tried.items() for value in values]
     if not changes or len(good) <= len(changes):
-        return set()
+        return []
     design = np.array(
         [[1.0, *(float(same_scalar(one.values[path], value)) for path, value in changes)] for one in good]
     )
@@ -114,5 +132,5 @@ def heeded_knobs(observations: Mapping[str, Observation], space: Space, sd: floa
         left = math.sqrt(float(np.average(residuals**2 * weights)) * len(means) / max(1, len(means) - 1))
         noise = max(sd, left)
     deviations = np.sqrt(np.diag(np.linalg.inv(precision)))
-    is_large = np.abs(effects) - 1.645 * deviations > 0.05  # standard deviations to either side: 90 %
-    return {path for (path, _), large in zip(changes, is_large[1:], strict=True) if large}
+    sizes, spread = np.abs(effects[1:]), 1.645 * deviations[1:]  # standard deviations to either side: 90 %
+    return [(path, size - by, size + by) for (path, _), size, by in zip(changes, sizes, spread, strict=True)]

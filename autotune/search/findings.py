@@ -16,7 +16,13 @@ from autotune.events import OnRemark, no_remark
 from autotune.files import read_beginning
 from autotune.measure.cycles import Series
 from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, Ending, Purpose, Scalar, TrialRecord, Values
-from autotune.sampler.importance import heeded_knobs, printed_values, said_the_same, same_batch
+from autotune.sampler.importance import (
+    heeded_knobs,
+    knobs_without_effect,
+    printed_values,
+    said_the_same,
+    same_batch,
+)
 from autotune.sampler.observations import Observation
 from autotune.search.gpus import visible_to
 from autotune.search.problem import Problem
@@ -127,12 +133,13 @@ class Findings:
         Returns:
             Whether another one was found.
         """
-        evidence = {**said_the_same(self._printed, space), **same_batch(trials, space), **self._unmade}
-        new = {path: why for path, why in evidence.items() if path not in self.inert}
-        if not new:  # the usual case: no need to fit the effects
-            return False
-        heeded = heeded_knobs(observations, space, sd)
-        found = {path: why for path, why in new.items() if path in self._unmade or path not in heeded}
+        printed, seen = said_the_same(self._printed, space), same_batch(trials, space)
+        if not (printed.keys() | seen.keys() | self._unmade.keys()) - self.inert.keys():
+            return False  # the usual case: no need to fit the effects
+        heeded, without_effect = (fit(observations, space, sd) for fit in (heeded_knobs, knobs_without_effect))
+        evidence = {path: why for path, why in printed.items() if path in without_effect}
+        evidence |= {path: why for path, why in seen.items() if path not in heeded}
+        found = {path: why for path, why in {**evidence, **self._unmade}.items() if path not in self.inert}
         for path, why in found.items():
             self.say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
         self.inert.update(found)

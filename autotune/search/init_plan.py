@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.config.apply import ConfigEdit, plan_section
+from autotune.config.code import place_of
 from autotune.config.command import TypedCommand, fill_command, names_config, resolve_executable
 from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.flags import Flags, flags_config, read_flags
@@ -19,14 +20,21 @@ from autotune.config.keys import Syntax, syntax_of
 from autotune.config.load import separate_path
 from autotune.config.outputs import exists
 from autotune.config.schema import SECTION, ListedKnob, OfferedVariable, section_lines
-from autotune.config.sources import find_script, opens_by_name
+from autotune.config.sources import Script, find_script, is_evaluation, opens_by_name, trainer_files
 from autotune.config.splice import with_section
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.files import read_beginning
 from autotune.options import SearchOptions
 from autotune.records import CODE, Machine, Scalar
 from autotune.search.problem import Problem, limited, open_problem
-from autotune.space.catalog import has_known_name, is_for_validation, known_knob, traits_of, why_not_turned
+from autotune.space.catalog import (
+    has_known_name,
+    is_for_validation,
+    is_searched_unasked,
+    known_knob,
+    traits_of,
+    why_not_turned,
+)
 from autotune.space.find import Skipped
 from autotune.space.knob import Knob, Label
 from autotune.trial.folders import StateFolder
@@ -256,7 +264,7 @@ def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> P
 
 
 def _note(knob: Knob) -> str:
-    meaning = "" if knob.label is Label.SAME_TRAINING else f" (changes the training: {knob.label.value})"
+    meaning = "" if knob.label is Label.SAME_TRAINING else f" (changes the training: {knob.effect})"
     moving = f"; moves with it: {', '.join(knob.paths[1:])}" if knob.carries else ""
     return f"{traits_of(knob).meaning}{meaning}{moving}"
 
@@ -322,7 +330,26 @@ def not_taken(problem: Problem) -> list[Skipped]:
             found.append(Skipped(path=path, why=reasons.get(path) or _why(problem, path, value)))
         elif (why := why_not_turned(path)) is not None:
             found.append(Skipped(path=path, why=why))
-    return found
+    return [*found, *_constants(problem)]
+
+
+_MOST_FILES = 40
+_IN_CODE = "it is a constant in the code: as a flag, or a key of the config, it could be tuned"
+
+
+def _constants(problem: Problem) -> Iterator[Skipped]:
+    """Yield the numbers in the trainer's code that are called like a known knob and that no trial can vary."""
+    folder, taken = problem.settings.folder, set(map(place_of, problem.settings.code))
+    files: Sequence[Path] = trainer_files(problem.command, folder)
+    configs = set(map(os.path.realpath, problem.settings.paths))
+    files = [path for path in files if not is_evaluation(path.stem) and os.path.realpath(path) not in configs]
+    for path in files[:_MOST_FILES]:
+        script = Script(path=path, text=path.read_text("utf-8", "replace"))
+        name = os.path.relpath(path, folder)
+        for line, shown, value in script.constants:
+            key = shown.rpartition(".")[2]
+            if (f"{name}:{line}", shown) not in taken and is_searched_unasked(key, value):
+                yield Skipped(path=f"{name}:{line} {shown} = {value}", why=_IN_CODE)
 
 
 def _values(node: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:

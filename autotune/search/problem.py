@@ -324,9 +324,11 @@ def open_problem(
     used = typed_command or settings.command
     values = settings.scalars
     is_read = isinstance(settings.document, ComposedDocument) or settings.are_opened_by_name
-    if used and settings.code and not is_read and not takes_values(used):  # no other value would reach the trainer
-        values = {path: value for path, value in values.items() if path.startswith((ENV, CODE))}
+    unread: dict[str, str] = {}
+    if used and settings.code and not is_read and not takes_values(used):
+        unread = {path: _UNREAD for path in values if not path.startswith((ENV, CODE))}
     refused = {
+        **unread,
         **of_other_sections(values, [word for part in used or () for word in part.split("=")]),
         **settings.refused,
     }
@@ -346,6 +348,9 @@ def open_problem(
         address=_address(settings, storage) if machine is None else None,
         allowed=frozenset(knob.label for knob in space.knobs) if domains is not None else frozenset(),
     )
+
+
+_UNREAD = "no value of it would reach the trainer: the command names neither {config} nor a {key} of it"
 
 
 def _address(settings: Settings, typed: str | None) -> StorageAddress | None:
@@ -470,7 +475,8 @@ def _remark(whole: Space, space: Space, limit: BatchLimit) -> str | None:
 
 
 def _up_to(knob: Knob, limit: BatchLimit) -> str:
-    times = f"at most {limit.factor:g} times today's {knob.baseline}" if limit.factor > 1 else "as it is today"
+    today = f"effective {knob.batch.kept_up_to}" if knob.batch and knob.batch.kept_up_to else str(knob.baseline)
+    times = f"at most {limit.factor:g} times today's {today}" if limit.factor > 1 else "as it is today"
     return f"{knob.path} is searched up to {knob.choices[-1]}, {times}"
 
 

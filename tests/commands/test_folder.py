@@ -30,7 +30,7 @@ def python(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def at(folder: Path) -> CommandLine:
     """Return the command line in a folder."""
-    return CommandLine(folder, lambda config: Training(step_s=0.01 / config["num_workers"]))
+    return CommandLine(folder, lambda config: Training(step_s=0.01 / (config["num_workers"] or 1)))
 
 
 def _project(folder: Path) -> Path:

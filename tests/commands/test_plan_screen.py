@@ -44,6 +44,26 @@ def test_a_dry_run_names_each_key_that_init_names(simulated: CommandLine) -> Non
     assert "not tuned: data.prefetch, precision: knobs: does not list it\n" in shown.stdout
 
 
+def test_what_no_value_reaches_is_named(simulated: CommandLine) -> None:
+    """A flag of the command that beats a key, and numbers in the code; a dry run of `init` writes nothing."""
+    keys = "batch_size: 8\nnum_workers: auto\n"
+    (simulated.folder / "plain.yaml").write_text(keys)
+    (simulated.folder / "train.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--batch-size', default=16)\n"
+        "prefetch = 2\nmodel.fit(x, y, batch_size=32)\nmodel.evaluate(x_test, batch_size=64)\n"
+    )
+    trainer = ("--", "python", "train.py", "--config", "{config}", "--batch-size", "8")
+    said = simulated("init", "--config", "plain.yaml", "--dry-run", *trainer).well().stdout
+    assert (simulated.folder / "plain.yaml").read_text() == keys
+    assert "+autotune:" in said
+    assert "--batch-size in the command may take the place of batch_size: then no other value of it reaches" in said
+    assert (
+        "not tuned: train.py:4 prefetch = 2, train.py:5 fit.batch_size = 32: it is a constant in the code: as a flag, "
+        "or a key of the config, it could be tuned\n"
+    ) in said
+    assert "num_workers" in said.split("not tuned")[0]
+
+
 def test_code_that_repeats_its_data_is_named_before_the_first_trial(simulated: CommandLine) -> None:
     """In a dry run and in a search; nothing is said where no value that is tried makes a difference."""
     (simulated.folder / "config.yaml").write_text(PLAN)

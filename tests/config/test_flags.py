@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from autotune.config.command import fill_command
 from autotune.config.document import Document
 from autotune.config.flags import flags_config, read_flags
+from autotune.config.outputs import find_outputs
 from autotune.config.sources import Script, find_script
 
 KNOWN = {"batch_size", "use_xla", "num_workers", "cache", "static_shapes", "prefetch"}
@@ -69,7 +70,29 @@ def test_a_flag_that_is_not_typed_is_added_where_its_value_is_not_the_trainers_o
     assert flags.declared == {"num_workers", "use_xla"}
     turned = fill(flags, "batch_size: 8\nnum_workers: 2\nuse_xla: true\n")
     assert turned == ("train.py", "-b", "8", "--num-workers=2", "--use_xla")
-    assert "# the trainer's own" in flags_config(flags)
+    assert "num_workers: 4  # 4 is the trainer's own default\n" in flags_config(flags)
+
+
+def test_an_output_that_is_not_typed_is_a_key_that_trials_redirect():
+    """Where the source declares it: else each trial would write into the project. What is read is none."""
+    text = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--checkpoints", type=str, default="./checkpoints/")
+parser.add_argument("--outf", default="cls")
+parser.add_argument("--out_dir", default="runs/one")
+parser.add_argument("--resume_checkpoint_dir", default="old/ckpt")
+parser.add_argument("--data_root", default="./data")
+"""
+    flags, document, filled = read("train.py", script=Script(text=text))
+    assert filled == ("train.py",)
+    assert document.data == {"checkpoints": "./checkpoints/", "outf": "cls", "out_dir": "runs/one"}
+    outputs = find_outputs(document, [], [], "here", "autotune")
+    assert outputs.redirected == ("checkpoints", "outf", "out_dir")
+    assert fill(flags, "checkpoints: /trial/ckpt\noutf: cls\nout_dir: runs/one\n") == (
+        "train.py",
+        "--checkpoints=/trial/ckpt",
+    )
 
 
 def test_the_fields_of_a_dataclass_are_flags_where_they_are_made_into_such():

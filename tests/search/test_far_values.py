@@ -24,14 +24,14 @@ _LISTED = _FOUND + "    knobs: {data.num_workers: [1, 2, 4], data.num_private_th
 def _waiting(config: Mapping[str, Any]) -> Training:
     """Train on samples that wait for a storage: so many at a time as there are workers, and threads for them."""
     data = config["data"]
-    at_a_time = min(data["num_workers"], data.get("num_private_threads", 0) or 4, 24)
+    at_a_time = min(data["num_workers"] or 1, data.get("num_private_threads", 0) or 4, 24)
     step_s = max(0.01, 0.4 / at_a_time)
     return Training(samples=8, step_s=step_s, noise=0.03, wait_fraction=1.0 - 0.01 / step_s, cpu_cores=0.2)
 
 
 def _computing(config: Mapping[str, Any]) -> Training:
     """Train on samples that take a core each: two of them are there."""
-    at_a_time = min(config["data"]["num_workers"], 2)
+    at_a_time = min(config["data"]["num_workers"] or 1, 2)
     return Training(samples=8, step_s=0.4 / at_a_time, noise=0.03, wait_fraction=0.9, cpu_cores=float(at_a_time))
 
 
@@ -68,7 +68,7 @@ def test_workers_do_not_grow_beyond_the_memory(search: Search) -> None:
     """As if each of them needed what all of them need now."""
 
     def large(config: Mapping[str, Any]) -> Training:
-        share = 0.05 * config["data"]["num_workers"]
+        share = 0.05 * (config["data"]["num_workers"] or 1)
         return replace(_waiting(config), memory_bytes=int(share * psutil.virtual_memory().total))
 
     searched = search(large, config=_FOUND, budget_s=300)

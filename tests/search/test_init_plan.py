@@ -128,7 +128,7 @@ train:
   num_workers: [1, 2]
   prefetch: ${data.prefetch}
   use_xla: "yes"
-more: {batch: 1e2, n_workers: "4", workers: null, parallel_calls: auto, prefetch_to_gpu: false}
+more: {batch: 1e2, n_workers: "4", workers: many, parallel_calls: auto, prefetch_to_gpu: false}
 merged: &m {cache: none}
 other: {<<: *m}
 valid: {batch_size: 2}
@@ -143,8 +143,7 @@ blocks: [{batch_size: 3}]
         "train.use_xla": "no value that is known",
         "more.batch": "disagree on 1e2",
         "more.n_workers": "4 stands in quotes",
-        "more.workers": "null",
-        "more.parallel_calls": "auto",
+        "more.workers": "no value that is known",
         "more.prefetch_to_gpu": "on this machine",
         "merged.cache": "alias",
         "other.cache": "merge key",
@@ -152,7 +151,7 @@ blocks: [{batch_size: 3}]
     }
     assert said.keys() == reasons.keys()
     assert {path: why for path, why in reasons.items() if why not in said[path]} == {}
-    assert set(one.problem.space.baseline) == {"blocks.0.batch_size"}
+    assert set(one.problem.space.baseline) == {"more.parallel_calls", "blocks.0.batch_size"}
 
 
 def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def trainer(
     def train(config: Mapping[str, Any]) -> Training:
         data = config["data"]
         factor = data["batch_size"] / 8
-        loading_s = load_s * factor / min(2, data["num_workers"])
+        loading_s = load_s * factor / min(2, data["num_workers"] or 1)
         stepping_s = step_s * (fixed + (1 - fixed) * factor)
         whole_s = max(loading_s, stepping_s)
         phases = PhaseTimes(

@@ -21,7 +21,7 @@ elif mood == "forks away":
         time.sleep(1e6)
 elif mood == "is killed":
     os.kill(os.getpid(), signal.SIGKILL)
-duration_s = (0.004 + 0.0002 * data["batch_size"]) / data["num_workers"]
+duration_s = (0.004 + 0.0002 * data["batch_size"]) / max(1, data["num_workers"])
 while True:
     time.sleep(duration_s)
     step(samples=data["batch_size"], wait_s=duration_s / 2)
