@@ -92,10 +92,13 @@ def print_answer(
         notes.append(Text.assemble(("Caution: ", "bold yellow"), plain(caution, longest=_LONGEST)))
     for note in notes:
         parts += [Text(), note]
+    failed, half = list(failures), 0.5 * sum(result.outcomes.values())
+    most = [one for one in failed if result.outcomes.get(one.record.ending.value, 0) > half]
+    print_failures(console, most, result.outcomes)  # what kept the search from searching comes before its answer
     console.print()
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text))
-    print_failures(console, failures, result.outcomes)
+    print_failures(console, [one for one in failed if one not in most], result.outcomes)
     console.print()
     if not without_next:
         print_next_step(console, result, typed=typed, applied=applied, answer=answer)

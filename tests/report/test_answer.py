@@ -203,10 +203,13 @@ def test_failures_are_named_counted_and_quoted(search_result: MakeResult, trial_
 
     said = "\n".join(f"line {number}" for number in range(20))
     failures = [failure(Ending.CRASHED, "KeyError: '[bold]'", said), failure(Ending.DIVERGED, "", "")]
-    screen = _screen(replace(search_result(), outcomes={"crashed": 3}), failures=failures)
+    screen = _screen(replace(search_result(), outcomes={"crashed": 3, "stopped": 9}), failures=failures)
     if os.environ.get("WRITE_SCREENS"):
         (SCREENS / "failures.txt").write_text(screen, encoding="utf-8")
     assert screen == (SCREENS / "failures.txt").read_text(encoding="utf-8")
+    screen = _screen(replace(search_result(), outcomes={"crashed": 9, "stopped": 3}), failures=failures)
+    assert screen.lstrip().startswith("9 trials crashed: "), "what most trials failed by comes first"
+    assert screen.index("diverged: ") > screen.index("Better: ")
 
 
 @pytest.mark.parametrize(
