@@ -223,7 +223,7 @@ class TraineeEvent:
             for.
         stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
         wait_s: Of a step: seconds that the loop waited for data; None if not known.
-        samples: Of a step: valid samples in the batch; None if not known.
+        samples: Of a step: valid samples in the batch; of the end of a pass, those in it; None if not known.
         work: Of a step: valid frames or tokens in the batch; None if not known.
         update: Of a step: whether the optimizer's update is part of it, as far as is known; False where gradients are
             only accumulated.

@@ -101,6 +101,8 @@ def knob_table(problem: Problem) -> Table:
 
 def _choice_text(knob: Knob, choice: Scalar) -> str:
     """Return a choice, with the keys that hold something else than the first then."""
+    if knob.batch is not None:
+        return value_text(choice)  # the keys that make up the batch with it follow
     others = {path: value for path, value in knob.keys(choice).items() if not same_scalar(value, choice)}
     along = ", ".join(f"{key_name(path)} {value_text(value)}" for path, value in others.items())
     return f"{value_text(choice)} ({along})" if along else value_text(choice)

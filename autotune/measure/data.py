@@ -176,6 +176,8 @@ def _of_steps(events: Sequence[TraineeEvent]) -> tuple[int | None, tuple[int, ..
                     updates[round(in_update)] += 1
                 in_update = 0.0
         elif event.kind == "epoch_end":
+            # as its loader counted them: a device may complete the last steps behind the end of the pass
+            in_pass = in_pass if event.samples is None else event.samples
             if not math.isnan(in_pass) and in_pass:
                 passes.append(round(in_pass))
             in_pass = 0.0

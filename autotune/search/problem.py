@@ -35,7 +35,14 @@ from autotune.search.hardware import CHOOSING_GPUS, Hardware, this_hardware
 from autotune.search.study_place import StudyPlace
 from autotune.search.trainer_code import ProjectCode, TrainerCode
 from autotune.search.traps import FoundTrap, find_traps
-from autotune.space.catalog import is_for_validation, is_global, is_searched_unasked, keys_with, known_knob
+from autotune.space.catalog import (
+    is_for_validation,
+    is_global,
+    is_per_device,
+    is_searched_unasked,
+    keys_with,
+    known_knob,
+)
 from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder, number_of
 from autotune.space.space import Space, is_batch_size, same_training, with_batch_fixed, with_batch_up_to
@@ -207,7 +214,8 @@ class Problem:
     def batch_key(self) -> str | None:
         """The key of the config that says how many samples a step has; None if none does."""
         sizes = [path for path in keys_with(self.settings.scalars, counts="samples") if not is_for_validation(path)]
-        return next(iter(sorted(sizes, key=is_global)), None)  # a step is a part of a global batch
+        # a step is a part of a global batch, and of one that several of it make up
+        return next(iter(sorted(sizes, key=lambda path: (is_global(path), not is_per_device(path)))), None)
 
     def batch_size(self, values: Values) -> float | None:
         """Samples in a step as the config says it, for trainers that do not; None if no key says it."""

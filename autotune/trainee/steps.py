@@ -66,6 +66,8 @@ class BatchSource:
         begin_s: Start of the first of these fetches.
         wait_s: Time of all these fetches.
         ended_s: End of the pass, where it was not known to be trained on then.
+        passed: Samples of the pass so far, or of the last one; None where they are not all known.
+        is_over: True from the end of a pass to the first batch of the next.
         data: The pass over it whose samples are looked at; None before the first batch, and where none are.
         set: Of a dataset, its number there.
         ahead: Batches that are left after a round, fetched ahead; None before the first.
@@ -82,9 +84,18 @@ class BatchSource:
         self.waiting: deque[Optional[float]] = deque()
         self.fresh, self.begin_s, self.wait_s = 0, 0.0, 0.0
         self.ended_s: Optional[float] = None
+        self.passed: Optional[float] = 0.0
+        self.is_over = False
         self.data: Optional[Pass] = None
         self.set: Optional[int] = None
         self.ahead: Optional[int] = None
+
+    def take(self, samples: Optional[float]) -> None:
+        """Take a batch that was fetched."""
+        self.waiting.append(samples)
+        if self.is_over:
+            self.passed, self.is_over = 0.0, False
+        self.passed = None if self.passed is None or samples is None else self.passed + samples
 
     def drop(self) -> None:
         """Drop the batches that wait."""
@@ -180,7 +191,7 @@ class StepMaker:
                 held.append(step if self._is_updated or not self._has_optimizer else (*step, False))
                 self.state, self._is_updated, self._calls_before = _LOOKING, False, 0
                 source.begin_s, source.wait_s, source.fresh = event[2], event[3] - event[2], 1
-                source.waiting.append(event[4])
+                source.take(event[4])
             else:
                 self._is_steady = False
                 happened(self, *event[1:])
@@ -205,7 +216,7 @@ class StepMaker:
             source.begin_s, source.wait_s = begin_s, 0.0
         source.fresh += 1
         source.wait_s += end_s - begin_s
-        source.waiting.append(samples)
+        source.take(samples)
         self._latest = source
         if source.dataset.always_trains:
             self._train_on_next(end_s)
@@ -216,6 +227,7 @@ class StepMaker:
         if self._thread not in (None, thread):
             return
         self._fetch_begins(begin_s)
+        source.is_over = True
         is_trained = source.is_trained or source.dataset.always_trains
         if source in self._sources and source.waiting:
             if not source.fresh:
@@ -226,7 +238,7 @@ class StepMaker:
         else:
             self._drop(source)
         if is_trained:
-            self._report.mark("epoch_end", begin_s)
+            self._report.mark("epoch_end", begin_s, samples=source.passed)
 
     def worked(
         self, key: Any, begin_s: float, end_s: float, samples: Optional[float], is_whole: bool, thread: Optional[int]
@@ -341,7 +353,7 @@ class StepMaker:
             if source not in chosen:
                 source.drop()
             elif source.ended_s is not None:
-                self._report.mark("epoch_end", source.ended_s)
+                self._report.mark("epoch_end", source.ended_s, samples=source.passed)
             source.fresh, source.ended_s = 0, None
         for source in chosen[1:]:
             source.waiting.clear()

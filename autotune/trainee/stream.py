@@ -5,7 +5,7 @@ names; ``n`` counts up where a process of the same pid wrote before. Every line 
 
     {"v": 1, "pid": 4711, "clock": "monotonic", "start_s": 81.2, "source": "step", "devices": []}
     {"k": "step", "t_s": 83.1, "wait_s": 0.01, "samples": 8, "work": 4520, "loss": 0.7}
-    {"k": "epoch_end", "t_s": 90.0}
+    {"k": "epoch_end", "t_s": 90.0, "samples": 800}
     {"k": "checkpoint", "t_s": 90.4, "duration_s": 0.4, "text": "step 400"}
 
 In a trial that is taken through phases (phases.py):
@@ -488,6 +488,7 @@ class Report:
         duration_s: Optional[float] = None,
         loss: Any = None,
         batches: Optional[int] = None,
+        samples: Optional[float] = None,
     ) -> None:
         """Report an event other than a step; pauses are useful to a trainer that reports its own steps, too.
 
@@ -495,12 +496,13 @@ class Report:
             duration_s: How long it took; None if unknown.
             loss: Of an evaluation, the loss that it found; None if unknown.
             batches: Of the begin of the first step, the batches that may have been ready by then; None if unknown.
+            samples: Of the end of a pass, the samples in it; None if unknown.
         """
         self.flush()
         if self._stream.pace is not None:
             self._stream.pace.mark(kind)
         elif self._stream.is_observed or kind in ("eval", "checkpoint"):
-            self._stream.write(kind, t_s, duration_s=duration_s, loss=loss, batches=batches)
+            self._stream.write(kind, t_s, duration_s=duration_s, loss=loss, batches=batches, samples=samples)
 
     def pauses(self) -> None:
         """Note that the program does something else than training: steps that are completed meanwhile tell no pace."""

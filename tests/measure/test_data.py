@@ -1,6 +1,7 @@
 """What trials trained on is compared by their samples: made here as trainers make them, and as bugs change them."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,6 +93,14 @@ def test_samples_that_another_implementation_computes_match(trial: Callable[...,
     one, two = (trial(batches(shuffled(seed))) for seed in range(2))
     found = compare_data([one, two], trial(batches(shuffled(2), noise=1e-5, seed=2)))
     assert (found.effect, found.evidence) == (DataEffect.SAME, "samples match to within rounding")
+
+
+def test_steps_that_a_device_completes_late_shorten_no_pass(trial: Callable[..., TrialData]) -> None:
+    """The end of a pass tells how many samples its loader handed out, whichever steps were over by then."""
+    step, end = (TraineeEvent(kind=kind, t_s=0.0, stream="1.0", samples=32) for kind in ("step", "epoch_end"))
+    events = [*[step] * 3, replace(end, samples=160), *[step] * 5, replace(end, samples=160), step, step]
+    events = [replace(event, t_s=float(place)) for place, event in enumerate(events)]
+    assert read_data(Path("none"), events).pass_lengths == (160, 160)
 
 
 def test_a_short_look_verifies_nothing(trial: Callable[..., TrialData]) -> None:

@@ -153,11 +153,11 @@ def test_a_new_point_may_take_as_long_as_leaves_time_to_confirm_it(make_trial: M
     assert longest_trial_s(trials, point_name(BASELINE), 140.0, budget_s=719.0) == pytest.approx((140 - 20) / 3)
 
 
-@pytest.mark.parametrize(("first_step_s", "limit_s"), [(None, None), (1.0, 10.0), (20.0, 100.0), (130.0, 600.0)])
+@pytest.mark.parametrize(("first_step_s", "limit_s"), [(None, None), (1.0, 7.5), (20.0, 100.0), (130.0, 600.0)])
 def test_a_new_point_is_waited_for_five_times_as_long_as_the_slowest_start(
     make_trial: MakeTrial, first_step_s: float | None, limit_s: float | None
 ) -> None:
-    """Ten seconds at least, the limit of the config at most; not where nothing has started yet."""
+    """Some seconds at least, the limit of the config at most; not where nothing has started yet."""
     crashed, measured = make_trial(OTHER, None), make_trial(BASELINE, 50.0)
     assert measured.measurement is not None
     started = replace(measured, measurement=replace(measured.measurement, first_step_s=first_step_s or 0.0))

@@ -118,6 +118,17 @@ def test_steps_are_batches_that_are_trained_on(trainer: Trainer, script: str, se
 
 @pytest.mark.parametrize(
     ("script", "expected"),
+    [("ft ft ht x", [2.5]), (2 * "ft ft x vvv z", [2.0, 2.0]), (2 * "f ft ft ft x t", [4.0, 4.0])],
+)
+def test_the_end_of_a_pass_tells_its_samples(trainer: Trainer, script: str, expected: list[float]) -> None:
+    """As its loader handed them out, also those that are trained on after the end."""
+    trainer.play(script)
+    ends = [event.samples for event in trainer.seen() if event.kind == "epoch_end"]
+    assert ends == [batches * BATCH for batches in expected]
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
     [
         ("ft ft ht", [BATCH, BATCH, BATCH // 2]),
         (3 * "f o t", [BATCH] * 3),  # those of the first dataset
