@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -20,7 +20,7 @@ from autotune.options import SearchRequest
 from autotune.records import Scalar
 from autotune.report.plain_text import plain, value_text
 from autotune.search.gpus import busy_remarks, remarks_on_gpus
-from autotune.search.init_plan import not_taken
+from autotune.search.init_plan import keys_beaten, not_taken
 from autotune.search.problem import Problem
 from autotune.search.schedule import race_s
 from autotune.search.warm_start import warm_start
@@ -131,7 +131,7 @@ def command_notes(problem: Problem) -> list[str]:
     command = python_command(argv, cwd=folder, search_path=os.environ.get("PATH"))
     if command is None:
         return []
-    notes = [*_other_framework(argv, folder), *_keys_beaten(problem)]
+    notes = [*_other_framework(argv, folder), *keys_beaten(problem)]
     if command.keeping_out:
         switches = " and ".join(command.keeping_out)
         notes.append(
@@ -139,20 +139,6 @@ def command_notes(problem: Problem) -> list[str]:
             "report the steps in the training loop (from autotune.trainee import step)"
         )
     return notes
-
-
-def _keys_beaten(problem: Problem) -> Iterator[str]:
-    """Yield a note on each flag of the command that is called like a knob of the config: it may be what counts."""
-    held = problem.settings.trial_document.scalars
-    paths = {key_name(path): path for knob in problem.space.knobs for path in knob.paths if path in held}
-    for word in problem.command:
-        flag, _, value = word.partition("=")
-        path = paths.get(key_name(flag.lstrip("-"))) if flag.startswith("--") else None
-        if path is not None and "{" not in value and f"{{{path}}}" not in problem.command:
-            yield (
-                f"{flag} in the command may take the place of {path}: then no other value of it reaches the trainer. "
-                f"Leave the flag out, or give it {{{path}}}"
-            )
 
 
 def _other_framework(argv: Sequence[str], folder: Path) -> list[str]:

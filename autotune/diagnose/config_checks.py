@@ -14,6 +14,7 @@ from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, pl
 from autotune.diagnose.tables import PRECISION, SETTINGS, starting_batch, types_of
 from autotune.measure.host import memory_state
 from autotune.records import Scalar
+from autotune.search.init_plan import constants, keys_beaten
 from autotune.search.problem import Problem
 from autotune.space.catalog import (
     BATCH_NAMES,
@@ -39,6 +40,7 @@ def check_configuration(look: Subject) -> CheckResult:
         _contradictions,
         _unmet_needs,
         _numbers_read_as_words,
+        _out_of_reach,
         _absent_gpus,
         _slow_precision,
         _slow_settings,
@@ -70,7 +72,8 @@ def _as_it_can_be_written(problem: Problem, found: Issue) -> Issue:
         replace(one, values={path: value for path, value in one.values.items() if path not in refused})
         for one in found.recommendations
     ]
-    return replace(found, place=place_of(problem, found.place), recommendations=tuple(advice))
+    place = place_of(problem, found.place) if found.place else ""
+    return replace(found, place=place, recommendations=tuple(advice))
 
 
 def _try(path: str, value: str) -> str:
@@ -161,11 +164,25 @@ def _values_in_quotes(problem: Problem) -> Iterator[Issue]:
             continue  # a text that means something: mixed_precision: "no"
         name, text = key_name(leaf.dotted), leaf.text.strip().lower()
         is_a_switch = any(name in row.names and row.accepts(True) for row in KNOWN_KNOBS)
+        is_number = text.isdecimal() and any(name in row.names and row.accepts(int(text)) for row in KNOWN_KNOBS)
         is_off = is_a_switch and text in ("false", "no", "off")
-        if is_off or (is_a_switch and text in ("true", "yes", "on")) or (name in _BATCHES and text.isdecimal()):
+        if is_off or (is_a_switch and text in ("true", "yes", "on")) or is_number:
             why = ", and every text that is not empty is true to Python" if is_off else ""
             sentence = f"{leaf.dotted} is the text {leaf.text} in quotes{why}."
             yield _found(sentence, "Leave the quotes out.", place=leaf.dotted)
+
+
+def _out_of_reach(problem: Problem) -> Iterator[Issue]:
+    """Yield what no search can vary: keys whose place is not clear, flags that beat a key, numbers in the code."""
+    note = Severity.NOTE
+    for path, why in problem.settings.refused.items():
+        if has_known_name(path):
+            yield _found(f"{path} cannot vary: {why}.", "Write it once, as a plain value.", severity=note, place=path)
+    for sentence in keys_beaten(problem):
+        yield _found(f"{sentence}.", severity=note)
+    for one in constants(problem):
+        place, _, named = one.path.partition(" ")
+        yield _found(f"{named} cannot vary: {one.why}.", severity=note, place=place)
 
 
 def _empty_batches(problem: Problem) -> Iterator[Issue]:

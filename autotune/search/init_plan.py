@@ -36,7 +36,7 @@ from autotune.space.catalog import (
     why_not_turned,
 )
 from autotune.space.find import Skipped
-from autotune.space.knob import Knob, Label
+from autotune.space.knob import Knob, Label, key_name
 from autotune.trial.folders import StateFolder
 
 
@@ -330,14 +330,28 @@ def not_taken(problem: Problem) -> list[Skipped]:
             found.append(Skipped(path=path, why=reasons.get(path) or _why(problem, path, value)))
         elif (why := why_not_turned(path)) is not None:
             found.append(Skipped(path=path, why=why))
-    return [*found, *_constants(problem)]
+    return [*found, *constants(problem)]
+
+
+def keys_beaten(problem: Problem) -> Iterator[str]:
+    """Yield a note on each flag of the command that is called like a knob of the config: it may be what counts."""
+    held = problem.settings.trial_document.scalars
+    paths = {key_name(path): path for knob in problem.space.knobs for path in knob.paths if path in held}
+    for word in problem.command:
+        flag, _, value = word.partition("=")
+        path = paths.get(key_name(flag.lstrip("-"))) if flag.startswith("--") else None
+        if path is not None and "{" not in value and f"{{{path}}}" not in problem.command:
+            yield (
+                f"{flag} in the command may take the place of {path}: then no other value of it reaches the trainer. "
+                f"Leave the flag out, or give it {{{path}}}"
+            )
 
 
 _MOST_FILES = 40
 _IN_CODE = "it is a constant in the code: as a flag, or a key of the config, it could be tuned"
 
 
-def _constants(problem: Problem) -> Iterator[Skipped]:
+def constants(problem: Problem) -> Iterator[Skipped]:
     """Yield the numbers in the trainer's code that are called like a known knob and that no trial can vary."""
     folder, taken = problem.settings.folder, set(map(place_of, problem.settings.code))
     files: Sequence[Path] = trainer_files(problem.command, folder)

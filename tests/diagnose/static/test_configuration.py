@@ -32,6 +32,8 @@ def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | 
         ("train: {batch_sze: 8}", CPU, "warning", "train.batch_sze looks like a slip for batch_size", {}),
         ('use_amp: "false"', A100, "warning", "every text that is not empty is true to Python", {}),
         ('batch_size: "16"', CPU, "warning", "is the text 16 in quotes", {}),
+        ('num_workers: "4"', CPU, "warning", "is the text 4 in quotes", {}),
+        ("{batch_size: 4, batch_size: 8}", CPU, "note", "are the same key", {}),
         ("batch_size: 0", CPU, "warning", "batch_size is 0", {}),
         ("lr: 1e-4", CPU, "note", "PyYAML reads lr: 1e-4 as a text", {}),
         ("{fp16: true, bf16: true}", A100, "warning", "fp16: true does not go with bf16: true", {}),
