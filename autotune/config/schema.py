@@ -65,7 +65,6 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         redirect_except: Keys that look like it, and are not.
         objective: What is searched for.
         trial: Limits on the length of a trial and on its memory.
-        keep_effective_batch: `true`: gradient accumulation makes up for another batch.
         keep_outputs: `true`: outputs that were redirected into a trial's folder stay when it ends.
         storage: Where studies are kept; journals in the state folder without it.
         batch: Largest effective batch to try: a factor of today's such as `4x`, or `same`, or `free`. Without it `4x`,
@@ -83,7 +82,6 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     redirect_except: list[str] = []
     objective: Objective = "effective_utilization"
     trial: TrialLimits = TrialLimits()
-    keep_effective_batch: bool = False
     keep_outputs: bool = False
     storage: str | None = None
     batch: Any = None
@@ -461,7 +459,6 @@ def section_lines(
         *(() if env or offered else ("env: {}              # environment of every trial, and of `autotune run`",)),
         f"objective: {_DEFAULTS.objective}  # or throughput, or utilization (of the GPU)",
         "batch: 4x            # largest batch to try, relative to today's; same: leave it alone, free: any",
-        "keep_effective_batch: false  # true: gradient accumulation makes up for a smaller batch",
         "keep_outputs: false          # true: what a trial wrote into its folder stays there after its end",
         "code: true                   # false: values that stand in the trainer's own code do not vary",
         "Of a trial: the longest time to its first step; the shortest time, the fewest steps and the longest time",

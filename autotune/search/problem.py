@@ -340,9 +340,7 @@ def open_problem(
         **of_other_sections(values, [word for part in used or () for word in part.split("=")]),
         **settings.refused,
     }
-    space, skipped = build_space(
-        values, domains, hardware.machine, refused, keep_effective_batch=settings.section.keep_effective_batch
-    )
+    space, skipped = build_space(values, domains, hardware.machine, refused)
     return Problem(
         config_path=config,
         settings=settings,
@@ -474,12 +472,18 @@ def _remark(whole: Space, space: Space, limit: BatchLimit) -> str | None:
     if not cut:
         return None
     if limit.is_fixed:
-        return f"{' and '.join(f'{knob.path} stays {knob.baseline}' for _, knob in cut)}, because of batch: same."
+        return f"{' and '.join(_kept(knob) for _, knob in cut)}, because of batch: same."
     said = " and ".join(_up_to(knob, limit) for _, knob in cut)
     most = " and ".join(str(knob.choices[-1]) for knob, _ in cut)
     return (
         f"{said}: a larger batch makes more samples a second that each teach less. --batch free searches up to {most}."
     )
+
+
+def _kept(knob: Knob) -> str:
+    if len(knob.choices) == 1:
+        return f"{knob.path} stays {knob.baseline}"
+    return f"{knob.path} is searched up to {knob.choices[-1]}, as far as accumulation makes up for it"
 
 
 def _up_to(knob: Knob, limit: BatchLimit) -> str:

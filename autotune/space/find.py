@@ -1,12 +1,10 @@
 """Construction of the space of a config on a machine: knobs, keys that move together, keys that are left out."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from autotune.errors import ConfigError
 from autotune.records import CODE, Gpu, Machine, Scalar
 from autotune.space.catalog import (
-    BATCH_NAMES,
     KNOWN_KNOBS,
     KnownKnob,
     accumulations,
@@ -51,8 +49,6 @@ def build_space(
     domains: Mapping[str, Sequence[Scalar]] | None,
     machine: Machine,
     refused: Mapping[str, str],
-    *,
-    keep_effective_batch: bool = False,
 ) -> tuple[Space, tuple[Skipped, ...]]:
     """Build the space of a config on a machine.
 
@@ -61,13 +57,9 @@ def build_space(
         domains: The user's own knobs with their domains; None takes the known knobs found by name.
         machine: Its cores, memory and GPUs shape the domains.
         refused: Keys whose value cannot be edited, with the reason.
-        keep_effective_batch: Whether gradient accumulation has to make up for another batch size.
 
     Returns:
         The space, possibly without knobs, and the known knobs that were left out.
-
-    Raises:
-        ConfigError: The effective batch is to be kept, and the config does not say how.
     """
     builder = _Builder(config, domains, machine, refused)
     builder.join_switches()
@@ -77,8 +69,6 @@ def build_space(
     builder.leave_out_threads()
     builder.relate_batches()
     builder.leave_out_excluded()
-    if keep_effective_batch:
-        builder.keep_effective_batch()
     return builder.finish()
 
 
@@ -236,29 +226,6 @@ class _Builder:
                 if path not in free and any(same_scalar(self._config[path], value) for value in values):
                     return f"other values do not work with {path}: {self._config[path]}"
         return None
-
-    def keep_effective_batch(self) -> None:
-        for knob in self._having(counts="samples"):
-            if is_global(knob.path):
-                self._leave_out(knob, "it is the effective batch itself, and keep_effective_batch is on")
-        for knob in self._having(counts="samples"):
-            if knob.batch is not None and knob.batch.kept_up_to:
-                sizes = [size for size in knob.choices if knob.label_of(size) is Label.SAME_TRAINING]
-                self._put(knob, replace(knob.narrowed(sizes), label=Label.SAME_TRAINING))
-        changing = [knob for knob in self._having(counts="samples") if knob.label is Label.BATCH]
-        if len(changing) > 1:
-            raise ConfigError(
-                "keep_effective_batch: true, but there are several batch sizes: "
-                + ", ".join(knob.path for knob in changing),
-                where="autotune.keep_effective_batch",
-                remedy="List the one that is accumulated under knobs:, and not the others.",
-            )
-        for knob in changing:
-            taken = [path for other in self._knobs for path in other.paths]
-            kept = made_up_for(knob, self._config, taken, self._refused)
-            self._put(knob, kept)
-            if len(kept.choices) == 1:
-                self._leave_out(kept, "no other size of its domain divides batch x accumulation")
 
     def finish(self) -> tuple[Space, tuple[Skipped, ...]]:
         for knob in [knob for knob in self._knobs if len(knob.choices) == 1]:
@@ -474,9 +441,6 @@ def _sharing(knob: Knob, keys: _BatchKeys, *, with_further: bool) -> Knob:
     )
 
 
-_WHERE = "autotune.keep_effective_batch"
-
-
 def dividing(knob: Knob, whole: Scalar) -> Knob:
     """Restrict a per-device batch to the divisors of the global one; the trainer's accumulation keeps the global batch.
 
@@ -485,46 +449,6 @@ def dividing(knob: Knob, whole: Scalar) -> Knob:
     """
     fitting = [size for size in knob.choices if _size(whole) % _size(size) == 0 or size == knob.baseline]
     return replace(knob.narrowed(fitting), label=Label.SAME_TRAINING)
-
-
-def made_up_for(knob: Knob, config: Mapping[str, Scalar], taken: Iterable[str], refused: Mapping[str, str]) -> Knob:
-    """Couple a batch size with the accumulation steps, so that batch x accumulation stays constant.
-
-    Args:
-        refused: Keys whose value cannot be edited, with the reason.
-
-    Returns:
-        The knob with those sizes that divide batch x accumulation; the accumulation moves along.
-
-    Raises:
-        ConfigError: The config has no key for accumulation, several, or one that cannot follow.
-    """
-    found = accumulations(config)
-    if not found:
-        raise ConfigError(
-            "keep_effective_batch: true, but no key of this config says how many batches are accumulated",
-            where=_WHERE,
-            remedy=f"Known are {', '.join(BATCH_NAMES.accumulation[:4])} and the like, with a whole number from 1 on. "
-            "Leave keep_effective_batch out if the trainer has none.",
-        )
-    if len(found) > 1:
-        raise ConfigError(
-            f"keep_effective_batch: true, but several keys may mean accumulation: {', '.join(found)}",
-            where=_WHERE,
-            remedy="Leave keep_effective_batch out, and see to the batch by hand.",
-        )
-    (path, steps) = next(iter(found.items()))
-    if path in taken or path in refused:
-        why = "it is a knob too" if path in taken else refused[path]
-        raise ConfigError(
-            f"keep_effective_batch: true, but {path} cannot follow the batch: {why}",
-            where=_WHERE,
-            remedy=f"Leave out one of the two: keep_effective_batch, or {path} where it is tied.",
-        )
-    whole = _size(knob.baseline) * steps
-    kept = knob.narrowed([size for size in knob.choices if whole % _size(size) == 0])
-    along = Carried(path=path, values=tuple(whole // _size(size) for size in kept.choices))
-    return replace(kept, carries=(*kept.carries, along), label=Label.SAME_TRAINING)
 
 
 def _size(value: Scalar) -> int:

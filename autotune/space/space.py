@@ -237,11 +237,12 @@ def with_batch_up_to(space: Space, factor: float) -> Space:
 
 
 def with_batch_fixed(space: Space) -> Space:
-    """Return a space with every knob frozen that changes the batch: its size, or what shares one."""
+    """Return a space without what changes the effective batch: sizes that accumulation does not make up for."""
     return replace(
         space,
         knobs=tuple(
-            fixed(knob) if knob.label is Label.BATCH or is_accumulation(knob) else knob for knob in space.knobs
+            fixed(knob) if is_accumulation(knob) else _unchanging(knob, space) if knob.label is Label.BATCH else knob
+            for knob in space.knobs
         ),
     )
 

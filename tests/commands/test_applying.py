@@ -29,7 +29,6 @@ batch_size: 8   # at once
 grad_accum: 4   # times that
 autotune:
   command: "{python} train.py {config}"
-  keep_effective_batch: true
   knobs:
     batch_size: [4, 8, 12, 16, 32]
     autotune.env.MODE: [slow, fast]

@@ -46,11 +46,11 @@ def test_the_defaults_that_it_shows_are_the_defaults() -> None:
         for line in lines
         if re.match(r"  # (redirect|redirect_except|set|env|objective|trial|keep_\w+): ", line)
     ]
-    assert len(shown) == 8
+    assert len(shown) == 7
     section = read([lines[0], *shown, lines[-1]])
     assert section.trial == TrialLimits()
-    kept = (section.redirect, section.redirect_except, section.fixed, section.keep_effective_batch)
-    assert kept == ([], [], {}, False)
+    kept = (section.redirect, section.redirect_except, section.fixed)
+    assert kept == ([], [], {})
 
 
 _TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=10)

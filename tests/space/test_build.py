@@ -4,7 +4,6 @@ from itertools import product
 
 import pytest
 
-from autotune.errors import ConfigError
 from autotune.records import Gpu, Machine, Scalar, Values
 from autotune.space.find import build_space, of_other_sections
 from autotune.space.knob import Knob, Label
@@ -147,42 +146,21 @@ def test_a_global_batch_stays_where_each_devices_part_can_be_searched() -> None:
 
 
 def test_accumulation_makes_up_for_another_batch() -> None:
-    """Batch x accumulation stays, so it is the same training; sizes that do not divide are left out."""
+    """Batch x accumulation stays where it can, so it is the same training; sizes that do not divide are left out."""
     config: dict[str, Scalar] = {"data.batch_size": 12, "optim.grad_accum": 2}
     domain: dict[str, tuple[Scalar, ...]] = {"data.batch_size": (4, 5, 6, 8, 12, 24, 48)}
-    space, _ = build_space(config, domain, _machine(), {}, keep_effective_batch=True)
+    space, _ = build_space(config, domain, _machine(), {})
     knob = space.knob("data.batch_size")
     keys = [_keys(space, knob.path, choice) for choice in knob.choices]
     written = [(one["data.batch_size"], one["optim.grad_accum"]) for one in keys]
-    assert written == [(4, 6), (6, 4), (8, 3), (12, 2), (24, 1)]
-    assert space.is_same_training({"data.batch_size": 4})
-    assert same_training(space).knob("data.batch_size") == knob
-
-
-@pytest.mark.parametrize(
-    ("config", "domains", "refused", "why"),
-    [
-        ({"batch_size": 8}, None, {}, "no key of this config"),
-        ({"batch_size": 8, "a.grad_accum": 2, "b.accum_steps": 2}, None, {}, "several keys may mean accumulation"),
-        ({"batch_size": 8, "grad_accum": 2}, {"batch_size": (8, 16), "grad_accum": (1, 2)}, {}, "a knob too"),
-        ({"batch_size": 8, "grad_accum": 2}, None, {"grad_accum": "it is fixed by set:"}, "fixed by set"),
-        ({"a.batch_size": 8, "b.batch_size": 8, "grad_accum": 2}, None, {}, "several batch sizes: a.batch_size, b"),
-    ],
-)
-def test_an_effective_batch_that_cannot_be_kept_is_an_error(config, domains, refused, why: str) -> None:
-    """It was asked for; searching without it would be another search."""
-    with pytest.raises(ConfigError, match=why) as caught:
-        build_space(config, domains, _machine(), refused, keep_effective_batch=True)
-    assert "keep_effective_batch" in str(caught.value)
-    assert caught.value.remedy
+    assert written == [(4, 6), (6, 4), (8, 3), (12, 2), (24, 1), (48, 1)]
+    assert [space.is_same_training({knob.path: choice}) for choice in knob.choices] == [True] * 5 + [False]
+    assert same_training(space).knob("data.batch_size").choices == knob.choices[:-1]
 
 
 def test_what_moves_with_a_batch_is_part_of_the_point() -> None:
     """The same batch accumulated twice as often is another training, and never pooled with the first."""
-    spaces = [
-        build_space({"batch_size": 8, "grad_accum": steps}, None, _machine(), {}, keep_effective_batch=True)[0]
-        for steps in (2, 4)
-    ]
+    spaces = [build_space({"batch_size": 8, "grad_accum": steps}, None, _machine(), {})[0] for steps in (2, 4)]
     names = [space.name({"batch_size": 4}) for space in spaces]
     assert names[0] != names[1]
     assert spaces[0].is_named(names[0], {"batch_size": 4})
