@@ -32,7 +32,7 @@ from autotune.search.state import SearchState
 from autotune.search.trial_maker import SearchStage, TrialMaker
 from autotune.search.validation import Validator
 from autotune.search.worth import TakenBack, taken_back
-from autotune.space.knob import Label
+from autotune.space.knob import Knob, Label
 from autotune.study.answer import gave_no_numbers, judged_finalists
 from autotune.study.noise import trial_noise
 from autotune.trial.execution import TrialSpec
@@ -319,14 +319,19 @@ class TakeBack(SearchStage):
         self._kept_s = kept_s + expected_trial_s(self._state.trials.own)  # for what is left, if it is a new point
         believed = _believed_worth(values, self._state.model)
         paths = sorted(believed, key=believed.__getitem__)
-        if len(self._state.model.space.changes(values)) < 2 or not self._fits([values, values]):
-            return values  # the worth of one change is that of all
-        left = format_duration(self._left_s)
-        self._events.change_phase("taking back", f"which of {len(paths)} changes are worth it, for {left} at most")
+        if not self._fits([values, values]):
+            return values
+        left, what = format_duration(self._left_s), f"which of {len(paths)} changes are worth it"
+        if len(paths) == 1:  # the worth of one change is that of all
+            paths, what = [], "whether less of its change would do"
+        self._events.change_phase("taking back", f"{what}, for {left} at most")
         doubtful = [path for path in paths if believed[path] < _DOUBTFUL]
         values = self._screened(values, doubtful, others=len(paths) - len(doubtful))
         for place, path in enumerate(paths[len(doubtful) :], start=len(doubtful)):
-            values = self._ablated(values, path, others=len(paths) - place - 1)
+            without = taken_back(values, [path], self._state.model.space)
+            values = self._cheaper(values, without, path, others=len(paths) - place - 1)
+        for knob in self._state.model.space.growing:
+            values = self._with_less(values, knob)
         self._kept_s = kept_s
         if not self._state.model.observation(values):
             self._try(values)
@@ -358,9 +363,19 @@ class TakeBack(SearchStage):
             taken = [path for path, column in zip(paths, columns, strict=True) if signs[row, column] < 0]
             yield taken_back(values, taken, self._state.model.space)
 
-    def _ablated(self, values: Values, path: str, *, others: int) -> Values:
-        """Return a point without a change, unless that is shown to be worth it."""
-        without = taken_back(values, [path], self._state.model.space)
+    def _with_less(self, values: Values, knob: Knob) -> Values:
+        """Return a point with the smallest value of a knob, beyond today's, that is not shown to be slower."""
+        place, today = (knob.index(one) or 0 for one in (values[knob.path], knob.baseline))
+        for choice in knob.choices[today + 1 : place]:
+            less, model = {**values, knob.path: choice}, self._state.model
+            believed, believed_of_less = model.predicted([values, less])
+            is_slower = model.observation(less) is not None and believed - believed_of_less > _DOUBTFUL
+            if not is_slower and self._cheaper(values, less, knob.path, others=0) is less:
+                return less
+        return values
+
+    def _cheaper(self, values: Values, without: Values, path: str, *, others: int) -> Values:
+        """Return a point with another value of a change, or without it, unless that is shown to be worth it."""
         if self._fails(without) or not self._state.model.space.changes(without):
             return values
         for _ in range(2 * _MOST_TRIALS):
@@ -371,26 +386,26 @@ class TakeBack(SearchStage):
                 break
             if not self._try(tried).comparable:
                 return values  # it does not work without
-            if self._is_told(path, values):
+            if self._is_told(path, values, without):
                 break
-        return without if self._goes(path, values) else values
+        return without if self._goes(path, values, without) else values
 
     def _fails(self, values: Values) -> bool:
         """Return whether a point has failed, or will by what is known."""
         point = self._parts.problem.space.name(values)
         return gave_no_numbers(point, self._state.trials.own) or self._state.model.why_not()(values) is not None
 
-    def _goes(self, path: str, values: Values) -> bool:
+    def _goes(self, path: str, values: Values, without: Values | None = None) -> bool:
         """Return whether a change is not likely to be worth it, nor promises so much that doubt is in its favour."""
-        ratio = self._worth(path, values)
+        ratio = self._worth(path, values, without)
         least = self._least(path, values)
         if ratio is None or ratio.ratio > _PROMISING * least:
             return False
         return _likely(ratio)[0] < math.log(least)
 
-    def _is_told(self, path: str, values: Values) -> bool:
+    def _is_told(self, path: str, values: Values, without: Values | None = None) -> bool:
         """Return whether it is known what a change is worth: enough, or that it will hardly be shown."""
-        ratio = self._worth(path, values)
+        ratio = self._worth(path, values, without)
         if ratio is None:
             return False
         least = self._least(path, values)
@@ -402,9 +417,11 @@ class TakeBack(SearchStage):
         # what changes the training has to be worth it clearly
         return _LEAST_OF_TRAINING if label in (Label.BATCH, Label.PRECISION) else LEAST_WORTH
 
-    def _worth(self, path: str, values: Values) -> Ratio | None:
+    def _worth(self, path: str, values: Values, without: Values | None) -> Ratio | None:
+        baseline = self._state.model.space.baseline
+        baseline = baseline if without is None else {**baseline, path: without[path]}
         noise = trial_noise(self._state.trials.own, self._parts.search, self._parts.problem.objective)
-        known = TakenBack(self._state.trials.own, self._state.model.space.baseline, values, noise)
+        known = TakenBack(self._state.trials.own, baseline, values, noise)
         return known.ratio(path) if path in known else None
 
     def _made(self, values: Values) -> int:

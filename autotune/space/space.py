@@ -138,10 +138,13 @@ class Space:
 
     def appetite(self, values: Values) -> float:
         """Return how much of the machine a point asks for, to compare points by: workers, what is ready, the batch."""
-        growing = [
-            knob for knob in self.knobs if Demand.GROWS in (traits_of(knob).host_memory, traits_of(knob).gpu_memory)
-        ]
-        return sum((knob.index(values[knob.path]) or 0) / max(1, len(knob.choices) - 1) for knob in growing)
+        return sum((knob.index(values[knob.path]) or 0) / max(1, len(knob.choices) - 1) for knob in self.growing)
+
+    @property
+    def growing(self) -> list[Knob]:
+        """Knobs that ask for more of the machine the larger their value is: workers, what is ready ahead, the batch."""
+        demands = ((knob, traits_of(knob)) for knob in self.knobs if knob.ordered)
+        return [knob for knob, traits in demands if Demand.GROWS in (traits.host_memory, traits.gpu_memory)]
 
     def is_late(self, values: Values) -> bool:
         """Return whether a point has a value that is tried last."""

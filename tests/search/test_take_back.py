@@ -132,3 +132,27 @@ def test_what_failed_with_a_value_that_is_not_todays_makes_none_needed(taken, ma
     """Today's may well run."""
     failed = make_trial({**POINT, "a": 99}, None, purpose=Purpose.EXPLORE, ending=Ending.CRASHED)
     assert TakenBack([*taken(2, a=1.5, b=1.2), failed], BASELINE, POINT, NOISE).needed == set()
+
+
+FRUGAL = """\
+data: {workers: 1, batch_size: 8}
+autotune:
+    command: "{python} train.py {config}"
+    knobs: {data.workers: [1, 2, 4, 8, 16], data.batch_size: [8, 16]}
+    trial: {start_timeout_s: 60, min_s: 1, min_steps: 10, max_s: 3}
+"""
+
+
+@pytest.mark.parametrize("enough", [2, 4])
+def test_of_values_that_are_as_fast_the_smallest_is_the_answer(search: Search, enough: int) -> None:
+    """The trainer takes no more workers than so many, or they have nothing more to do."""
+
+    def clamped(config: Mapping[str, Any]) -> Training:
+        data = config["data"]
+        step_s = 0.004 * data["batch_size"] / min(enough, data["workers"])
+        return Training(samples=data["batch_size"], step_s=step_s, noise=0.02)
+
+    for seed in range(3):
+        best = search(clamped, config=FRUGAL, budget_s=300, seed=seed, fresh=seed > 0).answer.best
+        assert best is not None
+        assert best.values["data.workers"] == enough
