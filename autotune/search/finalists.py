@@ -10,6 +10,7 @@ import numpy as np
 from autotune.clock import format_duration
 from autotune.measure.score import LEAST_PAIRS, Judgement
 from autotune.records import Purpose, Ratio, TrialRecord, Values
+from autotune.sampler.importance import INDISTINGUISHABLE
 from autotune.search.confirm import (
     Arm,
     Candidate,
@@ -32,7 +33,7 @@ from autotune.search.state import SearchState
 from autotune.search.trial_maker import SearchStage, TrialMaker
 from autotune.search.validation import Validator
 from autotune.search.worth import TakenBack, taken_back
-from autotune.space.knob import Knob, Label
+from autotune.space.knob import Knob, Label, same_scalar
 from autotune.study.answer import gave_no_numbers, judged_finalists
 from autotune.study.noise import trial_noise
 from autotune.trial.execution import TrialSpec
@@ -96,7 +97,8 @@ class Finalists(SearchStage):
 
     def basis(self) -> ConfirmationBasis:
         """Return the facts that the size of a confirmation follows from."""
-        return self._state.answer.confirmation_basis()
+        best = next(iter(self._state.model.better()), None)
+        return self._state.answer.confirmation_basis(() if best is None else self._further(best))
 
     def _afterwards_s(self) -> float:
         """Return the time that is kept for what comes after the confirmation of the point that is best now."""
@@ -196,8 +198,8 @@ class Finalists(SearchStage):
         return tuple(map(self._parts.problem.space.name, self._further_points(candidate)))
 
     def _further_points(self, candidate: Candidate) -> list[Values]:
-        alike = None if self._unchanging is None else self._unchanging.observation.values
-        return self._state.answer.further(candidate, alike)
+        alike = self._unchanging if self._chosen else self._state.answer.same_training()
+        return self._state.answer.further(candidate, alike.observation.values if alike else None)
 
     def _plan(self, points: Sequence[Candidate], basis: ConfirmationBasis, left_s: float) -> ConfirmationPlan | None:
         afterwards_s = self._afterwards_s()
@@ -328,8 +330,7 @@ class TakeBack(SearchStage):
         doubtful = [path for path in paths if believed[path] < _DOUBTFUL]
         values = self._screened(values, doubtful, others=len(paths) - len(doubtful))
         for place, path in enumerate(paths[len(doubtful) :], start=len(doubtful)):
-            without = taken_back(values, [path], self._state.model.space)
-            values = self._cheaper(values, without, path, others=len(paths) - place - 1)
+            values = self._ablated(values, path, others=len(paths) - place - 1)
         for knob in self._state.model.space.growing:
             values = self._with_less(values, knob)
         self._kept_s = kept_s
@@ -364,20 +365,33 @@ class TakeBack(SearchStage):
             yield taken_back(values, taken, self._state.model.space)
 
     def _with_less(self, values: Values, knob: Knob) -> Values:
-        """Return a point with the smallest value of a knob, beyond today's, that is not shown to be slower."""
+        """Return a point with the smallest value of a knob, beyond today's, that is as fast by its trials."""
         place, today = (knob.index(one) or 0 for one in (values[knob.path], knob.baseline))
         for choice in knob.choices[today + 1 : place]:
             less, model = {**values, knob.path: choice}, self._state.model
             believed, believed_of_less = model.predicted([values, less])
-            is_slower = model.observation(less) is not None and believed - believed_of_less > _DOUBTFUL
-            if not is_slower and self._cheaper(values, less, knob.path, others=0) is less:
+            if model.observation(less) is not None and believed - believed_of_less > _DOUBTFUL:
+                continue
+            self._compare(values, less, knob.path, others=0)
+            worth = self._worth(knob.path, values, less)
+            if worth is not None and self._made(less) and math.log(worth.ratio) < INDISTINGUISHABLE:
                 return less
         return values
 
-    def _cheaper(self, values: Values, without: Values, path: str, *, others: int) -> Values:
-        """Return a point with another value of a change, or without it, unless that is shown to be worth it."""
+    def _ablated(self, values: Values, path: str, *, others: int) -> Values:
+        """Return a point without a change, unless that is shown to be worth it."""
+        without = taken_back(values, [path], self._state.model.space)
+        works = self._compare(values, without, path, others=others)
+        return without if works and self._goes(path, values, without) else values
+
+    def _compare(self, values: Values, without: Values, path: str, *, others: int) -> bool:
+        """Try a point, and one with another value of a change or without it, until it is told what that is worth.
+
+        Returns:
+            Whether the other one works, as far as is known.
+        """
         if self._fails(without) or not self._state.model.space.changes(without):
-            return values
+            return False
         for _ in range(2 * _MOST_TRIALS):
             made, made_without = self._made(values), self._made(without)
             is_compared = made >= max(_LEAST_TRIALS, made_without)  # with it all others are compared, too
@@ -385,10 +399,10 @@ class TakeBack(SearchStage):
             if not self._fits([tried], others=others) or min(made, made_without) >= _MOST_TRIALS:
                 break
             if not self._try(tried).comparable:
-                return values  # it does not work without
+                return False
             if self._is_told(path, values, without):
                 break
-        return without if self._goes(path, values, without) else values
+        return True
 
     def _fails(self, values: Values) -> bool:
         """Return whether a point has failed, or will by what is known."""
@@ -398,7 +412,7 @@ class TakeBack(SearchStage):
     def _goes(self, path: str, values: Values, without: Values | None = None) -> bool:
         """Return whether a change is not likely to be worth it, nor promises so much that doubt is in its favour."""
         ratio = self._worth(path, values, without)
-        least = self._least(path, values)
+        least = self._least(path, values, without)
         if ratio is None or ratio.ratio > _PROMISING * least:
             return False
         return _likely(ratio)[0] < math.log(least)
@@ -408,14 +422,16 @@ class TakeBack(SearchStage):
         ratio = self._worth(path, values, without)
         if ratio is None:
             return False
-        least = self._least(path, values)
+        least = self._least(path, values, without)
         is_shown = ratio.ratio > least and ratio.low > 1.0
         return is_shown or _likely(ratio)[1] < math.log(least)
 
-    def _least(self, path: str, values: Values) -> float:
-        label = self._state.model.space.label_of(path, values[path])
+    def _least(self, path: str, values: Values, without: Values | None) -> float:
+        space = self._state.model.space
+        is_change = without is None or same_scalar(without[path], space.baseline[path])
         # what changes the training has to be worth it clearly
-        return _LEAST_OF_TRAINING if label in (Label.BATCH, Label.PRECISION) else LEAST_WORTH
+        is_clear = is_change and space.label_of(path, values[path]) in (Label.BATCH, Label.PRECISION)
+        return _LEAST_OF_TRAINING if is_clear else LEAST_WORTH
 
     def _worth(self, path: str, values: Values, without: Values | None) -> Ratio | None:
         baseline = self._state.model.space.baseline

@@ -41,7 +41,7 @@ _PATIENCE, _PATIENT_SHARE = 15, 0.75
 _REPEATS, _PARTLY_TRIED = 3, 0.3  # in a row, of a space that is known so far: only which of near-ties is best is left
 _LITTLE = 0.01  # what the rest of the trials would gain on average, as the model promises
 
-_LEAST_START_S = 7.5  # of idle waiting for a first step, however soon the others came
+_LEAST_START_S = 6.0  # of idle waiting for a first step, however soon the others came
 _LEAST_FOR_RACING_S = 40.0
 MOSTLY_TRIED = 0.5
 """Share of all points that has to be tried before a promise can end exploring.

@@ -274,6 +274,7 @@ class CurrentAnswer:
         self._model = model
         self._windows = windows
         self._budget_s = budget_s
+        self._part: tuple[Space, int, Space] | None = None  # of a space, as of so many trials
         self.standing = standing_answer(trials.of_study(), problem.objective, excluded=problem.excluded)
 
     def contender(self) -> Values | None:
@@ -314,8 +315,12 @@ class CurrentAnswer:
         standing = self.standing
         return None if standing is None or space.is_named(standing.point, standing.trial.values) else standing.point
 
-    def confirmation_basis(self) -> ConfirmationBasis:
-        """Return the facts that the size of a confirmation follows from."""
+    def confirmation_basis(self, further: tuple[str, ...]) -> ConfirmationBasis:
+        """Return the facts that the size of a confirmation follows from.
+
+        Args:
+            further: Names of the points that run in each pair in addition, see `further`.
+        """
         baseline = self._trials.baseline_measurements()
         return ConfirmationBasis(
             trials=tuple(self._trials.own),
@@ -327,14 +332,8 @@ class CurrentAnswer:
             min_steps=self._problem.limits.min_steps,
             look_s=self._windows.finalist_look_s,
             budget_s=self._budget_s,
-            further=self._further(),
+            further=further,
         )
-
-    def _further(self) -> tuple[str, ...]:
-        """Return the names of the points that run in the pairs of the best candidate, see `further`."""
-        best, alike = next(iter(self._model.better()), None), self.same_training()
-        further = self.further(best, alike.observation.values if alike else None) if best else ()
-        return tuple(map(self._problem.space.name, further))
 
     def further(self, candidate: Candidate, alike: Values | None) -> list[Values]:
         """Return the points that run in the pairs of a candidate, in addition to it and the baseline.
@@ -364,7 +363,10 @@ class CurrentAnswer:
     @property
     def same_training_part(self) -> Space:
         """The part of the space that leaves the training unchanged, by what the data of trials have shown."""
-        return same_training(labelled(self._model.space, self._trials.of_study()))
+        space, trials = self._model.space, self._trials.of_study()
+        if self._part is None or self._part[0] is not space or self._part[1] != len(trials):
+            self._part = space, len(trials), same_training(labelled(space, trials))
+        return self._part[2]
 
     def is_same_training(self, values: Values) -> bool:
         """Return whether a point leaves the training unchanged, by what the data of trials have shown."""

@@ -288,7 +288,10 @@ def _knob(
         domain = tuple(map(number_of, domain))
     present = baseline if row is None or row.accepts(baseline) else number_of(baseline)
     proposed = tuple(domain) or (row.domain(baseline, machine) if row else ())
-    if path.startswith(CODE) and not isinstance(baseline, bool) and baseline:  # what is written there is some number
+    is_some = (
+        path.startswith(CODE) and not isinstance(baseline, bool) and baseline
+    )  # what is written there is some number
+    if is_some and (row is None or row.kind != "workers"):
         proposed = tuple(value for value in proposed if value != 0)
     far = row.far_values(baseline, machine) if row and not domain else ()
     choices, ordered = with_baseline(dict.fromkeys((*proposed, *far)), baseline)

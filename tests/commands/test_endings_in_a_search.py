@@ -33,7 +33,7 @@ ENDS = {
     "no number": (Ending.DIVERGED, Validity.NOT_STEADY, "NaN or infinite"),
     "far off": (Ending.DIVERGED, Validity.NOT_STEADY, "its loss grew far above today's at the same step"),
     "short": (Ending.COMPLETED, Validity.NOT_STEADY, ""),
-    "late": (Ending.NEVER_STARTED, Validity.UNMEASURED, ""),
+    "late": (Ending.HUNG, Validity.UNMEASURED, ""),
     "crashes": (Ending.CRASHED, Validity.NOT_STEADY, "ValueError: there is no such layer"),
 }
 

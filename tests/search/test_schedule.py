@@ -153,7 +153,7 @@ def test_a_new_point_may_take_as_long_as_leaves_time_to_confirm_it(make_trial: M
     assert longest_trial_s(trials, point_name(BASELINE), 140.0, budget_s=719.0) == pytest.approx((140 - 20) / 3)
 
 
-@pytest.mark.parametrize(("first_step_s", "limit_s"), [(None, None), (1.0, 7.5), (20.0, 100.0), (130.0, 600.0)])
+@pytest.mark.parametrize(("first_step_s", "limit_s"), [(None, None), (1.0, 6.0), (20.0, 100.0), (130.0, 600.0)])
 def test_a_new_point_is_waited_for_five_times_as_long_as_the_slowest_start(
     make_trial: MakeTrial, first_step_s: float | None, limit_s: float | None
 ) -> None:

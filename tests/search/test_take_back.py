@@ -150,7 +150,7 @@ def test_of_values_that_are_as_fast_the_smallest_is_the_answer(search: Search, e
     def clamped(config: Mapping[str, Any]) -> Training:
         data = config["data"]
         step_s = 0.004 * data["batch_size"] / min(enough, data["workers"])
-        return Training(samples=data["batch_size"], step_s=step_s, noise=0.02)
+        return Training(samples=data["batch_size"], step_s=step_s, noise=0.01)
 
     for seed in range(3):
         best = search(clamped, config=FRUGAL, budget_s=300, seed=seed, fresh=seed > 0).answer.best
