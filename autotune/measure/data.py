@@ -362,9 +362,10 @@ def _other_samples(today: Sequence[TrialData], other: TrialData) -> str | None:
     """Return that a trial met other samples than trials of today's config would; else None."""
     met, expected = _meetings(today, other)
     is_less = met < _FEW * expected and _poisson_tail_below(met, expected) < _CERTAIN
-    if expected >= _ENOUGH and is_less and not _are_nearly_met(today, other, expected):
+    is_anew = is_less and _are_drawn_anew(today, other) is not False
+    if expected >= _ENOUGH and is_less and not is_anew and not _are_nearly_met(today, other, expected):
         return f"{met:.0f} of its samples are among today's, where {expected:.0f} would be"
-    if expected >= _ENOUGH:
+    if expected >= _ENOUGH and not is_anew:
         return None
     for name, one, two in _moments_of(today, other):
         if _ks_probability(one, two) < _CERTAIN:
@@ -386,6 +387,33 @@ def _meetings(today: Sequence[TrialData], other: TrialData) -> tuple[float, floa
     rates = [len(np.intersect1d(a.content, b.content)) / max(1, a.size * b.size) for a, b in combinations(parts, 2)]
     expected = sum(one.size for one in parts) * own.size * float(np.mean(rates))
     return float(sum(len(np.intersect1d(one.content, own.content)) for one in parts)), expected
+
+
+def _are_drawn_anew(today: Sequence[TrialData], other: TrialData) -> bool | None:
+    """Return whether a trial has today's samples with other random numbers; None where its labels do not tell.
+
+    Trials of today's config that begin with the same seed draw the same augmentation; workers have seeds of their own.
+    """
+    (first, of_first), *rest = [_by_place(one) for one in today if one.size] or [({}, {})]
+    repeated = [content == first[place] for one, _ in rest for place, content in one.items() if place in first]
+    content, labels = _by_place(other)
+    if len(repeated) < _ENOUGH or sum(repeated) < _NEARLY_ALL * len(repeated):
+        return False
+    met = [content[place] == first[place] for place in content.keys() & first.keys()]
+    if len(met) < _ENOUGH or sum(met) > 0.05 * len(met):
+        return False
+    known = [label == of_first[place] for place, label in labels.items() if place in of_first]
+    is_told = len(known) >= _ENOUGH and len(set(labels.values())) > 1 and sum(known) >= _NEARLY_ALL * len(known)
+    return True if is_told else None
+
+
+def _by_place(data: TrialData) -> tuple[dict[int, int], dict[int, int]]:
+    """Return the content and the label of each sample of the first pass, by its place."""
+    first = data.first_pass()
+    places = first.places.tolist()
+    return dict(zip(places, first.content.tolist(), strict=False)), dict(
+        zip(places, first.labels.tolist(), strict=False)
+    )
 
 
 def _are_nearly_met(today: Sequence[TrialData], other: TrialData, expected: float) -> bool:
@@ -428,8 +456,15 @@ def _moments_of(
 def _alike(today: Sequence[TrialData], other: TrialData, *, may_freeze: bool) -> DataFinding:
     """Return the evidence that a trial trains on the same as today's; or that there is too little."""
     met, expected = _meetings(today, other)
-    if expected >= _ENOUGH and met < _FEW * expected:
+    is_anew = _are_drawn_anew(today, other) if met < _FEW * expected else False
+    if is_anew is None:
+        return DataFinding(
+            DataEffect.UNVERIFIED, "today's trials draw the same random numbers each, and this one others"
+        )
+    if expected >= _ENOUGH and met < _FEW * expected and not is_anew:
         return DataFinding(DataEffect.SAME, "samples match to within rounding")
+    if is_anew:
+        expected = 0.0  # they are those of today, and none of them comes again
     if expected >= _ENOUGH and met < _NEARLY_ALL * expected and _poisson_tail_below(met, expected) < _DOUBTFUL:
         return DataFinding(DataEffect.UNVERIFIED, f"{met:.0f} samples match, where {expected:.0f} would")
     if expected >= _ENOUGH:

@@ -95,6 +95,18 @@ def test_samples_that_another_implementation_computes_match(trial: Callable[...,
     assert (found.effect, found.evidence) == (DataEffect.SAME, "samples match to within rounding")
 
 
+def test_other_random_numbers_are_no_other_samples(trial: Callable[..., TrialData]) -> None:
+    """Each training begins with one seed, so that today's repeat each other; workers draw with seeds of their own."""
+    one, two = (trial(batches(shuffled(0), noise=0.3, seed=0)) for _ in range(2))
+    other = trial(batches(shuffled(0), noise=0.3, seed=5))
+    found = compare_data([one, two], other)
+    assert (found.effect, found.evidence) == (DataEffect.SAME, "600 samples are distributed alike")
+    in_other_order = trial(batches(shuffled(1), noise=0.3, seed=5))
+    assert compare_data([one, two], in_other_order).effect is DataEffect.UNVERIFIED
+    garbage = trial(batches(shuffled(0), noise=3.0, seed=5))
+    assert compare_data([one, two], garbage).effect is DataEffect.DIFFERENT
+
+
 def test_steps_that_a_device_completes_late_shorten_no_pass(trial: Callable[..., TrialData]) -> None:
     """The end of a pass tells how many samples its loader handed out, whichever steps were over by then."""
     step, end = (TraineeEvent(kind=kind, t_s=0.0, stream="1.0", samples=32) for kind in ("step", "epoch_end"))
