@@ -385,7 +385,7 @@ def _meetings(today: Sequence[TrialData], other: TrialData) -> tuple[float, floa
     limit = min(one.first_pass().places.max(initial=-1) for one in (*known, other)) + 1
     parts, own = [one.first_pass(limit, stride) for one in known], other.first_pass(limit, stride)
     rates = [len(np.intersect1d(a.content, b.content)) / max(1, a.size * b.size) for a, b in combinations(parts, 2)]
-    expected = sum(one.size for one in parts) * own.size * float(np.mean(rates))
+    expected = sum(one.size for one in parts) * own.size * float(median(rates))
     return float(sum(len(np.intersect1d(one.content, own.content)) for one in parts)), expected
 
 

@@ -547,9 +547,11 @@ def _begin(
             sys.orig_argv[1:] = request["argv"][1:]
         own = os.path.join(request["env"]["AUTOTUNE_TRIAL_DIR"], "inject")
         sys.path[:] = [own if os.path.abspath(path) == inject else path for path in sys.path]
-        # Python reseeds `random` itself; NumPy's global generator would be the same in all trials.
+        # Python reseeds `random` itself; the global generators of NumPy and PyTorch would be the same in all trials.
         if "numpy.random" in sys.modules:
             sys.modules["numpy.random"].seed()
+        if "torch.random" in sys.modules:
+            sys.modules["torch.random"].default_generator.seed()
         # It is looked up once, perhaps by an import before the fork; each trial has its own.
         if "tempfile" in sys.modules:
             vars(sys.modules["tempfile"])["tempdir"] = None

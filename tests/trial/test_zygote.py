@@ -149,6 +149,14 @@ def test_random_numbers_differ_from_trial_to_trial(project: Project) -> None:
     assert len({text for pair in project.said(times=3) for text in pair.split()}) == 6
 
 
+def test_random_numbers_of_pytorch_differ_from_trial_to_trial(project: Project) -> None:
+    """Its global generator gets a seed at its import, which comes before the fork."""
+    pytest.importorskip("torch")
+    project.write("train.py", "import torch\nprint(torch.rand(1, dtype=torch.float64).item())\n")
+    assert len(set(project.said(times=3))) == 3
+    assert project.runner.warm_starts > 0
+
+
 def test_another_environment_is_served_without_autotune_on_its_path(other: Project) -> None:
     """The interpreter of the command imports its own packages once, and nothing of ours."""
     install(other, "framework", "print('imported')\nimport email\n")
