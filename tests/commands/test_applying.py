@@ -112,9 +112,9 @@ def test_what_could_not_be_verified_is_asked_for_on_a_terminal(
 def test_the_values_of_the_trial_that_was_named_are_written(recorded: CommandLine) -> None:
     """Any trial's that gave numbers, whatever the answer is."""
     details = typed(recorded, "status", "--details")[1]
-    number = next(line.split()[1] for line in details.splitlines() if line.endswith("  batch_size=64"))
+    number = next(line.split()[1] for line in details.splitlines() if line.endswith("  num_workers=2"))
     assert typed(recorded, "apply", "--trial", number)[0] == 0
-    assert text_of(recorded) == CONFIG.replace("batch_size: 4 ", "batch_size: 64 ")
+    assert text_of(recorded) == SAME_TRAINING
     code, said = typed(recorded, "apply", "--trial", "99")
     assert (code, "there is no trial 99" in said) == (1, True)
 
