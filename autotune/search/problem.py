@@ -42,6 +42,7 @@ from autotune.space.catalog import (
     is_searched_unasked,
     keys_with,
     known_knob,
+    traits_of,
 )
 from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder, number_of
@@ -341,6 +342,8 @@ def open_problem(
         **settings.refused,
     }
     space, skipped = build_space(values, domains, hardware.machine, refused)
+    if domains is None and not (used and _loads_by_pytorch(used, settings.folder)):
+        space = replace(space, knobs=tuple(map(_with_workers, space.knobs)))
     return Problem(
         config_path=config,
         settings=settings,
@@ -357,6 +360,19 @@ def open_problem(
 
 
 _UNREAD = "no value of it would reach the trainer: the command names neither {config} nor a {key} of it"
+
+
+def _loads_by_pytorch(command: Sequence[str], folder: Path) -> bool:
+    """Return whether the trainer's code has a loader of which it is known that it works without workers."""
+    texts = (path.read_text("utf-8", "replace") for path in trainer_files(command, folder))
+    return any(word in text for text in texts for word in ("DataLoader", "TrainingArguments"))
+
+
+def _with_workers(knob: Knob) -> Knob:
+    """Return a knob without the choice of no workers, where it is not today's."""
+    if traits_of(knob).counts != "workers" or knob.baseline == 0:
+        return knob
+    return knob.narrowed(choice for choice in knob.choices if choice != 0)
 
 
 def _address(settings: Settings, typed: str | None) -> StorageAddress | None:

@@ -64,6 +64,16 @@ def test_what_no_value_reaches_is_named(simulated: CommandLine) -> None:
     assert "num_workers" in said.split("not tuned")[0]
 
 
+def test_no_workers_are_tried_where_the_loader_is_known_to_work_without(simulated: CommandLine) -> None:
+    """Of PyTorch; what other trainers do with 0 is not known."""
+    (simulated.folder / "plain.yaml").write_text("batch_size: 8\nnum_workers: 4\n")
+    trainer = ("--dry-run", "--", "python", "train.py", "{config}")
+    (simulated.folder / "train.py").write_text("pool = ThreadPoolExecutor(workers)\n")
+    assert " 0, 1, 2, 4" not in simulated("search", "--config", "plain.yaml", *trainer).well().stdout
+    (simulated.folder / "train.py").write_text("loader = DataLoader(data, num_workers=config['num_workers'])\n")
+    assert " 0, 1, 2, 4" in simulated("search", "--config", "plain.yaml", *trainer).well().stdout
+
+
 def test_code_that_repeats_its_data_is_named_before_the_first_trial(simulated: CommandLine) -> None:
     """In a dry run and in a search; nothing is said where no value that is tried makes a difference."""
     (simulated.folder / "config.yaml").write_text(PLAN)
