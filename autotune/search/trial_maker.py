@@ -254,6 +254,7 @@ class TrialMaker:
             give_up_s=started_s + trial.limit_s,
             measures_s=SLOWER_THAN_USUAL * expected_measuring_s(state.trials.own) if explores else 0.0,
             start_timeout_s=start_timeout_s(state.trials.own, limit_s) if explores else None,
+            must_last=not is_baseline and trial.purpose not in NOT_COMPARED and self._todays_last(),
             max_s=self._parts.problem.limits.max_s,
             # No repeat will make up for half the speed of the best that it may take the place of.
             hopeless_below=0.5 * self._rival_pace(trial) if explores and not state.model.scope.filling else 0.0,
@@ -268,6 +269,13 @@ class TrialMaker:
             rounds=trial.phases.rounds if trial.phases else None,
             trains_s=trial.trains_s,
         )
+
+    def _todays_last(self) -> bool:
+        """Return whether trials of today's config have shown speeds, and none has hung or ended with an error."""
+        trials = self._state.trials
+        today = [trial for trial in trials.own if trial.point == trials.baseline_point]
+        failed = any(trial.ending in (Ending.CRASHED, Ending.HUNG) for trial in today)
+        return not failed and any(trial.comparable for trial in today)
 
     def _rival_pace(self, trial: TrialSpec) -> float:
         """Return the speed of the fastest trial, among all that a point is looked for with."""

@@ -13,6 +13,7 @@ from autotune.records import Ending
 # Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
 _HOST_MEMORY = re.compile(
     r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
+    r"|DataLoader worker \(pid[^)]*\) is killed by signal: Killed|exitcode *: *-9\b"
     r"|by allocator (?:mkl)?cpu\b"
 )
 
@@ -23,7 +24,7 @@ _GPU_MEMORY = re.compile(
 
 _SHARED_MEMORY = re.compile(
     r"(?:insufficient|out of|not enough|no space left in) shared memory|\(shm\)|/dev/shm\b|killed by signal: Bus error"
-    r"|shared memory object|unable to mmap|\bshm_open\b",
+    r"|shared memory object|unable to mmap|\bshm_open\b|unable to write to file </torch_|exitcode *: *-7\b",
     re.IGNORECASE,
 )
 LONGEST_LINE = 200

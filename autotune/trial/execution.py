@@ -241,7 +241,8 @@ def _judged(
         ending, detail = Ending.GPU_LOST, instruments.why_lost
     if ending is Ending.KILLED_BY_BUDGET and stop_rule.is_uncounted:
         ending, detail = Ending.UNCOUNTED, one_line(uncounted(stop_rule.events))
-    window = window if ending in _MEASURED else None
+    has_failed = limits.must_last and ending in (Ending.CRASHED, Ending.HUNG)
+    window = window if ending in _MEASURED and not has_failed else None
     validity = _validity(stop_rule, window, ending)
     measurement, seen, memory = None, GpuUsage(), _NO_MEMORY
     if window:

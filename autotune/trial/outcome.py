@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from autotune.records import PAUSES, Ending, Stop, TraineeEvent, TrialExit, TrialRecord
 from autotune.trial.error_text import (
+    TRACEBACK,
     complaint_of_memory,
     is_of_shared_memory,
     last_error,
@@ -139,24 +140,29 @@ def _failure(
         killer = "the kernel's out-of-memory killer has struck"
         return Ending.OUT_OF_HOST_MEMORY, one_line(f"{status}; {killer}{f' meanwhile: {error}' if error else ''}")
     killed = exit_code in (-signal.SIGKILL, _SHELL + signal.SIGKILL)
-    if any(exit_code in (-number, _SHELL + number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)) or (
-        killed and trial_exit.oom_killed is False
-    ):
-        beyond = "; a memory limit of its own, e.g. a container's, is not seen from here" if killed else ""
+    if any(exit_code in (-number, _SHELL + number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
         sent = "which autotune did not send" if exit_code < 0 else "as after a signal, which autotune did not send"
-        return Ending.INTERRUPTED, f"{status}, {sent}{beyond}"
+        return Ending.INTERRUPTED, f"{status}, {sent}"
     # A mapped file that cannot grow: with no room for it in /dev/shm, that is how the kernel says so.
     has_bus_error = exit_code in (-signal.SIGBUS, _SHELL + signal.SIGBUS)
-    if has_bus_error or is_of_shared_memory(error):
+    said = "\n".join((error, trial_exit.stderr_tail, evidence.stdout_tail))
+    if has_bus_error or is_of_shared_memory(said):
         return Ending.OUT_OF_SHARED_MEMORY, one_line(f"{status}: {error}" if error else status)
     memory = memory_that_ran_out(error, gpu_memory_full=evidence.gpu_memory_full)
     if memory is not None:
         return memory, one_line(error)
+    complaint = None if TRACEBACK in said else complaint_of_memory(trial_exit.stderr_tail, evidence.stdout_tail)
+    if complaint is not None:  # of a program that ended without an exception of Python's
+        return complaint[0], one_line(complaint[1])
     detail = f"{status}: {error}" if error else status
     if diverged is not None:
         return Ending.DIVERGED, one_line(f"{diverged}; {detail}")
     if killed:
-        detail = f"{status}; it may be that the kernel did, for want of memory"
+        why = (
+            "the kernel's out-of-memory killer did not, as far as is seen from here: a container has a limit of its own"
+        )
+        why = "it may be that the kernel did, for want of memory" if trial_exit.oom_killed is None else why
+        detail = f"{status}, which autotune did not send; {why}"
     return Ending.CRASHED, one_line(detail)
 
 
@@ -440,8 +446,9 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     ),
     Ending.CRASHED: Explanation(
         sentence="The trainer failed, or was killed.",
-        remedy="Read stderr.log in the trial's folder; start the command by hand with the config beside it. In that "
-        "one the output keys point into the trial's folder: if the trainer does not take that, see redirect_except.",
+        remedy="Read stderr.log and stdout.log in the trial's folder; start the command by hand with the config beside "
+        "it. In that one the output keys point into the trial's folder: if the trainer does not take that, see "
+        "redirect_except.",
     ),
     Ending.OUT_OF_HOST_MEMORY: Explanation(
         sentence="Memory ran out: an error of the trainer says so, or the kernel ended a process for want of it.",
@@ -467,8 +474,8 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     ),
     Ending.HUNG: Explanation(
         sentence="No step came for too long: after others, or before the first one, with its processes idle.",
-        remedy="Read stderr.log in the trial's folder. A loader's workers can deadlock: a forked one inherits each "
-        "lock that a thread holds at that moment. Start them with spawn or forkserver, or leave them out.",
+        remedy="What it printed last is in its folder (stderr.log, stdout.log). Where it has a loader's workers, these "
+        "can deadlock: a forked one inherits each lock that a thread holds. Start them with spawn or forkserver.",
     ),
     Ending.NEVER_STARTED: Explanation(
         sentence="The trainer ran, and no step of it was seen.",

@@ -19,6 +19,7 @@ LEAST_VALIDATION_S = 20.0
 
 _LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
+_LEAST_IDLE_SILENCE_S = 10.0
 _STEPS_TO_PHASES, _LONGEST_TO_PHASES_S = 20, 5.0  # after which a trial that has begun none never will
 _SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
 
@@ -34,8 +35,10 @@ class StopLimits:
         deadline_s: Time at which the trial is killed if it still goes on.
         give_up_s: Time at which it is stopped and judged by the steps so far; later by what its process was waited for.
         measures_s: Time that it has from its first step on in any case, however late that comes.
-        start_timeout_s: Time to its first step after which only one that is seen to work is waited for, as others have
-            shown; None where none has started yet.
+        start_timeout_s: Time to its first step after which only one that is seen to work is waited for, as others
+            have shown; None where none has started yet.
+        must_last: Whether one that hangs or ends with an error has failed, whatever its steps showed: today's config
+            goes on.
         max_s: Longest measuring window; a trial that made enough steps for one and takes several times as long is
             stopped, and judged by the steps so far.
         hopeless_below: Samples per second that at least one step has to reach, else the trial is stopped early.
@@ -55,6 +58,7 @@ class StopLimits:
     give_up_s: float = math.inf
     measures_s: float = 0.0
     start_timeout_s: float | None = None
+    must_last: bool = False
     max_s: float = math.inf
     hopeless_below: float = 0.0
     baseline_losses: Losses | None = None
@@ -150,7 +154,10 @@ class StopRule:
             return Stop.ENOUGH
         if passed.silent_s > max(_LONGEST_SILENCE_S, _SILENT_STEPS * passed.longest_silence_s):
             return Stop.HUNG
-        if now_s >= give_up_s and passed.trained_s >= self.limits.measures_s:
+        is_given_up = now_s >= give_up_s and passed.trained_s >= self.limits.measures_s
+        if self._idles(now_s, 2.0 if is_given_up else _LEAST_IDLE_SILENCE_S):
+            return Stop.HUNG
+        if is_given_up:
             return self.cut(now_s)
         if self.limits.trains_s is not None:
             return None
@@ -188,6 +195,14 @@ class StopRule:
             return Stop.ENOUGH
         self._until_s = self._cut_s = None  # meanwhile more of it was seen to be warm-up, or cycles were found
         return None
+
+    def _idles(self, now_s: float, least_s: float) -> bool:
+        """Return whether a trial that has to last makes no step for much longer than before, and does nothing else."""
+        silent_s = self.milestones.silent_s
+        if not self.limits.must_last or silent_s < max(least_s, _SILENT_STEPS * self.milestones.longest_silence_s):
+            return False
+        cores = self._cpu_cores(now_s - min(WORKING_S, 0.5 * silent_s), now_s)
+        return cores is not None and cores < WORKING_CORES
 
     def cut(self, now_s: float) -> Stop:
         """Take it that the trial is ended now, in the middle of a step; return that reason to stop it."""

@@ -15,7 +15,7 @@ def test_trainers_that_misbehave_are_named_and_nothing_of_them_is_left(toy: Proj
     toy.tune("mood: ['', hangs, is killed, forks away]", "trial: {start_timeout_s: 3, min_s: 0.2, max_s: 0.5}")
     toy.run("search", "--config", "config.yaml", "--budget", "1m", "--no-apply")
     endings = {trial["values"]["mood"]: trial["ending"] for trial in toy.trials()}
-    assert endings == {"": "stopped", "hangs": "never started", "is killed": "interrupted", "forks away": "stopped"}
+    assert endings == {"": "stopped", "hangs": "hung", "is killed": "crashed", "forks away": "stopped"}
     toy.until_nothing_runs()
 
 
