@@ -4,12 +4,13 @@ A single value may be to blame, or two together. Of ordered knobs, all values fu
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 
 from autotune.records import Ending, Scalar, Values
 from autotune.sampler.observations import FAILURE_SCOPES, FailureScope, Observation
-from autotune.space.knob import Knob
+from autotune.space.catalog import Demand, traits_of
+from autotune.space.knob import Knob, same_scalar
 from autotune.space.space import Space
 
 _LATEST = 20  # failed points that are looked at
@@ -23,15 +24,18 @@ class FailingValues:
         values: By path, one or two.
         ending: Of the trials that failed with them.
         points: Number of these points.
+        only_with: Values of today's under which they fail, of knobs by which a point may need less GPU memory.
     """
 
     values: Values
     ending: Ending
     points: int
+    only_with: Values = field(default_factory=dict)
 
     def are_in(self, values: Values, space: Space) -> bool:
         """Return whether a point holds them."""
-        return _holds(values, self.values, space)
+        is_alike = all(same_scalar(values[path], value) for path, value in self.only_with.items())
+        return is_alike and _holds(values, self.values, space)
 
     def text(self, space: Space) -> str:
         """Name them, for people."""
@@ -54,7 +58,7 @@ class Blame:
 
 
 def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
-    """Return what failed points have in common; those that ran out of memory are judged by how much they need."""
+    """Return what failed points have in common."""
     known = [one for one in observations.values() if space.contains(one.values)]
     failed = [(one.values, ending) for one in known if (ending := _ending(one)) is not None]
     if len(failed) < 2:
@@ -79,7 +83,7 @@ def _ending(one: Observation) -> Ending | None:
     """Return how a point failed by its own values; None if it did not."""
     if one.scores or one.rough_scores:
         return None
-    return next((how for how in one.endings if FAILURE_SCOPES[how] is FailureScope.THIS_POINT), None)
+    return next((how for how in one.endings if FAILURE_SCOPES[how] is not FailureScope.NOTHING), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,10 +102,14 @@ class _Suspects:
 
     def __post_init__(self) -> None:
         suspected = [(values, ending) for point, ending in self.failed for values in self._of(point)]
+        sparing = [knob for knob in self.space.knobs if traits_of(knob).gpu_memory is Demand.VARIES]
+        todays = {knob.path: knob.baseline for knob in sparing}
         for values, ending in [*self._nearer(suspected), *suspected]:
-            points = sum(how is ending and _holds(other, values, self.space) for other, how in self.failed)
-            if points >= 2:
-                self.found.append(FailingValues(values=values, ending=ending, points=points))
+            only_with = todays if ending is Ending.OUT_OF_GPU_MEMORY else {}
+            one = FailingValues(values=values, ending=ending, points=0, only_with=only_with)
+            points = sum(how is ending and one.are_in(other, self.space) for other, how in self.failed)
+            if points >= 2 and values.keys().isdisjoint(only_with):
+                self.found.append(replace(one, points=points))
 
     def _of(self, point: Values) -> Iterator[Values]:
         """Yield the changes of a failed point that may be to blame: single ones; without any, pairs of them."""

@@ -1,7 +1,7 @@
 """Failures in a search: what failed trials have in common is found with few of them, and left out."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +72,16 @@ def full_shared_memory(config: Mapping[str, Any]) -> Training:
     return replace(works(config), steps=9, exit_code=-7, stderr=said) if ready > 200 else works(config)
 
 
+def out_of_memory(error: str) -> Callable[[Mapping[str, Any]], Training]:
+    """Return a trainer to which a batch of 16 and more is too much."""
+
+    def train(config: Mapping[str, Any]) -> Training:
+        fails = config["data"]["batch_size"] >= 16
+        return replace(works(config), steps=0, exit_code=1, stderr=error) if fails else works(config)
+
+    return train
+
+
 def failed(searched: Searched) -> list[TrialRecord]:
     """Return the trials that failed by their values."""
     return [trial for trial in searched.trials if has_failed(trial)]
@@ -116,3 +126,20 @@ def test_what_needs_as_much_shared_memory_is_not_tried(search: Search) -> None:
     assert ready == sorted(ready, reverse=True)
     assert searched.answer.verdict is Verdict.BETTER
     assert all(trial.purpose is not Purpose.TAKE_BACK for trial in fails)
+
+
+@pytest.mark.parametrize(
+    ("error", "ending"),
+    [
+        ("RuntimeError: DataLoader worker (pid 7) is killed by signal: Killed.\n", Ending.OUT_OF_HOST_MEMORY),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB\n", Ending.OUT_OF_GPU_MEMORY),
+    ],
+)
+def test_a_batch_that_does_not_fit_is_named_and_left_out(search: Search, error: str, ending: Ending) -> None:
+    """Whatever else a point changes; of a GPU's memory one trial tells, as the batch alone needs it."""
+    searched = search(out_of_memory(error), config=CONFIG, budget_s=120.0)
+    assert {trial.ending for trial in failed(searched)} == {ending}
+    assert len(failed(searched)) <= 4
+    said = f"data.batch_size: 16 and beyond fails wherever it is tried ({ending.value}"
+    is_said = any(caution.startswith(said) for caution in searched.answer.cautions)
+    assert is_said is (ending is Ending.OUT_OF_HOST_MEMORY)
