@@ -158,9 +158,7 @@ def _failure(
     if diverged is not None:
         return Ending.DIVERGED, one_line(f"{diverged}; {detail}")
     if killed:
-        why = (
-            "the kernel's out-of-memory killer did not, as far as is seen from here: a container has a limit of its own"
-        )
+        why = "a memory limit of its own, e.g. a container's, is not seen from here"
         why = "it may be that the kernel did, for want of memory" if trial_exit.oom_killed is None else why
         detail = f"{status}, which autotune did not send; {why}"
     return Ending.CRASHED, one_line(detail)

@@ -88,7 +88,7 @@ def test_a_kill_without_the_counter_is_a_crash() -> None:
     assert "it may be that the kernel did" in said
     ending, said = ending_of(ended(-9, oom=False), steps(0.5))
     assert ending is Ending.CRASHED
-    assert "a container has a limit of its own" in said
+    assert "a memory limit of its own, e.g. a container's, is not seen from here" in said
 
 
 @pytest.mark.parametrize("code", [-15, 143, -2, 130, -1])
