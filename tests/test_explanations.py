@@ -161,7 +161,7 @@ CASES = {
         trainer=failing("MemoryError"),
     ),
     "SIGKILL from elsewhere": Case(
-        says=("killed by SIGKILL, which autotune did not send",),
+        says=("a signal came that autotune did not send", "killed by SIGKILL, which autotune did not send"),
         never=(*BLAMES, "Memory ran out", "killer"),
         trainer=failing("", -9),
     ),

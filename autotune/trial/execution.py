@@ -234,6 +234,7 @@ def _judged(
         gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
         nan_counts=limits.nan_counts,
         outruns=0.0 < limits.outruns_from < rate,
+        must_last=limits.must_last,
         why_not_started=stop_rule.why_not_started,
     )
     ending, detail = ending_of(trial_exit, stop_rule.events, evidence)

@@ -60,6 +60,7 @@ class TrialEvidence:
             trial that went well.
         nan_counts: Whether losses that are no numbers are a divergence; not so where today's config has them too.
         outruns: Whether it made samples more than twice as fast as any good trial before.
+        must_last: Whether today's config goes on in this search, so that a kill from elsewhere is one of these values.
         why_not_started: State in which it was stopped before its first step, for people; empty if it was not.
     """
 
@@ -67,6 +68,7 @@ class TrialEvidence:
     gpu_memory_full: Callable[[], bool] = lambda: False
     nan_counts: bool = True
     outruns: bool = False
+    must_last: bool = False
     why_not_started: str = ""
 
 
@@ -140,9 +142,11 @@ def _failure(
         killer = "the kernel's out-of-memory killer has struck"
         return Ending.OUT_OF_HOST_MEMORY, one_line(f"{status}; {killer}{f' meanwhile: {error}' if error else ''}")
     killed = exit_code in (-signal.SIGKILL, _SHELL + signal.SIGKILL)
-    if any(exit_code in (-number, _SHELL + number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)):
-        sent = "which autotune did not send" if exit_code < 0 else "as after a signal, which autotune did not send"
-        return Ending.INTERRUPTED, f"{status}, {sent}"
+    is_sent = any(exit_code in (-number, _SHELL + number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+    sent = "which autotune did not send" if exit_code < 0 else "as after a signal, which autotune did not send"
+    beyond = "a memory limit of its own, e.g. a container's, is not seen from here"
+    if is_sent or (killed and trial_exit.oom_killed is False and not evidence.must_last):
+        return Ending.INTERRUPTED, f"{status}, {sent}{f'; {beyond}' if killed else ''}"
     # A mapped file that cannot grow: with no room for it in /dev/shm, that is how the kernel says so.
     has_bus_error = exit_code in (-signal.SIGBUS, _SHELL + signal.SIGBUS)
     said = "\n".join((error, trial_exit.stderr_tail, evidence.stdout_tail))
@@ -158,9 +162,8 @@ def _failure(
     if diverged is not None:
         return Ending.DIVERGED, one_line(f"{diverged}; {detail}")
     if killed:
-        why = "a memory limit of its own, e.g. a container's, is not seen from here"
-        why = "it may be that the kernel did, for want of memory" if trial_exit.oom_killed is None else why
-        detail = f"{status}, which autotune did not send; {why}"
+        why = "it may be that the kernel did, for want of memory" if trial_exit.oom_killed is None else beyond
+        detail = f"{status}, {sent}; {why}"
     return Ending.CRASHED, one_line(detail)
 
 

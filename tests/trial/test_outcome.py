@@ -86,17 +86,18 @@ def test_a_kill_without_the_counter_is_a_crash() -> None:
     ending, said = ending_of(ended(-9, oom=None), steps(0.5))
     assert ending is Ending.CRASHED
     assert "it may be that the kernel did" in said
-    ending, said = ending_of(ended(-9, oom=False), steps(0.5))
+    ending, said = ending_of(ended(-9, oom=False), steps(0.5), TrialEvidence(must_last=True))
     assert ending is Ending.CRASHED
     assert "a memory limit of its own, e.g. a container's, is not seen from here" in said
 
 
-@pytest.mark.parametrize("code", [-15, 143, -2, 130, -1])
+@pytest.mark.parametrize("code", [-15, 143, -2, 130, -1, -9, 137])
 def test_a_signal_of_somebody_else_is_an_interruption(code: int) -> None:
-    """It says nothing of the values."""
+    """It says nothing of the values; of a kill it is said that another memory limit could have sent it."""
     ending, said = ending_of(ended(code, oom=False), steps(0.5))
     assert ending is Ending.INTERRUPTED
     assert "which autotune did not send" in said
+    assert ("memory limit" in said) is (code in (-9, 137))
 
 
 @pytest.mark.parametrize(
