@@ -584,7 +584,7 @@ def shown_note(entry: QueueEntry) -> str:
     """Return what happened last to an entry, or that the config is again what was searched."""
     was_applied = entry.note == note_of_applied(entry.config)
     if was_applied and config_sha256(entry.configs) == entry.fingerprint.config_sha256:
-        return f"applied to {entry.config}, and taken back since"
+        return f"applied to {entry.config}, and reverted since"
     return entry.note
 
 

@@ -385,10 +385,10 @@ class TakeBack(SearchStage):
         return without if works and self._goes(path, values, without) else values
 
     def _compare(self, values: Values, without: Values, path: str, *, others: int) -> bool:
-        """Try a point, and one with another value of a change or without it, until it is told what that is worth.
+        """Run trials of a point, and of one with another value of a change or without it, until their ratio is known.
 
         Returns:
-            Whether the other one works, as far as is known.
+            False if the other one fails.
         """
         if self._fails(without) or not self._state.model.space.changes(without):
             return False

@@ -54,6 +54,7 @@ class Model:
         self._is_behind = False
         self._saw_a_pass = False
         self._told: set[frozenset[str]] = set()  # paths of values that fail
+        self._known_feasibility: Feasibility | None = None  # by the observations of now
         self.scope = Scope(parts.problem, findings, trials)
         self._rebuild()
 
@@ -82,6 +83,7 @@ class Model:
             trial for trial in records if explores(trial) and self.observed_name(trial.values) not in self._broken
         ]
         alike = on_one_scale(records, self._study.members.own.machine if self._study.members.own else None)
+        self._known_feasibility = None
         self._observations = Observations(self.space, self._problem.objective, alike, inert=self._findings.inert)
         self._fit()
 
@@ -108,6 +110,7 @@ class Model:
                 self.search_again()  # without this point
             return
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
+        self._known_feasibility = None
         self._observations.add(record)
         if self._study.members.others():
             self._is_behind = True  # it is fitted with what they have measured, in front of the next trial
@@ -148,7 +151,7 @@ class Model:
             longest_s: How long it may be expected to take.
         """
         feasible = self._feasibility()
-        why_not = self.why_not(feasible)
+        why_not = self.why_not()
 
         def is_doubtful(values: Values) -> bool:
             waited = self.starts.has_waited(self.space, values)
@@ -176,15 +179,15 @@ class Model:
             one for one in further if part.contains(one) and self._problem.space.name(one) not in self._observations
         )
         deciding = feasible.blame.deciding
-        told = [] if deciding is None or not part.contains(deciding) else [deciding]
-        possible = next((values for values in chain(told, outposts, first) if why_not(values) is None), None)
+        decisive = [] if deciding is None or not part.contains(deciding) else [deciding]
+        possible = next((values for values in chain(decisive, outposts, first) if why_not(values) is None), None)
         return self._acquisition.next_trial(
             self._trials.baseline_point, possible, why_not, longest_s, design_points, is_doubtful, part
         )
 
-    def why_not(self, feasible: Feasibility | None = None) -> Callable[[Values], str | None]:
+    def why_not(self) -> Callable[[Values], str | None]:
         """Return what gives the reason for which a point is not tried; None for one that may be."""
-        feasible = feasible or self._feasibility()
+        feasible = self._feasibility()
         pending = {self.observed_name(values) for values in self._pending}
         # Each trial that fills a cache takes a whole pass over the data: one machine is enough to see what that gains.
         has_seen_a_cache = any(one.scores and self.space.settles(one.values) for one in self._observations.values())
@@ -232,13 +235,15 @@ class Model:
                 self._findings.remark(sentence)
 
     def _feasibility(self) -> Feasibility:
-        return Feasibility(
-            self.space,
-            self._observations,
-            self._problem.machine,
-            memory_margin=self._problem.limits.memory_margin,
-            hints=self._warm_start.hints,
-        )
+        if self._known_feasibility is None:
+            self._known_feasibility = Feasibility(
+                self.space,
+                self._observations,
+                self._problem.machine,
+                memory_margin=self._problem.limits.memory_margin,
+                hints=self._warm_start.hints,
+            )
+        return self._known_feasibility
 
     def observation(self, values: Values) -> Observation | None:
         """Return what was observed of a point; None if it gave no numbers."""

@@ -288,10 +288,9 @@ def _knob(
         domain = tuple(map(number_of, domain))
     present = baseline if row is None or row.accepts(baseline) else number_of(baseline)
     proposed = tuple(domain) or (row.domain(baseline, machine) if row else ())
-    is_some = (
-        path.startswith(CODE) and not isinstance(baseline, bool) and baseline
-    )  # what is written there is some number
-    if is_some and (row is None or row.kind != "workers"):
+    # 0 is no number of workers, batches or threads that a call in the code takes, but for a loader's workers
+    is_number_in_code = path.startswith(CODE) and not isinstance(baseline, bool) and baseline
+    if is_number_in_code and (row is None or row.kind != "workers"):
         proposed = tuple(value for value in proposed if value != 0)
     far = row.far_values(baseline, machine) if row and not domain else ()
     choices, ordered = with_baseline(dict.fromkeys((*proposed, *far)), baseline)

@@ -196,7 +196,7 @@ def test_an_advice_is_explained(simulated: CommandLine) -> None:
     assert "To undo it: autotune revert" in simulated("daemon", "explain", advice().id).stdout
 
 
-def test_what_was_taken_back_is_not_shown_as_applied(simulated: CommandLine, home: Path) -> None:
+def test_what_was_reverted_is_not_shown_as_applied(simulated: CommandLine, home: Path) -> None:
     """An entry, and its advice, once the config is again what was searched."""
     add(simulated, "--no-check")
     config = simulated.folder / "config.yaml"
@@ -215,7 +215,7 @@ def test_what_was_taken_back_is_not_shown_as_applied(simulated: CommandLine, hom
     assert "`autotune revert` undoes it" in simulated("queue", "list").stdout
     assert "To undo it: autotune revert" in simulated("daemon", "explain", kept.id).stdout
     config.write_text(searched)
-    assert f"applied to {path}, and taken back since" in simulated("queue", "list").stdout
+    assert f"applied to {path}, and reverted since" in simulated("queue", "list").stdout
     assert "To take it: autotune apply" in simulated("daemon", "explain", kept.id).stdout
 
 

@@ -242,7 +242,7 @@ class StudyProgress:
                     self._note_best(ratio)
 
     def _note_best(self, ratio: float) -> None:
-        """Note the speed that is the best from now on: what was told before of more was luck."""
+        """Record the best speed from now on, and lower earlier values above it: these were noise."""
         best = self.shown["best"] = [(t_s, min(before, ratio)) for t_s, before in self.shown["best"]]
         if not best or ratio > best[-1][1]:
             best.append((round(self.t_s, 1), ratio))
