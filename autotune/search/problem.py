@@ -26,7 +26,7 @@ from autotune.config.schema import (
     TrialLimits,
     parse_batch_limit,
 )
-from autotune.config.sources import trainer_files, words_in
+from autotune.config.sources import Script, trainer_files, words_in
 from autotune.errors import ConfigError
 from autotune.files import project_folder
 from autotune.measure.score import OBJECTIVES, Objective
@@ -364,8 +364,12 @@ _UNREAD = "no value of it would reach the trainer: the command names neither {co
 
 def _loads_by_pytorch(command: Sequence[str], folder: Path) -> bool:
     """Return whether the trainer's code has a loader of which it is known that it works without workers."""
-    texts = (path.read_text("utf-8", "replace") for path in trainer_files(command, folder))
-    return any(word in text for text in texts for word in ("DataLoader", "TrainingArguments"))
+    scripts = (Script(path=path, text=path.read_text("utf-8", "replace")) for path in trainer_files(command, folder))
+    return any(
+        any(word in script.text for word in ("DataLoader", "TrainingArguments"))
+        and any(map(script.imports, ("torch", "torch_geometric", "transformers")))
+        for script in scripts
+    )
 
 
 def _with_workers(knob: Knob) -> Knob:

@@ -70,7 +70,10 @@ def test_no_workers_are_tried_where_the_loader_is_known_to_work_without(simulate
     trainer = ("--dry-run", "--", "python", "train.py", "{config}")
     (simulated.folder / "train.py").write_text("pool = ThreadPoolExecutor(workers)\n")
     assert " 0, 1, 2, 4" not in simulated("search", "--config", "plain.yaml", *trainer).well().stdout
-    (simulated.folder / "train.py").write_text("loader = DataLoader(data, num_workers=config['num_workers'])\n")
+    call = "loader = DataLoader(data, num_workers=config['num_workers'])\n"
+    (simulated.folder / "train.py").write_text(call)
+    assert " 0, 1, 2, 4" not in simulated("search", "--config", "plain.yaml", *trainer).well().stdout
+    (simulated.folder / "train.py").write_text(f"from torch.utils.data import DataLoader\n{call}")
     assert " 0, 1, 2, 4" in simulated("search", "--config", "plain.yaml", *trainer).well().stdout
 
 
