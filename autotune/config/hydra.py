@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.config.document import Document, JoinedDocument, Leaf, read_bytes
-from autotune.config.keys import KeyPath, did_you_mean, dotted, shown
+from autotune.config.keys import KeyPath, did_you_mean, dotted, scalar_text, shown
 from autotune.config.outputs import is_same_file, real_path
 from autotune.config.parsers import same_value
 from autotune.config.schema import SECTION
@@ -540,7 +540,7 @@ def hydra_text(text: str) -> str:
 def hydra_value(value: Scalar) -> str:
     """Return a value as an override has it; a text that looks like another type is quoted."""
     if value is None or isinstance(value, bool):
-        return "null" if value is None else str(value).lower()
+        return scalar_text(value)
     if not isinstance(value, str):
         return repr(value)
     text = hydra_text(value)

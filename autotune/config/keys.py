@@ -25,6 +25,11 @@ def shown(value: object, longest: int = 60) -> str:
     return text if len(text) <= longest else f"{text[: longest - 20]}... ({len(text):,} characters)"
 
 
+def scalar_text(value: Scalar) -> str:
+    """Return a config value as YAML writes it."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def listed(words: Sequence[str], last: str = "and") -> str:
     """List words, with another one than a comma before the last."""
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))

@@ -1,16 +1,19 @@
 """Values that fail wherever they are tried: what failed points share, and no point has survived.
 
-A single value may be to blame, or two together. Of ordered knobs, all values further from today's are blamed with it.
+A single value may be to blame, or two together, or the product of two. Of ordered knobs, all values further from
+today's are blamed with it.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, product
+from math import prod
 
+from autotune.config.keys import scalar_text
 from autotune.records import Ending, Scalar, Values
 from autotune.sampler.observations import FAILURE_SCOPES, FailureScope, Observation
 from autotune.space.catalog import Demand, traits_of
-from autotune.space.knob import Knob, same_scalar
+from autotune.space.knob import Knob, is_number, number_of, same_scalar
 from autotune.space.space import Space
 
 _LATEST = 20  # failed points that are looked at
@@ -25,22 +28,33 @@ class FailingValues:
         ending: Of the trials that failed with them.
         points: Number of these points.
         only_with: Values of today's under which they fail, of knobs by which a point may need less GPU memory.
+        is_product: Whether their product is to blame: then any two that multiply to as much fail.
     """
 
     values: Values
     ending: Ending
     points: int
     only_with: Values = field(default_factory=dict)
+    is_product: bool = False
 
     def are_in(self, values: Values, space: Space) -> bool:
         """Return whether a point holds them."""
+        if self.is_product:
+            return _product(values, self.values) >= _product(self.values, self.values)
         is_alike = all(same_scalar(values[path], value) for path, value in self.only_with.items())
         return is_alike and _holds(values, self.values, space)
 
+    def covers(self, other: "FailingValues") -> bool:
+        """Return whether it names what others do, of the same two knobs, and more."""
+        return self.is_product and self.values.keys() == other.values.keys()
+
     def text(self, space: Space) -> str:
         """Name them, for people."""
+        if self.is_product:
+            return f"{' x '.join(self.values)}: {_product(self.values, self.values):g} and beyond"
         return " with ".join(
-            f"{path}: {value}{' and beyond' if space.knob(path).ordered else ''}" for path, value in self.values.items()
+            f"{path}: {scalar_text(value)}{' and beyond' if space.knob(path).ordered else ''}"
+            for path, value in self.values.items()
         )
 
 
@@ -70,6 +84,8 @@ def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
         point = {**space.baseline, **one.values}
         if suspects.are_shown(one) and not any(other.are_in(point, space) for other in failing):
             failing.append(one)
+    products = list(suspects.products([one for one in failing if len(one.values) == 1]))
+    failing = [*(one for one in failing if not any(other.covers(one) for other in products)), *products]
     tried = [one.values for one in known]
     for one in sorted(suspects.found, key=lambda one: (len(one.values), -one.points)):
         point = {**space.baseline, **suspects.nearest(one.values)}
@@ -129,6 +145,28 @@ class _Suspects:
                 if not self._work(values):
                     yield values, how
 
+    def products(self, others: Sequence[FailingValues]) -> Iterator[FailingValues]:
+        """Yield products of two numbers that tell all points that failed alike from those that worked.
+
+        Three failed points show one, two of which have more of the one number and less of the other.
+
+        Args:
+            others: Values that are to blame in any case.
+        """
+        failed = [one for one in self.failed if not any(other.are_in(one[0], self.space) for other in others)]
+        numbers = [knob.path for knob in self.space.knobs if knob.ordered and is_number(number_of(knob.choices[-1]))]
+        for (one, other), ending in product(combinations(numbers, 2), dict.fromkeys(how for _, how in failed)):
+            points = [{one: point[one], other: point[other]} for point, how in failed if how is ending]
+            points.sort(key=lambda point: _product(point, point))
+            trade = any(
+                (_number(a[one]) - _number(b[one])) * (_number(a[other]) - _number(b[other])) < 0.0
+                for a, b in combinations(points, 2)
+            )
+            if len(points) >= 3 and trade:
+                least = FailingValues(values=points[0], ending=ending, points=len(points), is_product=True)
+                if not any(least.are_in(point, self.space) for point in self.worked):
+                    yield least
+
     def _work(self, values: Values) -> bool:
         return any(_holds(point, values, self.space) for point in self.worked)
 
@@ -152,6 +190,16 @@ class _Suspects:
             choice for choice in knob.choices if _is_as_far(knob, value, choice) and not self._work({path: choice})
         ]
         return {path: min(nearer, key=lambda choice: abs((knob.index(choice) or 0) - today), default=value)}
+
+
+def _product(point: Values, paths: Iterable[str]) -> float:
+    return prod(_number(point[path]) for path in paths)
+
+
+def _number(value: Scalar) -> float:
+    """Return a value as a factor: 1 for none, or an automatic one."""
+    number = number_of(value)
+    return max(1.0, float(number)) if isinstance(number, int | float) else 1.0
 
 
 def _holds(point: Values, values: Values, space: Space) -> bool:

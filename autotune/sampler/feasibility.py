@@ -4,12 +4,13 @@ Other values that broke the trainer are no part of it: what they have in common 
 `autotune.sampler.acquisition` has a model, and rules nothing out.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from autotune.config.keys import scalar_text
 from autotune.records import Ending, Machine, Values
 from autotune.sampler.failing_values import blame
 from autotune.sampler.observations import Observation
@@ -32,6 +33,12 @@ class _Memory:
     more: Sequence[Knob]
     same: Sequence[Knob] = ()
     is_product: bool = False
+
+    def sizes(self, values: Values) -> Values:
+        """Return the values of a point by which it needs more than today's; all of them if there are none."""
+        sizes = {knob.path: values[knob.path] for knob in self.more}
+        raised = {knob.path for knob in self.more if not same_scalar(values[knob.path], knob.baseline)}
+        return {path: value for path, value in sizes.items() if path in raised} or sizes
 
     def needs_as_much(self, values: Values, other: Values) -> bool:
         if self.is_product:
@@ -112,6 +119,21 @@ class Feasibility:
             or self._why_over_the_edge(values)
         )
 
+    def what_fails(self) -> dict[tuple[Ending, frozenset[str]], str]:
+        """Return what is left out because it fails as sentences, by how it ended and the paths in it."""
+        found = {}
+        for one in self.blame.failing:
+            points = f"{one.points} points" if one.points > 1 else "1 point"
+            found[one.ending, frozenset(one.values)] = (
+                f"{one.text(self._space)} fails wherever it is tried ({one.ending.value}, {points}), and is left out."
+            )
+        for ending, sizes in self._too_large():
+            point = {**self._space.baseline, **sizes}
+            if not any(one.ending is ending and one.are_in(point, self._space) for one in self.blame.failing):
+                what = f"{_text(sizes)} was {ending.value}: what needs as much is left out."
+                found[ending, frozenset(sizes)] = what
+        return found
+
     def is_doubtful(self, values: Values) -> bool:
         """Return True if a point needs as much memory as one that ran out of it elsewhere, and no success here does."""
         return any(self._lacked(values, hint.values, {hint.ending}) for hint in self._hints)
@@ -129,12 +151,21 @@ class Feasibility:
 
     # Memory
 
+    def _too_large(self) -> Iterator[tuple[Ending, Values]]:
+        """Yield what ran out of each kind of memory: of points that need more than others do, those others."""
+        for memory in self._memories:
+            least: list[Values] = []
+            for one in self._failed:
+                has_lacked = self._lacked(one.values, one.values, {memory.ending} & set(one.endings))
+                if has_lacked and not any(memory.needs_as_much(one.values, other) for other in least):
+                    least = [other for other in least if not memory.needs_as_much(other, one.values)] + [one.values]
+            yield from ((memory.ending, memory.sizes(values)) for values in least)
+
     def _why_out_of_memory(self, values: Values) -> str | None:
         """Return the point without larger memory needs that ran out of memory, as a reason."""
         for observation in self._failed:
             if memory := self._lacked(values, observation.values, observation.endings):
-                sizes = " with ".join(f"{knob.path}: {observation.values[knob.path]}" for knob in memory.more)
-                return f"{sizes} was {memory.ending.value}"
+                return f"{_text(memory.sizes(observation.values))} was {memory.ending.value}"
         return None
 
     def _why_over_the_edge(self, values: Values) -> str | None:
@@ -182,6 +213,10 @@ class Feasibility:
         ]
         sizes = told or self._gpu_bytes
         return (1 - self._memory_margin) * min(sizes) if sizes else None
+
+
+def _text(values: Values) -> str:
+    return " with ".join(f"{path}: {scalar_text(value)}" for path, value in values.items())
 
 
 def _size(values: Values, knob: Knob) -> float:

@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from statistics import fmean
 
@@ -90,7 +90,7 @@ class Confirmation:
 
     def __init__(self, plan: "ConfirmationPlan", rng: random.Random) -> None:
         self._plan = plan
-        self._order = pair_order(2 * plan.pairs, rng, plan.arms)
+        self._order = pair_order(2 * plan.most_pairs, rng, plan.arms)
         self._turn: Arm | None = None
         self._done = 0  # trials of pairs without one that was not steady
         self._spoiled: set[int] = set()  # the other pairs
@@ -122,7 +122,7 @@ class Confirmation:
             self._speeds.setdefault(turn.arm, []).append(record.comparable.speed)
             if self._done == 2 * plan.arms and fmean(self._speeds[1]) < _FAR_SLOWER * fmean(self._speeds[0]):
                 self.decision = Decision.FAR_SLOWER
-            elif self._done == plan.arms * plan.pairs:
+            elif self._done == plan.arms * plan.most_pairs:
                 self.decision = Decision.COMPLETE
 
     @property
@@ -297,6 +297,7 @@ class ConfirmationPlan:
             the usual one.
         sequential: True if it stops as soon as it is sure, because pairs are dear.
         arms: Number of points that run in each pair.
+        further_pairs: Pairs that follow where these do not decide.
     """
 
     candidate: Candidate
@@ -305,6 +306,7 @@ class ConfirmationPlan:
     usual_trial_s: float
     longer_s: float
     arms: int = 2
+    further_pairs: int = 0
 
     @property
     def trial_s(self) -> float:
@@ -312,11 +314,29 @@ class ConfirmationPlan:
 
     def rest_s(self, done: int) -> float:
         """Return the expected length of what is left after so many trials."""
-        return (self.arms * self.pairs - done) * self.trial_s
+        return (self.arms * self.most_pairs - done) * self.trial_s
+
+    @property
+    def most_pairs(self) -> int:
+        """Number of pairs if none of the looks decides."""
+        return self.pairs + self.further_pairs
+
+    @property
+    def planned_pairs(self) -> int | None:
+        """The most pairs, where it may stop before; None where their number is fixed, see `confidence_of`."""
+        return self.most_pairs if self.sequential or self.further_pairs else None
+
+    def extended(self, left_s: float) -> "ConfirmationPlan":
+        """Return it with further pairs, as many as probably fit into a time, if that at least doubles them."""
+        most = int(left_s / CAUTION / (self.arms * self.trial_s))
+        further = most - most % 2 - self.pairs
+        return replace(self, further_pairs=further) if further >= self.pairs else self
 
     def is_look(self, done: int) -> bool:
-        """Return whether the pairs are judged after so many trials: whole ABBA rounds of a sequential confirmation."""
-        return self.sequential and done % (self.arms * FEWEST_PAIRS) == 0 and done < self.arms * self.pairs
+        """Return whether the pairs are judged after so many trials: see `looks`."""
+        pairs, odd = divmod(done, self.arms)
+        is_last = pairs >= self.most_pairs or self.planned_pairs is None
+        return not (is_last or odd) and pairs in looks(FEWEST_PAIRS if self.sequential else self.pairs, pairs)
 
     def is_decided_by(self, judgement: Judgement | None) -> bool:
         """Return whether further pairs would hardly change the verdict.
@@ -327,9 +347,20 @@ class ConfirmationPlan:
         if judgement is None or not judgement.is_conclusive:
             return False
         if judgement.better:
-            return judgement.speed.high <= CLOSE * judgement.speed.low
+            return judgement.pairs >= self.pairs or judgement.speed.high <= CLOSE * judgement.speed.low
         is_told = judgement.steadier or not judgement.may_be_steadier
-        return is_told and judgement.is_futile(self.pairs)
+        return is_told and judgement.is_futile(self.most_pairs)
+
+
+def looks(first: int, most: int) -> list[int]:
+    """Return the numbers of pairs after which a sequential confirmation is judged: few, however many pairs it has.
+
+    Each is half as large again as the one before: whole ABBA rounds, e.g. 2, 4, 6, 10, 16.
+    """
+    found = [first]
+    while (following := found[-1] + 2 * math.ceil(found[-1] / 4)) <= most:
+        found.append(following)
+    return found
 
 
 def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> Candidate | None:

@@ -168,6 +168,9 @@ class Finalists(SearchStage):
             with self._others.confirming(plan.candidate.observation.name):
                 # a validation, or a race, looks for longer by itself
                 has_time = not is_short and not self._afterwards_s() and 2.0 * plan.rest_s(0) < left_s
+                if ended.kind is ExploringEnd.EXHAUSTED:  # nothing else could use the time
+                    looks_s = plan.arms * _LOOK_WITH_TIME * left_s if has_time else 0.0
+                    plan = plan.extended(left_s - self._afterwards_s() - looks_s)
                 outcome = self._make_pairs(plan, has_time=has_time)
         if outcome is not None:
             return outcome
@@ -240,7 +243,7 @@ class Finalists(SearchStage):
         usual = self._state.windows.usual()
         window_s = max(usual.length_s + plan.longer_s, look_s)
         # stalls that come up are waited for, as far as the other trials leave time
-        trials_left, left_s = plan.arms * plan.pairs - turn.done + 1, self._parts.budget.left_s()
+        trials_left, left_s = plan.arms * plan.most_pairs - turn.done + 1, self._parts.budget.left_s()
         fair_s = left_s / trials_left - plan.usual_trial_s + usual.length_s
         most_s = min(usual.most_s, max(window_s, fair_s))
         if turn.is_first and (to_learn_s := self._state.windows.to_learn_cycle_s(values)) < _MOST_TO_LEARN * left_s:
@@ -250,7 +253,7 @@ class Finalists(SearchStage):
             purpose=Purpose.CONFIRM,
             pair=first_pair + turn.pair,
             alone=self._others.take_turns,
-            planned_pairs=plan.pairs if plan.sequential else None,
+            planned_pairs=plan.planned_pairs,
             goal=replace(usual, target_s=window_s, most_s=most_s),
         )
 

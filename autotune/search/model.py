@@ -7,7 +7,7 @@ from itertools import chain
 from statistics import median
 
 from autotune.measure.phases import CANNOT_MATTER
-from autotune.records import NOT_COMPARED, Purpose, Scalar, TrialRecord, Values
+from autotune.records import NOT_COMPARED, Ending, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.acquisition import Acquisition, Proposal, heuristic_proposals
 from autotune.sampler.config_sampler import OtherSampler
 from autotune.sampler.feasibility import Feasibility
@@ -53,7 +53,7 @@ class Model:
         self._pending: list[Values] = []
         self._is_behind = False
         self._saw_a_pass = False
-        self._told: set[frozenset[str]] = set()  # paths of values that fail
+        self._told: set[tuple[Ending, frozenset[str]]] = set()  # what fails
         self._known_feasibility: Feasibility | None = None  # by the observations of now
         self.scope = Scope(parts.problem, findings, trials)
         self._rebuild()
@@ -220,19 +220,15 @@ class Model:
         known = self._acquisition.expected_s(values) if self.observation(values) is None else None
         return known or expected_trial_s(self._trials.own, self._problem.space.name(values))
 
-    def what_fails(self) -> dict[frozenset[str], str]:
-        """Return a sentence on all values that fail wherever they are tried, by their paths."""
-        return {
-            frozenset(one.values): f"{one.text(self.space)} fails wherever it is tried ({one.ending.value}, "
-            f"{one.points} points), and is left out. {EXPLANATIONS[one.ending].remedy}"
-            for one in self._feasibility().blame.failing
-        }
+    def what_fails(self) -> Sequence[str]:
+        """Return what is left out because it fails, as sentences."""
+        return list(self._feasibility().what_fails().values())
 
     def _tell_what_fails(self) -> None:
-        for paths, sentence in self.what_fails().items():
-            if paths not in self._told:
-                self._told.add(paths)
-                self._findings.remark(sentence)
+        for what, sentence in self._feasibility().what_fails().items():
+            if what not in self._told:
+                self._told.add(what)
+                self._findings.remark(f"{sentence} {EXPLANATIONS[what[0]].remedy}")
 
     def _feasibility(self) -> Feasibility:
         if self._known_feasibility is None:

@@ -208,7 +208,7 @@ class Tuner:
         trouble = self._trials.gpu_lost or (self.ended_by and self.ended_by.message)
         lost = (f"The search could not go on: {trouble}.",) if trouble else ()
         left = (f"This machine was left out: {self.left_because}.",) if self.left_because else ()
-        untried, failing = self.state.model.starts.untried(), self.state.model.what_fails().values()
+        untried, failing = self.state.model.starts.untried(), self.state.model.what_fails()
         return (*lost, *left, *failing, *untried, *self._trials.cautions, *self.state.findings.cautions)
 
 

@@ -100,7 +100,8 @@ class Fingerprints:
         self._datasets: list[int] = []  # passes over each so far
         self._unseen: set[int] = set()
         self._written = 0
-        self._credit_s, self._credited_s, self._cost_s = START_S, time.monotonic(), 0.0
+        self._credit_s, self._cost_s = START_S, 0.0
+        self._credited_s: Optional[float] = None  # the time before the first batch gives no credit
         self._flushed_s = 0.0
         self.is_on = True
         self.stride = 1
@@ -129,7 +130,7 @@ class Fingerprints:
         if samples is None or at % self.stride or not self.is_on:
             return
         now_s = time.monotonic()
-        passed_s, self._credited_s = now_s - self._credited_s, now_s
+        passed_s, self._credited_s = now_s - (self._credited_s or now_s), now_s
         self._credit_s += SHARE * passed_s
         if self._credit_s < self._cost_s:
             if SHARE * passed_s < self._cost_s:  # nor will it do for the next ones

@@ -13,7 +13,7 @@ import numpy as np
 from autotune.measure.cycles import Series
 from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, THROUGHPUT, judge
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Validity
-from autotune.search.confirm import pair_order
+from autotune.search.confirm import looks, pair_order
 from autotune.study.noise import pair_noise
 from scripts.bench.results import Commands, markdown_table
 
@@ -22,7 +22,8 @@ GAINS = (0.0, 0.05, 0.1, 0.2)
 _LARGE_GAINS = (0.0, 0.5, 1.0)
 _TRIAL_S = 6.0
 _POINTS = "abcadebfca"  # of the trials before the pairs: one of them has three, two have two
-_MOST_PAIRS = max(PAIRS)
+_EXTENDED = (6, 54)  # pairs before the first look, and at most
+_MOST_PAIRS = max(*PAIRS, *_EXTENDED)
 _TRIALS = len(_POINTS) + 2 * _MOST_PAIRS
 
 Noise = Callable[[np.random.Generator], Series]
@@ -141,26 +142,26 @@ def simulate(noise: Noise, seed: int, *, repeats: bool = True) -> SimulatedSearc
     )
 
 
-def judged(search: SimulatedSearch, gain: float, pairs: int, *, sequential: bool) -> Verdict:
+def judged(search: SimulatedSearch, gain: float, pairs: int, *, first: int | None) -> Verdict:
     """Judge as a search does it.
 
     Args:
         gain: True gain of the candidate, e.g. 0.1.
         pairs: Number of pairs, the most of a sequential confirmation.
-        sequential: True if it stops as soon as it is sure, as where starts are dear.
+        first: Pairs after which a sequential one is judged for the first time; None where their number is fixed.
     """
     trials = [
         (_measurement(one), _measurement(math.log1p(gain) + other))
         for one, other in zip(search.baseline[:pairs], search.candidate[:pairs], strict=True)
     ]
-    for count in range(FEWEST_PAIRS if sequential else pairs, pairs + 1, FEWEST_PAIRS):
+    for count in sorted({*(looks(first, pairs) if first else ()), pairs}):
         variance, df = search.noise[count < LEAST_PAIRS]
         judgement = judge(
             trials[:count],
             prior_variance=variance,
             prior_df=df,
             objective=THROUGHPUT,
-            planned_pairs=pairs if sequential else None,
+            planned_pairs=pairs if first else None,
         )
         is_futile = LEAST_PAIRS <= count < pairs and judgement.is_futile(pairs)
         if judgement.better or is_futile:
@@ -179,16 +180,19 @@ def benchmark_confirmation(*, searches: int, seed: int) -> str:
     rows, without_repeats = [], []
     for name, noise in {**NOISES, **HARSH_NOISES}.items():
         simulated = [simulate(noise, one) for one in seeds]
-        rows += [[name, str(pairs), *_cells(simulated, pairs, GAINS, (False, True))] for pairs in PAIRS]
+        rows += [[name, str(pairs), *_cells(simulated, pairs, GAINS, (None, FEWEST_PAIRS))] for pairs in PAIRS]
+        first, most = _EXTENDED
+        rows += [[name, f"{first}, then {most}", *_cells(simulated, most, GAINS, (first,))]]
         simulated = [simulate(noise, one, repeats=False) for one in seeds]
         without_repeats += [
-            [name, str(pairs), *_cells(simulated, pairs, _LARGE_GAINS, (True,))]
+            [name, str(pairs), *_cells(simulated, pairs, _LARGE_GAINS, (FEWEST_PAIRS,))]
             for pairs in (FEWEST_PAIRS, LEAST_PAIRS)
         ]
     return "\n\n".join(
         (
             f"{searches} searches under each noise, seed {seed}. Two figures: with a fixed number of pairs, and "
-            "sequential. Of intervals the least and the most over the gains.",
+            "sequential; one where further pairs follow while they can decide. Of intervals the least and the most "
+            "over the gains.",
             markdown_table(_heads(GAINS), rows),
             "## Sequential, in a search that has repeated no trial",
             markdown_table(_heads(_LARGE_GAINS), without_repeats),
@@ -203,12 +207,10 @@ def _heads(gains: Sequence[float]) -> list[str]:
 
 
 def _cells(
-    simulated: Sequence[SimulatedSearch], pairs: int, gains: Sequence[float], kinds: Sequence[bool]
+    simulated: Sequence[SimulatedSearch], pairs: int, gains: Sequence[float], kinds: Sequence[int | None]
 ) -> list[str]:
-    """Return the cells of a row, with a figure for each kind of confirmation: whether it is sequential."""
-    verdicts = [
-        [[judged(search, gain, pairs, sequential=kind) for search in simulated] for gain in gains] for kind in kinds
-    ]
+    """Return the cells of a row, with a figure for each kind of confirmation: pairs before its first look, if any."""
+    verdicts = [[[judged(search, gain, pairs, first=kind) for search in simulated] for gain in gains] for kind in kinds]
     better = [" / ".join(_share(of[index], "better") for of in verdicts) for index in range(len(gains))]
     return [*better, " / ".join(map(_holds, verdicts)), _mean_pairs(verdicts[-1])]
 

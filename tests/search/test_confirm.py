@@ -20,6 +20,7 @@ from autotune.search.confirm import (
     affordable,
     better_than_baseline,
     least_needed_s,
+    looks,
     pair_order,
     pairs_wanted,
     plan_confirmation,
@@ -229,15 +230,27 @@ def test_trials_measure_as_long_as_is_wished_for_where_there_is_time(
     assert (plan.pairs, plan.usual_trial_s, plan.longer_s) == (6, 5.0, pytest.approx(longer_s))
 
 
-@pytest.mark.parametrize(("arms", "looks"), [(2, [4, 8]), (3, [6, 12])])
-def test_a_confirmation_knows_what_is_left_of_it_and_when_to_look(arms: int, looks: list[int]) -> None:
+def test_pairs_that_do_not_decide_are_followed_by_as_many_as_there_is_time_for() -> None:
+    """Judged after the first six, and then seldom; a gain that is shown needs no more, however wide its interval."""
+    (candidate,) = _better(n1=0.1)
+    plan = ConfirmationPlan(candidate=candidate, pairs=6, sequential=False, usual_trial_s=5.0, longer_s=0.0)
+    assert plan.planned_pairs is None
+    assert plan.extended(CAUTION * 119.0) == plan  # not twice as many
+    longer = plan.extended(CAUTION * 500.0)
+    assert (longer.pairs, longer.most_pairs, longer.planned_pairs) == (6, 50, 50)
+    assert [done / 2 for done in range(101) if longer.is_look(done)] == [6, 10, 16, 24, 36]
+    assert looks(2, 12) == [2, 4, 6, 10]
+
+
+@pytest.mark.parametrize(("arms", "after"), [(2, [4, 8]), (3, [6, 12])])
+def test_a_confirmation_knows_what_is_left_of_it_and_when_to_look(arms: int, after: list[int]) -> None:
     """One that stops as soon as it is sure looks after each two rounds; the end needs no look."""
     (candidate,) = _better(n1=0.7)
     sizes = {"candidate": candidate, "pairs": 6, "usual_trial_s": 5.0, "longer_s": 2.0, "arms": arms}
     plan = ConfirmationPlan(sequential=True, **sizes)
     trials = range(1, 6 * arms + 1)
     assert [plan.rest_s(done) for done in (0, *trials)] == [7.0 * left for left in reversed(range(6 * arms + 1))]
-    assert [done for done in trials if plan.is_look(done)] == looks
+    assert [done for done in trials if plan.is_look(done)] == after
     assert not any(ConfirmationPlan(sequential=False, **sizes).is_look(done) for done in trials)
 
 

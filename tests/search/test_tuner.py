@@ -103,6 +103,21 @@ def test_knobs_that_do_nothing_are_not_recommended(search: Search) -> None:
     assert answer.best == answer.baseline
 
 
+def test_more_pairs_are_made_where_they_could_decide_and_nothing_else_is_left_to_do(search: Search) -> None:
+    """Both points were tried after two minutes of thirty: a gain of 5 % is not given up after 24 pairs."""
+    config = CONFIG.replace("        data.batch_size: [8, 32]\n", "").replace(
+        "        data.cache: [none, memory]\n", ""
+    )
+
+    def slight(config: Mapping[str, Any]) -> Training:
+        return Training(samples=8, step_s=0.03 / (1.05 if config["data"]["num_workers"] == 2 else 1.0), noise=0.06)
+
+    searches = [search(slight, config=config, budget_s=1800, seed=seed, fresh=seed > 0) for seed in range(3)]
+    assert [searched.answer.verdict for searched in searches] == 3 * [Verdict.BETTER]
+    assert all(searched.answer.speedup.low < 1.05 < searched.answer.speedup.high for searched in searches)
+    assert max(len(searched.of(Purpose.CONFIRM)) for searched in searches) > 2 * 24
+
+
 def _silent(config: Mapping[str, Any]) -> Training:
     return plain(config) if config["data"]["batch_size"] == 8 else Training(start_s=inf)
 

@@ -138,6 +138,7 @@ def tensorflow_workouts() -> dict[str, Workout]:
 
     workouts = {
         "OwnedIterator._next_internal": loops,
+        "OwnedIterator._create_iterator": loops,
         "Function.__call__": loops,
         "Function.get_concrete_function": lambda: tf.function(lambda x: x).get_concrete_function(1.0),
         "GradientTape.gradient": loops,
