@@ -57,6 +57,17 @@ class FailingValues:
             for path, value in self.values.items()
         )
 
+    def advice(self, space: Space) -> str:
+        """Return what leaves them out of later searches, too, or of the trainer's use, for people."""
+        if self.is_product:
+            return f"keep that below {_product(self.values, self.values):g}"
+        if len(self.values) > 1:
+            return "use one of them at a time"
+        ((path, value),) = self.values.items()
+        knob = space.knob(path)
+        rest = ", ".join(scalar_text(choice) for choice in knob.choices if not _is_as_far(knob, choice, value))
+        return f"`{path}: [{rest}]` under `knobs:` leaves it out for good"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Blame:

@@ -123,9 +123,9 @@ class Feasibility:
         """Return what is left out because it fails as sentences, by how it ended and the paths in it."""
         found = {}
         for one in self.blame.failing:
-            points = f"{one.points} points" if one.points > 1 else "1 point"
             found[one.ending, frozenset(one.values)] = (
-                f"{one.text(self._space)} fails wherever it is tried ({one.ending.value}, {points}), and is left out."
+                f"{one.text(self._space)} fails wherever it is tried ({one.ending.value}, {one.points} points), and is left out; "
+                f"{one.advice(self._space)}."
             )
         for ending, sizes in self._too_large():
             point = {**self._space.baseline, **sizes}
