@@ -230,7 +230,7 @@ class TakenBack:
             path: column
             for column, (path, value) in enumerate(terms, start=1)
             if path in changed and path not in self.needed
-            if same_scalar(value, point[path]) and not design[:, column].all()
+            if same_scalar(value, point[path]) and any(same_scalar(one[path], baseline[path]) for one, _ in made)
         }
 
     def __contains__(self, path: str) -> bool:

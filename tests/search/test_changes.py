@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from autotune.records import Ratio, Scalar, TrialRecord, Values
+from autotune.records import Purpose, Ratio, Scalar, TrialRecord, Values
 from autotune.search.worth import changes_worth, knob_effects
 from autotune.space.knob import Label
 from autotune.space.space import Space
@@ -107,6 +107,16 @@ def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: M
     ]
     worths = [c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, whole=confirmed)]
     assert confirmed not in worths
+
+
+def test_a_smaller_value_beside_the_best_does_not_hide_what_the_change_is_worth(make_trial: MakeTrial) -> None:
+    """Trials of it show whether less would do, and nothing of today's value: the only change is worth what all are."""
+    confirmed, best = Ratio(ratio=2.0, low=1.9, high=2.1), {**BASELINE, "data.batch": 32}
+    trials = [make_trial(values, _speed(values)) for values in (BASELINE, best)]
+    less = {**BASELINE, "data.batch": 16}
+    trials += [make_trial(values, _speed(values), purpose=Purpose.TAKE_BACK) for values in (best, best, less)]
+    (change,) = changes_worth(trials, BASELINE, best, SPACE, sd=0.08, noise=NOISE, whole=confirmed)
+    assert change.worth == confirmed
 
 
 def test_a_part_that_was_measured_in_pairs_is_worth_what_they_say(make_trial: MakeTrial) -> None:
