@@ -41,6 +41,7 @@ from autotune.trial.execution import TrialSpec
 _MOST_TO_LEARN = 0.3  # of the time that is left, for learning how long a cycle is
 _LOOK_WITH_TIME, _LONGEST_LOOK_S = 0.15, 40.0  # of the time that is left, for the first trial of each point
 _FOR_PAIRS = 0.55  # of what is left then, at most, where taking back needs time, too
+_FOR_BOTH = 0.6  # of the budget, at most, for pairs of two answers that do not run together
 
 _OUTCOMES = {
     Decision.COMPLETE: Outcome.MEASURED,
@@ -93,6 +94,10 @@ class Finalists(SearchStage):
         if not kept_s:
             return 0.0
         kept_s += self._afterwards_s()
+        if (own := self._pairs_of_its_own(better[0], self._state.answer.same_training())) is not None:
+            alike, basis = own
+            both_s = kept_s + basis.least_s(alike) + basis.look_s
+            kept_s = both_s if both_s <= _FOR_BOTH * self._parts.budget.budget_s else kept_s
         return kept_s + self._take_back.needed_s(self._best_of_each()) if closely else kept_s
 
     def basis(self) -> ConfirmationBasis:
@@ -161,7 +166,7 @@ class Finalists(SearchStage):
         outcome: Outcome | None = None
         for group, basis, kept_s in self._groups():
             left_s = self._parts.budget.left_s() - kept_s
-            plan = self._plan(group, basis, left_s)
+            plan = self._plan(group, basis, left_s, is_last=not kept_s)
             if plan is None:
                 continue
             self._events.change_phase("confirming", ended.why)
@@ -188,14 +193,25 @@ class Finalists(SearchStage):
         The best point that leaves the training unchanged runs in the pairs of the best one; where there is no time for
         three, it has its own first: it is what `apply` writes.
         """
-        basis, alike, best = self.basis(), self._unchanging, self._chosen[0]
-        together = {best.observation.name, *self._further(best)}
-        if alike is not None and alike.observation.name not in together and not self._validator.has_broken:
-            alone, left_s = replace(basis, further=self._further(alike)), self._parts.budget.left_s()
+        basis, own = self.basis(), self._pairs_of_its_own(self._chosen[0], self._unchanging)
+        if own is not None and not self._validator.has_broken:
+            (alike, alone), left_s = own, self._parts.budget.left_s()
             if affordable([alike], alone, left_s=left_s) is not None:
-                hurried_s = alone.hurried_pairs_s(best)
-                yield [alike], alone, hurried_s if hurried_s + alone.least_s(alike) <= left_s else 0.0
+                spare_s = left_s - alone.least_s(alike) - alone.look_s
+                faster = [one for one in self._chosen if one.gain > alike.gain]
+                needed_s = [CAUTION * basis.least_s(one) + basis.look_s for one in faster[:1]]
+                needed_s += sorted((basis.hurried_pairs_s(one) for one in faster), reverse=True)
+                yield [alike], alone, next((one_s for one_s in needed_s if one_s <= spare_s), 0.0)
+                self._unchanging = None  # it runs in no other pairs
         yield self._chosen, basis, 0.0
+
+    def _pairs_of_its_own(
+        self, best: Candidate, alike: Candidate | None
+    ) -> tuple[Candidate, ConfirmationBasis] | None:
+        """Return the point that leaves the training unchanged, and its basis, if it is too dear for the best one's pairs."""
+        if alike is None or alike.observation.name in (best.observation.name, *self._further(best)):
+            return None
+        return alike, self._state.answer.confirmation_basis(self._further(alike))
 
     def _further(self, candidate: Candidate) -> tuple[str, ...]:
         return tuple(map(self._parts.problem.space.name, self._further_points(candidate)))
@@ -204,9 +220,12 @@ class Finalists(SearchStage):
         alike = self._unchanging if self._chosen else self._state.answer.same_training()
         return self._state.answer.further(candidate, alike.observation.values if alike else None)
 
-    def _plan(self, points: Sequence[Candidate], basis: ConfirmationBasis, left_s: float) -> ConfirmationPlan | None:
+    def _plan(
+        self, points: Sequence[Candidate], basis: ConfirmationBasis, left_s: float, *, is_last: bool
+    ) -> ConfirmationPlan | None:
         afterwards_s = self._afterwards_s()
-        plan = plan_confirmation(points, basis, left_s=left_s - afterwards_s, may_be_cut=not afterwards_s)
+        may_be_cut = is_last and not afterwards_s
+        plan = plan_confirmation(points, basis, left_s=left_s - afterwards_s, may_be_cut=may_be_cut)
         if plan is None and not self._validator.has_broken:
             plan = plan_confirmation(points, basis, left_s=left_s)
             plan = plan or plan_hurried(points, basis, left_s=left_s)

@@ -151,7 +151,7 @@ class Model:
             longest_s: How long it may be expected to take.
         """
         feasible = self._feasibility()
-        why_not = self.why_not()
+        why_not = self.why_not(longest_s)
 
         def is_doubtful(values: Values) -> bool:
             waited = self.starts.has_waited(self.space, values)
@@ -185,8 +185,12 @@ class Model:
             self._trials.baseline_point, possible, why_not, longest_s, design_points, is_doubtful, part
         )
 
-    def why_not(self) -> Callable[[Values], str | None]:
-        """Return what gives the reason for which a point is not tried; None for one that may be."""
+    def why_not(self, longest_s: float = math.inf) -> Callable[[Values], str | None]:
+        """Return what gives the reason for which a point is not tried; None for one that may be.
+
+        Args:
+            longest_s: How long its trial may take.
+        """
         feasible = self._feasibility()
         pending = {self.observed_name(values) for values in self._pending}
         # Each trial that fills a cache takes a whole pass over the data: one machine is enough to see what that gains.
@@ -198,7 +202,7 @@ class Model:
         def matters(values: Values) -> str | None:
             if not self.scope.allows(values):
                 return "it changes what cannot matter yet"
-            return feasible.why_not(values) or self.starts.why_not(self.space, values, left_s)
+            return feasible.why_not(values) or self.starts.why_not(self.space, values, left_s, longest_s)
 
         if not self._broken and not pending:  # the usual case: no need to name every candidate
             return matters

@@ -4,6 +4,7 @@ Compiling a step takes seconds to minutes, and another batch is compiled again. 
 the time that it needs, or is not tried.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -50,8 +51,15 @@ class StartTimes:
         waited = _of_changes(self.waited_s, space, values)
         return max([*(_AGAIN * one for one in waited), CAUTION * (self.needed_s(space, values) or 0.0)])
 
-    def why_not(self, space: Space, values: Values, left_s: float) -> str | None:
-        """Return the reason for which there is no time for the start of a point; None where there is."""
+    def why_not(self, space: Space, values: Values, left_s: float, longest_s: float = math.inf) -> str | None:
+        """Return the reason for which there is no time for the start of a point; None where there is.
+
+        Args:
+            left_s: What is left of the budget.
+            longest_s: What is left of it for one trial.
+        """
+        if (needed_s := self.needed_s(space, values) or 0.0) > longest_s:
+            return f"it takes {format_duration(needed_s)} to start"
         for path, value in space.changes(values).items():
             if (waited_s := self.waited_s.get((path, value), 0.0)) and _AGAIN * waited_s > _MOST_OF_THE_REST * left_s:
                 return f"{path}: {value} takes more than {format_duration(waited_s)} to start"

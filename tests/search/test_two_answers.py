@@ -2,12 +2,13 @@
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from autotune.events import IncumbentChanged
-from autotune.records import Purpose, SearchResult
+from autotune.records import Ending, Purpose, SearchResult
 from scripts.bench.simulated_runner import Training
 from tests.search.simulated import Search, Trainer
 
@@ -101,6 +102,25 @@ def test_the_same_training_answer_is_searched_for(search: Search, seed: int) -> 
     assert same_training_speed(trainer, both.answer) > 0.95 * speed(trainer, alone.answer.best.values)
     assert both.answer.best is not None
     assert speed(trainer, both.answer.best.values) > 1.2 * speed(trainer, alone.answer.best.values)
+
+
+@pytest.mark.parametrize("seed", [103, 117, 118])
+def test_both_answers_are_confirmed_where_starts_take_minutes(search: Search, seed: int) -> None:
+    """Compiling takes three of thirty minutes: each answer has pairs of its own, and no trial is cut off at its start."""
+    config, trainer = launch_bound(seed)
+
+    def slow(config: Mapping[str, Any]) -> Training:
+        training = trainer(config)
+        return replace(training, start_s=training.start_s + (180.0 if config["data"]["torch_compile"] else 0.0))
+
+    done = search(slow, config=config, budget_s=1800.0, seed=seed)
+    answer = done.answer
+    assert answer.best is not None
+    explored = [trial for trial in done.of(Purpose.EXPLORE) if trial.comparable]
+    assert speed(trainer, answer.best.values) > 0.9 * max(speed(trainer, trial.values) for trial in explored)
+    assert answer.same_training_confirmed is not None
+    assert answer.same_training_confirmed.low > 1.0
+    assert all(trial.ending is not Ending.OBSERVER_MISSING for trial in done.trials)
 
 
 def test_a_point_is_far_behind_those_of_its_kind_alone(search: Search) -> None:
