@@ -76,10 +76,12 @@ class Blame:
     Attributes:
         failing: Values that are to blame: at least two points failed alike with them, one of them with nothing else.
         deciding: Point that tells whether values are to blame that two failed points share; None for none.
+        ending: How these two points ended.
     """
 
     failing: Sequence[FailingValues] = ()
     deciding: Values | None = None
+    ending: Ending | None = None
 
 
 def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
@@ -102,7 +104,7 @@ def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
         point = {**space.baseline, **suspects.nearest(one.values)}
         is_told = any(other.are_in(point, space) for other in failing)
         if not is_told and point not in tried and space.why_infeasible(point) is None:
-            return Blame(failing=failing, deciding=point)
+            return Blame(failing=failing, deciding=point, ending=one.ending)
     return Blame(failing=failing)
 
 

@@ -183,12 +183,14 @@ class Explorer(SearchStage):
             left_s=left_s,
             budget_s=self._parts.budget.budget_s,
         )
+        waits_s = model.waits_s(values)
         record = self._trials.make(
             TrialSpec(
                 values=values,
                 purpose=Purpose.REPEAT if proposal.is_repeat else Purpose.EXPLORE,
                 ends_s=self._parts.clock.now_s() + left_s,
-                limit_s=max(limit_s, min(left_s, model.starts.least_limit_s(model.space, values))),
+                limit_s=max(limit_s, min(left_s, max(waits_s, model.starts.least_limit_s(model.space, values)))),
+                waits_s=waits_s,
             )
         )
         if record.validity is Validity.COLD and not self._state.trials.has_settled(self._state.model.space):

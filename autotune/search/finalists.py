@@ -205,10 +205,8 @@ class Finalists(SearchStage):
                 self._unchanging = None  # it runs in no other pairs
         yield self._chosen, basis, 0.0
 
-    def _pairs_of_its_own(
-        self, best: Candidate, alike: Candidate | None
-    ) -> tuple[Candidate, ConfirmationBasis] | None:
-        """Return the point that leaves the training unchanged, and its basis, if it is too dear for the best one's pairs."""
+    def _pairs_of_its_own(self, best: Candidate, alike: Candidate | None) -> tuple[Candidate, ConfirmationBasis] | None:
+        """Return the point that leaves the training unchanged, and its basis, if it is too dear for the best's pairs."""
         if alike is None or alike.observation.name in (best.observation.name, *self._further(best)):
             return None
         return alike, self._state.answer.confirmation_basis(self._further(alike))

@@ -17,7 +17,7 @@ from autotune.search.confirm import Candidate, better_than_baseline
 from autotune.search.findings import Findings
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
-from autotune.search.schedule import expected_trial_s
+from autotune.search.schedule import expected_trial_s, hang_or_start_s
 from autotune.search.starts import start_times
 from autotune.search.traps import with_traps
 from autotune.search.trials import SearchTrials
@@ -218,6 +218,13 @@ class Model:
             return matters(values)
 
         return why_not
+
+    def waits_s(self, values: Values) -> float:
+        """Return how long a trial may idle before its first step, if it is to tell a slow start from a hang; else 0."""
+        blame = self._feasibility().blame
+        if blame.ending is not Ending.HUNG or values != blame.deciding:
+            return 0.0
+        return hang_or_start_s(self._trials.own, self._budget.budget_s)
 
     def expected_s(self, values: Values) -> float:
         """Predict the length of a trial of a point: as its own took, else as those of like points."""

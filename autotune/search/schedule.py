@@ -42,6 +42,7 @@ _REPEATS, _PARTLY_TRIED = 3, 0.3  # in a row, of a space that is known so far: o
 _LITTLE = 0.01  # what the rest of the trials would gain on average, as the model promises
 
 _LEAST_START_S = 6.0  # of idle waiting for a first step, however soon the others came
+_MOST_FOR_HANGS, _LONGEST_IDLE_START_S = 0.14, 120.0  # of the budget for trials that idle, and for one of them
 _LEAST_FOR_RACING_S = 40.0
 MOSTLY_TRIED = 0.5
 """Share of all points that has to be tried before a promise can end exploring.
@@ -174,14 +175,27 @@ def race_s(asked_s: float | None, budget_s: float) -> float:
     return 0.2 * budget_s if budget_s >= RACES_FROM_S else 0.0
 
 
-def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float) -> float | None:
+def hang_or_start_s(trials: Sequence[TrialRecord], budget_s: float) -> float:
+    """Return how long one trial may idle before its first step, to tell a slow start from a hang.
+
+    That is what earlier trials that hung have left of a share of the budget.
+    """
+    lost_s = math.fsum(trial.duration_s for trial in trials if trial.ending is Ending.HUNG)
+    return min(_LONGEST_IDLE_START_S, _MOST_FOR_HANGS * budget_s - lost_s)
+
+
+def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float, waits_s: float = 0.0) -> float | None:
     """Limit the time of a new point to its first step, unless it is seen to work; None before any trial has started.
 
     Compiling takes time, but not many times all others. A larger batch may have more to do before its first step, e.g.
     evaluate: a trial that is still at work then is waited for, see `StopRule`.
+
+    Args:
+        limit_s: The longest that the config allows.
+        waits_s: What it has in any case.
     """
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
-    return min(limit_s, max(_LEAST_START_S, 5.0 * max(starts_s))) if starts_s else None
+    return min(limit_s, max(_LEAST_START_S, 5.0 * max(starts_s), waits_s)) if starts_s else None
 
 
 def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float, budget_s: float) -> float:

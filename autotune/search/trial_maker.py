@@ -253,7 +253,7 @@ class TrialMaker:
             deadline_s=min(self._parts.budget.wall_s, trial.ends_s),
             give_up_s=started_s + trial.limit_s,
             measures_s=SLOWER_THAN_USUAL * expected_measuring_s(state.trials.own) if explores else 0.0,
-            start_timeout_s=start_timeout_s(state.trials.own, limit_s) if explores else None,
+            start_timeout_s=start_timeout_s(state.trials.own, limit_s, trial.waits_s) if explores else None,
             must_last=not is_baseline and trial.purpose not in NOT_COMPARED and self._todays_last(),
             max_s=self._parts.problem.limits.max_s,
             # No repeat will make up for half the speed of the best that it may take the place of.

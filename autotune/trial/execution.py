@@ -126,6 +126,7 @@ class TrialSpec:
         planned_pairs: Of a trial of a sequential confirmation, the most pairs of that.
         ends_s: Time at which it is killed if it still runs, before the budget ends; on the clock's monotonic time.
         limit_s: Length after which it is stopped with whatever it has shown.
+        waits_s: Time for which it is waited for its first step although it idles, if that is more than usual.
         goal: How long to measure; None for what the study's noise makes worthwhile.
         alone: Whether nobody trains on this machine's other GPUs meanwhile.
         warms_up: Whether it only warms the machine up, and is not compared with others.
@@ -147,6 +148,7 @@ class TrialSpec:
     planned_pairs: int | None = None
     ends_s: float = math.inf
     limit_s: float = math.inf
+    waits_s: float = 0.0
     goal: WindowGoal | None = None
     alone: bool = False
     warms_up: bool = False
