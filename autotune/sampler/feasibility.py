@@ -123,10 +123,9 @@ class Feasibility:
         """Return what is left out because it fails as sentences, by how it ended and the paths in it."""
         found = {}
         for one in self.blame.failing:
-            found[one.ending, frozenset(one.values)] = (
-                f"{one.text(self._space)} fails wherever it is tried ({one.ending.value}, {one.points} points), and is left out; "
-                f"{one.advice(self._space)}."
-            )
+            how = f"{one.ending.value}, {one.points} points"
+            what = f"{one.text(self._space)} fails wherever it is tried ({how}), and is left out"
+            found[one.ending, frozenset(one.values)] = f"{what}; {one.advice(self._space)}."
         for ending, sizes in self._too_large():
             point = {**self._space.baseline, **sizes}
             if not any(one.ending is ending and one.are_in(point, self._space) for one in self.blame.failing):

@@ -206,7 +206,7 @@ class Finalists(SearchStage):
         yield self._chosen, basis, 0.0
 
     def _pairs_of_its_own(self, best: Candidate, alike: Candidate | None) -> tuple[Candidate, ConfirmationBasis] | None:
-        """Return the point that leaves the training unchanged, and its basis, if it is too dear for the best's pairs."""
+        """Return the same-training point with its basis, if there is no time for it in the pairs of the best one."""
         if alike is None or alike.observation.name in (best.observation.name, *self._further(best)):
             return None
         return alike, self._state.answer.confirmation_basis(self._further(alike))

@@ -476,8 +476,8 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     Ending.HUNG: Explanation(
         sentence="No step came for too long: after others, or before the first one, with its processes idle.",
         remedy="What it printed last is in its folder (stderr.log, stdout.log). Where it has a loader's workers, these "
-        "can deadlock: a forked one inherits each lock that a thread holds. Start them with spawn or forkserver. What only starts "
-        "later is waited for with a larger --budget.",
+        "can deadlock: a forked one inherits each lock that a thread holds. Start them with spawn or forkserver. "
+        "What only starts later is waited for with a larger --budget.",
     ),
     Ending.NEVER_STARTED: Explanation(
         sentence="The trainer ran, and no step of it was seen.",

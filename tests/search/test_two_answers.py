@@ -106,7 +106,7 @@ def test_the_same_training_answer_is_searched_for(search: Search, seed: int) -> 
 
 @pytest.mark.parametrize("seed", [103, 117, 118])
 def test_both_answers_are_confirmed_where_starts_take_minutes(search: Search, seed: int) -> None:
-    """Compiling takes three of thirty minutes: each answer has pairs of its own, and no trial is cut off at its start."""
+    """Compiling takes three of thirty minutes: each answer has pairs of its own, and no trial is cut off so."""
     config, trainer = launch_bound(seed)
 
     def slow(config: Mapping[str, Any]) -> Training:
