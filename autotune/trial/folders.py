@@ -539,16 +539,22 @@ def has_space(path: Path) -> bool:
     return str(path).split() != [str(path)]
 
 
-def make_temporary_folder(trial: Path) -> None:
-    """Make a trial's folder for temporary files; log a warning if that fails: programs then use the system's own."""
+def make_temporary_folder(trial: Path) -> Path | None:
+    """Make a trial's folder for temporary files; log a warning if that fails: programs then use the system's own.
+
+    Returns:
+        The folder; None if it is not there, or not ours.
+    """
     folder = temporary_folder(trial)
     try:
         if not os.path.lexists(folder):
             make_private_folder(folder)
-        if not _is_ours(folder):
-            _log.warning("%s is not this user's own; temporary files of the trial are not kept apart", folder)
+        if _is_ours(folder):
+            return folder
+        _log.warning("%s is not this user's own; temporary files of the trial are not kept apart", folder)
     except OSError as error:
         _log.warning("%s cannot be made: %s", folder, error.strerror)
+    return None
 
 
 def delete_temporary_folder(trial: Path, is_over: Callable[[], bool] = lambda: False) -> None:

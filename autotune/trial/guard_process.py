@@ -16,14 +16,15 @@ zygotes (zygote.py), which trials are forked from. Who may be killed when::
                  it starts is killed like a process of the trial. While a zygote is forking, nothing is known of the
                  new process yet, and the zygote is killed with the trial.
     the guard    leaves at the end of its standard input, a socket that is command channel and lifeline at once, or
-                 when it is told by SIGTERM or SIGHUP: the trial is ended first, then all that is left. Where it gets
+                 when it is told by SIGTERM or SIGHUP: the trial is ended first, then all that is left, and its
+                 temporary files are deleted, as nobody else is there to do that. Where it gets
                  SIGKILL itself, the kernel ends its children (PR_SET_PDEATHSIG), and the next trial, or the next search
                  of the study, ends what these have left (`end_orphans`).
 
 Lines of JSON, from the search::
 
-    {"do": "start", "argv", "cwd", "env", "stdout", "stderr", "deadline_s"}, or the same with "sidecar" and "request" in
-        place of the program: the zygote to fork it from
+    {"do": "start", "argv", "cwd", "env", "stdout", "stderr", "deadline_s", "temporary"}, or the same with "sidecar" and
+        "request" in place of the program: the zygote to fork it from
     {"do": "stop", "why"}
     {"do": "start_sidecar", "sidecar": name, "argv", "cwd", "env", "log", "request"}
     {"do": "stop_sidecar", "sidecar": name}
@@ -42,6 +43,7 @@ import fcntl
 import json
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -202,6 +204,7 @@ class GuardLoop:
         self._channel = channel
         self._received = bytearray()
         self._leaving = False
+        self._temporary: bytes | None = None  # the latest trial's own folder for temporary files
         self._trial: _Trial | None = None
         self._sidecars: dict[str, _Sidecar] = {}
         self._spared: set[int] = set()  # sidecars that were started and not yet reaped
@@ -224,6 +227,8 @@ class GuardLoop:
                 if key.fd in self._selector.get_map():
                     key.data()
             self._look_after_trial()
+        if self._temporary is not None:
+            shutil.rmtree(self._temporary, ignore_errors=True)  # the search has not come to it
 
     def end_at_once(self) -> None:
         """Kill all processes at once, after an internal error."""
@@ -279,6 +284,7 @@ class GuardLoop:
 
     def _start(self, message: Mapping[str, Any]) -> None:
         trial = _Trial(message["deadline_s"])
+        self._temporary = _bytes(message["temporary"]) if message["temporary"] else None
         try:
             for stream in ("stdout", "stderr"):
                 trial.outputs.append(_Output(_bytes(message[stream])))

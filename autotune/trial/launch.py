@@ -81,9 +81,10 @@ class ProcessRunner:
         folder.create(observed=True)
         for name, text in {plan.config_name: plan.config_text, **plan.further_configs}.items():
             folder.write_config(text, name)
+        temporary: Path | None = None
         if plan.env.get(TEMPORARY_VARIABLE) == str(temporary_folder(folder.path)):
-            make_temporary_folder(folder.path)
-        request = LaunchRequest(plan, folder, watch, deadline_s)
+            temporary = make_temporary_folder(folder.path)
+        request = LaunchRequest(plan, folder, watch, deadline_s, temporary)
         kills_before = oom_kills()
         try:
             trial_exit = self._make(request)
@@ -124,6 +125,7 @@ class ProcessRunner:
             stdout=request.folder.stdout,
             stderr=request.folder.stderr,
             deadline_s=request.deadline_s,
+            temporary=request.temporary,
             zygote=zygote,
             fork=fork,
         )
@@ -158,10 +160,14 @@ class LaunchRequest:
 
     Attributes:
         env: The whole environment of the trial.
+        temporary: Its own folder for temporary files; None if it has none.
         steps: Reader of the events that the trial reports.
     """
 
-    def __init__(self, plan: TrialPlan, folder: TrialFolder, watch: Watch, deadline_s: float) -> None:
+    def __init__(
+        self, plan: TrialPlan, folder: TrialFolder, watch: Watch, deadline_s: float, temporary: Path | None = None
+    ) -> None:
+        self.temporary = temporary
         self.plan = replace(plan, argv=tuple(_with_observer(plan.argv, str(folder.inject))))
         self.folder = folder
         self.watch = watch
@@ -337,6 +343,7 @@ class Guard:
         stdout: Path,
         stderr: Path,
         deadline_s: float,
+        temporary: Path | None = None,
         zygote: str = "",
         fork: Mapping[str, Any] | None = None,
     ) -> None:
@@ -348,6 +355,7 @@ class Guard:
             stdout: File for the first and the last mebibyte of its standard output.
             stderr: The same for its standard error.
             deadline_s: Time on CLOCK_MONOTONIC at which the guard ends it by itself.
+            temporary: Its own folder for temporary files, which goes if the search is gone; None if it has none.
             zygote: The sidecar to fork the trial from, in place of executing the command in a new process.
             fork: Fields of the request to it besides the program; see zygote.py.
 
@@ -355,7 +363,7 @@ class Guard:
             GuardLost: The guard is gone.
         """
         how = {"sidecar": zygote, "request": {**program, **(fork or {})}} if zygote else program
-        self._send(do="start", stdout=stdout, stderr=stderr, deadline_s=deadline_s, **how)
+        self._send(do="start", stdout=stdout, stderr=stderr, deadline_s=deadline_s, temporary=temporary, **how)
 
     def start_sidecar(
         self, sidecar: str, program: Mapping[str, Any], *, log: Path, request: Mapping[str, Any] | None = None

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from autotune.clock import SystemClock
 from autotune.records import TrialPlan
+from autotune.trial.folders import TEMPORARY_VARIABLE, temporary_folder
 from autotune.trial.launch import Guard, ProcessRunner
 from autotune.trial.warm import ZygoteRunner
 
@@ -31,7 +32,7 @@ def plan(*words: str, name: str = "") -> TrialPlan:
         folder=folder.with_name(folder.name + name),
         argv=(sys.executable, str(Path(__file__).with_name("numpy_trainer.py" if is_warm else "trainer.py")), *words),
         cwd=folder.parent,
-        env={},
+        env={TEMPORARY_VARIABLE: str(temporary_folder(folder.with_name(folder.name + name)))},
         config_text="",
     )
 

@@ -14,6 +14,7 @@ import pytest
 import autotune
 from autotune.clock import SystemClock
 from autotune.records import Stop, TrialExit
+from autotune.trial.folders import temporary_folder
 from autotune.trial.guard_process import GIVE_UP_S, GRACE_S
 from autotune.trial.launch import ENDING_S, Ended, Guard, Started, end_orphans
 from tests.trial.conftest import Trials, running
@@ -64,11 +65,14 @@ def search(request: pytest.FixtureRequest, trials: Trials) -> Iterator[Search]:
 
 @pytest.mark.parametrize("search", ["stubborn", "leaves daemon", "prints -1"], indirect=True)
 def test_a_killed_search_leaves_nothing_running(search: Search, trials: Trials) -> None:
-    """SIGKILL on the search ends its trial and its guard, without another search having to come."""
+    """SIGKILL on the search ends its trial and its guard, without another search having to come; no file stays."""
     assert running(trials.trial_id)
+    temporary = temporary_folder(trials.folder)
+    assert temporary.is_dir()
     search.process.kill()
     assert gone(search.guard)
     assert running(trials.trial_id) == []
+    assert not temporary.exists()
 
 
 @pytest.mark.parametrize("search", ["leaves session", "leaves daemon"], indirect=True)
