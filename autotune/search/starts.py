@@ -65,6 +65,12 @@ class StartTimes:
                 return f"{path}: {value} takes more than {format_duration(waited_s)} to start"
         return None
 
+    def explain(self, space: Space, trial: TrialRecord) -> bool:
+        """Return whether a trial without a step was only too short: another with a value of it took longer to start."""
+        is_unknown = trial.measurement is None and trial.ending in (Ending.HUNG, *_STILL_STARTING)
+        known_s = _of_changes(self.known_s, space, trial.values)
+        return is_unknown and max(known_s, default=0.0) >= trial.duration_s
+
     def untried(self) -> Iterator[str]:
         """Yield a sentence on each value that there was no time for."""
         for (path, value), waited_s in self.waited_s.items():

@@ -145,7 +145,8 @@ class Tuner:
     @property
     def failures(self) -> Mapping[Ending, Failed]:
         """The first trial of each kind that gave no numbers by a fault of the trainer's."""
-        return self._trials.failures
+        model, failures = self.state.model, self._trials.failures
+        return {how: one for how, one in failures.items() if not model.starts.explain(model.space, one.record)}
 
     @property
     def outcomes(self) -> Counter[str]:
