@@ -35,6 +35,7 @@ from autotune.diagnose.measured_checks import (
     BusyReadings,
     Gain,
     ReplayedSteps,
+    Switch,
     SwitchPlan,
     SwitchTrials,
     explained,
@@ -56,9 +57,11 @@ from autotune.diagnose.tables import MEASURED_CHECKS, STATIC_CHECKS
 from autotune.events import Event
 from autotune.measure.host import BusyCpu
 from autotune.measure.phases import Bounds, phased_trial
+from autotune.measure.score import THROUGHPUT
 from autotune.measure.window import WindowGoal
 from autotune.options import SearchOptions
 from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
+from autotune.sampler.observations import Observations, of_space
 from autotune.search.open import Session, open_parts
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
@@ -66,6 +69,7 @@ from autotune.search.state import SearchState
 from autotune.search.trial_maker import TrialMaker
 from autotune.space.catalog import knobs_with, known_knob
 from autotune.space.knob import Knob
+from autotune.study.members import on_one_scale
 from autotune.trial.execution import Execution, PhasePlan, TrialSpec
 from autotune.trial.instruments import Simulator
 
@@ -191,7 +195,8 @@ class Diagnoser:
         self._cores = cores
         self._readings = BusyReadings(parts.clock.now_s, busy_s)
         parts.events.subscribe(self._readings)
-        self._trials = TrialMaker(parts, SearchState(parts))
+        self._state = SearchState(parts)
+        self._trials = TrialMaker(parts, self._state)
         self._records: list[TrialRecord] = []
         self._foreign_cores: list[float] = []  # that others kept busy during each trial, as far as it is known
 
@@ -307,15 +312,16 @@ class Diagnoser:
         plan = plan_switches(
             self._problem.space,
             known,
-            most=max(0, most),
             may_settle=saw_a_pass,
             is_compiling=is_compiling,
             is_unsteady=is_unsteady,
         )
+        earlier = self._known([*plan.tried, *plan.not_tried])
+        plan = plan.without([one.switch for one in earlier], most=max(0, most))
         trials = SwitchTrials(plan.tried)
         order = trials.in_turn()
         if not order:
-            return plan, []
+            return plan, earlier
         window_s = min(longest_s, max(least_s, self._left_s() / len(order) - start_s))
         changes = "; ".join(knob.path for switch in plan.tried for knob in switch.knobs)
         self._events.change_phase("diagnosing", f"changes of one knob each, in turn with today's config: {changes}")
@@ -326,7 +332,18 @@ class Diagnoser:
             trials.switches.append(both)
             for one in (len(plan.tried), None, len(plan.tried)):
                 self._try(trials, one, window_s, start_s)
-        return plan, trials.gains()
+        return plan, [*earlier, *trials.gains()]
+
+    def _known(self, switches: Sequence[Switch]) -> list[Gain]:
+        """Return what earlier trials of this study have shown of switches on this machine."""
+        space = self._problem.space
+        earlier = [one for one in of_space(self._state.trials.of_study(), space) if one.machine == self._parts.machine]
+        observations = Observations(space, THROUGHPUT, on_one_scale(earlier))
+        trials = SwitchTrials(switches)
+        for place, values in [(None, space.baseline), *((place, one.values) for place, one in enumerate(switches))]:
+            known = observations.get(space.name(values))
+            trials.speeds[place] = list(known.ln_speeds) if known else []
+        return [one for one in trials.gains() if one.gain is not None]
 
     def _try(self, trials: SwitchTrials, place: int | None, window_s: float, start_s: float) -> None:
         """Make a trial of today's config, or of a switch, where there is time and the last of it gave numbers.

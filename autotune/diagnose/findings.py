@@ -154,9 +154,20 @@ class Diagnosis:
 
     @property
     def changes(self) -> dict[str, Recommendation]:
-        """What leaves the training as it is, by the key that it writes: of several for one key the first."""
-        same = [one for one in self.recommendations if one.label == "same training"]
+        """What leaves the training as it is, by the key that it writes: of several for one key the first.
+
+        Changes that were not tried are among them only where a check calls for them, or what it found bounds their gain
+        to something worth having.
+        """
+        untold = [one for issue in self.issues if issue.check == "switches" for one in issue.recommendations]
+        untold = [one for one in untold if one.evidence is not GainBasis.MEASURED]
+        vain = [one for one in untold if one.gain is None or one.gain.ratio < LEAST_BOUND]
+        same = [one for one in self.recommendations if one.label == "same training" and one not in vain]
         return {path: one for one in reversed(same) for path in one.values if not path.startswith(CODE)}
+
+
+LEAST_BOUND = 1.1
+"""What a change may gain at most, from which on it is proposed without having been tried."""
 
 
 def rank_of(severity: str, bound: float) -> tuple[int, float]:

@@ -43,7 +43,7 @@ from autotune.records import (
     Values,
 )
 from autotune.space.catalog import traits_of
-from autotune.space.knob import Knob, Label, same_scalar
+from autotune.space.knob import Knob, Label, is_number, number_of, same_scalar
 from autotune.space.space import Space
 
 _WORTH_TELLING = 1.05  # gain from which on it is an issue: less is not told from the noise of a few short trials
@@ -777,12 +777,17 @@ class SwitchPlan:
     irrelevant_knobs: Mapping[bool, tuple[str, ...]] = field(default_factory=dict)
     not_tried: tuple[Switch, ...] = ()
 
+    def without(self, known: Sequence[Switch], *, most: int) -> "SwitchPlan":
+        """Return it with so many switches at most, and without those of which the gain is known."""
+        tried = [one for one in self.tried if one not in known]
+        rest = tuple(one for one in self.not_tried if one not in known)
+        return replace(self, tried=tuple(tried[:most]), not_tried=(*rest, *tried[most:]))
+
 
 def plan_switches(
     space: Space,
     bounds: Bounds | None,
     *,
-    most: int,
     may_settle: bool,
     is_compiling: bool = False,
     is_unsteady: bool = False,
@@ -819,9 +824,9 @@ def plan_switches(
     # stable: then as an expert would turn them; what is compiled again and again comes first
     found.sort(key=lambda switch: (not _is_about_shapes(switch), switch.on_step is input_first))
     return SwitchPlan(
-        tried=tuple(found[:most]),
+        tried=tuple(found),
         irrelevant_knobs={side: tuple(paths) for side, paths in irrelevant_knobs.items()},
-        not_tried=(*not_tried, *found[most:]),
+        not_tried=tuple(not_tried),
     )
 
 
@@ -957,10 +962,40 @@ def _helps(switch: Switch, gain: Ratio) -> Issue:
 def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
     advice = []
     for switch in switches:
-        bound = None if bounds is None else bounds.free_step if switch.on_step else bounds.free_data
+        bound = None if bounds is None else bound_of(switch, bounds)
         advice.append(_recommendation(switch, bound, GainBasis.BOUNDED if bound else GainBasis.NOT_TRIED))
     sentence = f"{len(switches)} more may help, and a few short trials do not show it: a search does."
     return Issue(check="switches", severity=Severity.NOTE, sentence=sentence, recommendations=tuple(advice))
+
+
+_THREADS = ("threads", "torch_threads", "intra_op_threads", "inter_op_threads", "loader_threads", "thread_variable")
+_AHEAD = (
+    *("prefetch", "prefetch_switch", "prefetch_factor", "persistent_workers", "pipeline_buffer"),
+    *("pin_memory", "prefetch_to_gpu"),
+)
+_BOUND_MARGIN = 1.1  # the loader alone is measured in rounds of a second
+
+
+def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
+    """Return what a switch gains at most by the part of the training that it acts on; None where that is not known.
+
+    So many times the workers load at most so many times as fast; what only loads ahead makes neither loading nor the
+    step faster than it is alone; threads serve both.
+    """
+    knob = switch.knobs[0]
+    if knob.kind in _THREADS:
+        return None
+    whole = bounds.free_step if switch.on_step else bounds.free_data
+    loading = bounds.speeds.get(_LOAD)
+    if whole is None or loading is None or switch.on_step:
+        return whole
+    faster, before, after = math.inf, number_of(knob.baseline), number_of(switch.changes[knob.path])
+    if knob.kind in _AHEAD:
+        faster = 1.0
+    elif traits_of(knob).counts == "workers" and is_number(before) and is_number(after) and after > 0:  # type: ignore[operator]
+        faster = float(after) / max(1.0, float(before))  # type: ignore[arg-type]
+    most = max(1.0, _BOUND_MARGIN * min(faster * loading, bounds.speeds[_REPLAY]) / bounds.speeds[_TRAIN])
+    return Ratio(ratio=min(whole.ratio, most), low=min(whole.low, most), high=min(whole.high, most))
 
 
 def _recommendation(switch: Switch, gain: Ratio | None, evidence: GainBasis) -> Recommendation:

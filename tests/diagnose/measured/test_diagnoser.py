@@ -75,6 +75,17 @@ def test_what_helps_is_measured_with_its_interval(diagnose: Diagnose) -> None:
     assert best.gain.high / best.gain.low < 1.4
 
 
+def test_what_the_study_has_measured_is_not_measured_again(diagnose: Diagnose) -> None:
+    """A second diagnosis tells what the first one's trials have shown, and tries none of these changes."""
+    first = diagnose(trainer(load_s=0.09))
+    before = len(first.trials)
+    again = diagnose(trainer(load_s=0.09))
+    tried = [trial for trial in again.trials[before:] if trial.purpose in (Purpose.EXPLORE, Purpose.REPEAT)]
+    assert not any(trial.values == {**trial.values, "data.num_workers": 2} for trial in tried)
+    best = again.diagnosis.recommendations[0]
+    assert (best.values, best.evidence) == ({"data.num_workers": 2}, GainBasis.MEASURED)
+
+
 def test_loading_and_step_in_turn_are_told_from_a_slow_loader(diagnose: Diagnose) -> None:
     """A loop that waits for each batch as long as it takes to load has nothing loaded ahead."""
 
