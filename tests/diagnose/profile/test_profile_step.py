@@ -37,7 +37,9 @@ def test_the_operations_of_the_reference_trainer_are_seen(tmp_path: Path, profil
     profile = profiled("step", shipped(tmp_path))
     assert (profile["framework"], profile["batch_size"]) == ("TensorFlow", 2)
     assert profile["phases"]["data"]["median_ms"] is not None
-    assert {one["name"]: one["times"] for one in profile["operations"]}["Conv2D"] == pytest.approx(4, rel=0.5)
+    # with oneDNN a kernel's name has its own prefix
+    times = [one["times"] for one in profile["operations"] if one["name"].endswith("Conv2D")]
+    assert sum(times) == pytest.approx(4, rel=0.5)
 
 
 @pytest.mark.services
