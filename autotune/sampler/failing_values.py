@@ -91,7 +91,10 @@ def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
     if len(failed) < 2:
         return Blame()
     worked = [one.values for one in known if one.scores or one.rough_scores]
-    suspects = _Suspects(space=space, worked=worked, failed=failed[-_LATEST:])
+    # the first ones that idle are ended soon: only one that is made to decide is waited for
+    hung = [one for one in known if _ending(one) is Ending.HUNG][:2]
+    brief = [one.values for one in hung if one.trials == 1]
+    suspects = _Suspects(space=space, worked=worked, failed=failed[-_LATEST:], brief=brief)
     failing: list[FailingValues] = []
     for one in sorted(suspects.found, key=lambda one: -one.points):
         point = {**space.baseline, **one.values}
@@ -99,7 +102,7 @@ def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
             failing.append(one)
     products = list(suspects.products([one for one in failing if len(one.values) == 1]))
     failing = [*(one for one in failing if not any(other.covers(one) for other in products)), *products]
-    tried = [one.values for one in known]
+    tried = [one.values for one in known if one.values not in brief]
     for one in sorted(suspects.found, key=lambda one: (len(one.values), -one.points)):
         point = {**space.baseline, **suspects.nearest(one.values)}
         is_told = any(other.are_in(point, space) for other in failing)
@@ -122,11 +125,13 @@ class _Suspects:
     Attributes:
         worked: Points that gave numbers.
         failed: Points that did not, with how they ended.
+        brief: Those whose trial was too short to tell a hang from a slow start.
     """
 
     space: Space
     worked: Sequence[Values]
     failed: Sequence[tuple[Values, Ending]]
+    brief: Sequence[Values] = ()
     found: list[FailingValues] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -185,7 +190,8 @@ class _Suspects:
 
     def are_shown(self, one: FailingValues) -> bool:
         """Return whether a point has failed that changes nothing else; a single value may be further away there."""
-        changes = [self.space.changes(point) for point, how in self.failed if how is one.ending]
+        telling = (point for point, how in self.failed if how is one.ending and point not in self.brief)
+        changes = [self.space.changes(point) for point in telling]
         return any(
             change == one.values
             or (len(one.values) == 1 and change.keys() == one.values.keys() and _holds(change, one.values, self.space))
