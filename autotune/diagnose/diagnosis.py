@@ -425,6 +425,7 @@ _NAMES = {
     Limit.OUTSIDE: "Much time passes outside of steps",
     Limit.COMPILING: "Compiled again and again",
     Limit.STALLS: "Stalls",
+    Limit.DRIFT: "Slower and slower",
     Limit.NEIGHBOUR: "Somebody else is on the machine",
     Limit.THROTTLING: "The GPU is held down",
     Limit.MEMORY: "Memory is nearly full",

@@ -35,6 +35,7 @@ class Limit(StrEnum):
     OUTSIDE = "outside steps"  # validation, checkpoints and the like
     COMPILING = "compiling"  # functions that are traced or compiled again and again
     STALLS = "stalls"  # steps that are far slower than the others
+    DRIFT = "drift"  # each step is slower than the one before
     NEIGHBOUR = "neighbour"  # somebody else on the machine
     THROTTLING = "throttling"  # the GPU's clocks are held down
     MEMORY = "memory"  # it is full, or the machine swaps

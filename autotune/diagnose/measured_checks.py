@@ -10,6 +10,8 @@ from itertools import pairwise
 from statistics import fmean, median, pstdev
 from typing import Any
 
+import numpy as np
+
 from autotune.clock import format_duration
 from autotune.diagnose.findings import (
     CheckResult,
@@ -28,7 +30,7 @@ from autotune.diagnose.subject import written
 from autotune.events import Event, TrialProgress
 from autotune.measure.phases import CANNOT_MATTER, Bounds, without
 from autotune.measure.probe import MemorySeries
-from autotune.measure.statistics import pooled_variance, student_t_quantile
+from autotune.measure.statistics import Trend, pooled_variance, student_t_quantile, trend
 from autotune.measure.window import growth_bytes_per_s, main_stream
 from autotune.records import (
     PAUSES,
@@ -334,6 +336,8 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
     """
     if len(steps) < 30:
         return CheckResult(check="steadiness", why_not=f"{len(steps)} steps are too few for it")
+    if (slower := _drift(steps)) is not None:
+        return CheckResult(check="steadiness", issues=(slower,))  # its last steps would all be slow ones
     usual_s = median(step.duration_s for step in steps)
     # three times the median step, and 5 ms more: less is the machine's own unrest
     slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
@@ -363,8 +367,8 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         busy = ", and do not wait for data meanwhile: look for what the training loop does then besides steps"
         where = ", and wait for data" if wait else busy
     sentence = (
-        f"{len(slow)} of {len(steps)} steps take {milliseconds(median(step.duration_s for step in slow))} instead of "
-        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
+        f"{len(slow)} of {len(steps)} steps take {milliseconds(usual_s + fmean(each_s))} on average instead of "
+        f"{milliseconds(usual_s)}: {percent(share)} of the time more. They come {when or 'irregularly'}{where}."
     )
     place, fraction = _line_of(slow, events)
     line, _, name = place.removeprefix(f"{folder}/").rpartition(" ")
@@ -379,6 +383,44 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         place=line if fraction >= 0.5 else "",
     )
     return CheckResult(check="steadiness", issues=(found,))
+
+
+def _drift(steps: Sequence[TimedStep]) -> Issue | None:
+    """Return the issue of steps that get slower and slower; None where they do not, for certain."""
+    blocks = np.array_split(np.arange(len(steps)), 20)
+    durations_s, ends_s = (np.array([getattr(step, name) for step in steps]) for name in ("duration_s", "end_s"))
+    times_s = np.array([float(np.median(ends_s[block])) for block in blocks])
+    blocks_s = np.array([float(np.median(durations_s[block])) for block in blocks])
+    found, length_s = trend(times_s, np.log(blocks_s)), float(times_s[-1] - times_s[0])
+    # a neighbour that comes, or a machine that is slower for a while, makes no such line
+    if found.concordance < 0.6 or math.expm1(found.low * length_s) < 0.2:
+        return None
+    first_s, last_s = float(np.median(blocks_s[:3])), float(np.median(blocks_s[-3:]))
+    waits = [step.wait_s / step.duration_s for step in steps if step.wait_s is not None]
+    waiting = " Most of that is waiting for data." if len(waits) == len(steps) and median(waits) > 0.5 else ""
+    sentence = (
+        f"Steps take {milliseconds(last_s)} after {milliseconds(first_s)} at first, within {len(steps)} steps and "
+        f"{format_duration(length_s)}: {_slower_text(found)}.{waiting}"
+    )
+    remedy = (
+        "Look for what grows with each step: operations that are added to a graph in the loop, losses that are kept with "
+        "their graph, a list or a log that is gone through; memory that grows along says so. Else heat holds the "
+        "clocks down, or a disk fills up."
+    )
+    ratios = [math.exp(part * length_s / 2.0) for part in (found.slope, found.low, found.high)]
+    numbers = {"first_step_s": first_s, "last_step_s": last_s, "slower_per_minute": math.expm1(60.0 * found.slope)}
+    bound = Ratio(ratio=ratios[0], low=ratios[1], high=ratios[2])
+    return issue("steadiness", sentence, remedy, numbers=numbers, bound=bound, limit=Limit.DRIFT)
+
+
+def _slower_text(found: Trend) -> str:
+    """Return how fast steps get slower, with the interval of that."""
+    slopes = found.slope, found.low, found.high
+    if 60.0 * found.slope < math.log(2.0):
+        rate, low, high = (percent(math.expm1(60.0 * slope)) for slope in slopes)
+        return f"{rate} slower every minute ({low} to {high})"
+    rate, high, low = (format_duration(math.log(2.0) / slope) for slope in slopes)
+    return f"twice as long every {rate} ({low} to {high})"
 
 
 def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple[str, float]:

@@ -3,6 +3,8 @@
 from dataclasses import replace
 from itertools import pairwise
 
+import random
+
 import pytest
 
 from autotune.diagnose.findings import Limit, Severity, bound_text
@@ -64,6 +66,39 @@ def test_slow_steps_that_recur_are_said_to(slow: range, after: dict[int, tuple[s
     assert [words in issue.sentence and why in issue.sentence for issue in issues if words] == ([True] if words else [])
     assert all(issue.limit is Limit.STALLS and issue.bound and issue.bound.low > 1.05 for issue in issues)
     assert bool(issues) is bool(words)
+
+
+@pytest.mark.parametrize(
+    ("grows", "step_s", "said"),
+    [
+        (
+            6.0,
+            0.003,
+            "Steps take 15 ms after 3.5 ms at first, within 2980 steps and 27s: twice as long every 11s (9.7s",
+        ),
+        (1.3, 0.015, "31 % slower every minute (27 % to 34 %)"),
+        (1.05, 0.003, None),
+    ],
+)
+def test_steps_that_get_slower_and_slower_are_said_to(grows: float, step_s: float, said: str | None) -> None:
+    """By how much, and how fast; whatever single steps do meanwhile."""
+    rng = random.Random(1)
+    made = [step_s * grows ** (number / 3000) * rng.lognormvariate(0.0, 0.1) for number in range(3000)]
+    made[500:2500:100] = [0.2] * 20
+    issues = [one for one in judge_steadiness(timed_steps(steps(made))).issues if one.limit is Limit.DRIFT]
+    assert [said in one.sentence for one in issues if said] == ([True] if said else [])
+    assert bool(issues) is bool(said)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_machine_that_is_slower_for_a_while_makes_no_steps_slower_and_slower(seed: int) -> None:
+    """Phases of other speeds come and go, and one that comes last is no trend."""
+    rng = random.Random(seed)
+    made, pace = [], 1.0
+    for number in range(2000):
+        pace = rng.choice([1.0, 1.3, 1.7]) if number % 250 == 0 else pace
+        made.append(0.01 * pace * rng.lognormvariate(0.0, 0.1))
+    assert not [one for one in judge_steadiness(timed_steps(steps(made))).issues if one.limit is Limit.DRIFT]
 
 
 def test_the_line_of_slow_steps_is_named() -> None:
