@@ -403,8 +403,8 @@ def _drift(steps: Sequence[TimedStep]) -> Issue | None:
         f"{format_duration(length_s)}: {_slower_text(found)}.{waiting}"
     )
     remedy = (
-        "Look for what grows with each step: operations that are added to a graph in the loop, losses that are kept with "
-        "their graph, a list or a log that is gone through; memory that grows along says so. Else heat holds the "
+        "Look for what grows with each step: operations that are added to a graph in the loop, losses that are kept "
+        "with their graph, a list or a log that is gone through; memory that grows along says so. Else heat holds the "
         "clocks down, or a disk fills up."
     )
     ratios = [math.exp(part * length_s / 2.0) for part in (found.slope, found.low, found.high)]

@@ -1,9 +1,8 @@
 """Tests of what single trials show: steadiness, time outside of steps, memory, the fixed cost of a step."""
 
+import random
 from dataclasses import replace
 from itertools import pairwise
-
-import random
 
 import pytest
 
