@@ -100,7 +100,7 @@ def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
         point = {**space.baseline, **one.values}
         if suspects.are_shown(one) and not any(other.are_in(point, space) for other in failing):
             failing.append(one)
-    products = list(suspects.products([one for one in failing if len(one.values) == 1]))
+    products = list(suspects.products([one for one in suspects.found if len(one.values) == 1]))
     failing = [*(one for one in failing if not any(other.covers(one) for other in products)), *products]
     tried = [one.values for one in known if one.values not in brief]
     for one in sorted(suspects.found, key=lambda one: (len(one.values), -one.points)):
@@ -169,7 +169,7 @@ class _Suspects:
         Three failed points show one, two of which have more of the one number and less of the other.
 
         Args:
-            others: Values that are to blame in any case.
+            others: Single values that may be to blame instead.
         """
         failed = [one for one in self.failed if not any(other.are_in(one[0], self.space) for other in others)]
         numbers = [knob.path for knob in self.space.knobs if knob.ordered and is_number(number_of(knob.choices[-1]))]
