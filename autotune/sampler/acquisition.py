@@ -91,10 +91,9 @@ class Acquisition:
             if observation.scores or observation.rough_scores
         ]
         fitted = sorted(fitted, key=lambda one: -one[0])[:_LARGEST_FIT]
-        self._observations, self._sd, self._believed = observations, sd, None
-        self._measured = [observation for *_, observation in fitted]
+        measured, self._sd = [observation for *_, observation in fitted], sd
         if fitted:
-            rows = self._rows(self._measured)
+            rows = self._rows(measured)
             scores = np.array([score for score, *_ in fitted])
             variances = np.array([variance for _, variance, _ in fitted])
             data = TrainingData(points=rows, scores=scores, variances=variances)
@@ -104,6 +103,8 @@ class Acquisition:
                 data = self._with_pending(data, pending)
                 self._expected_rows = len(data.scores) - len(scores)
                 self._speed.fit(data, adapts=False)  # what is only expected tells nothing of them
+        # last, as a signal may come while it fits, and what is believed is asked for then, too
+        self._observations, self._measured, self._believed = observations, measured, None
         good = [one for one in observations.values() if one.scores or one.rough_scores]
         failed = [one for one in observations.values() if not (one.scores or one.rough_scores)]
         self._something_failed = bool(failed)

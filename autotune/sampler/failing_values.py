@@ -10,7 +10,7 @@ from itertools import combinations, product
 from math import prod
 
 from autotune.config.keys import scalar_text
-from autotune.records import Ending, Scalar, Values
+from autotune.records import Ending, Scalar, TrialRecord, Values
 from autotune.sampler.observations import FAILURE_SCOPES, FailureScope, Observation
 from autotune.space.catalog import Demand, traits_of
 from autotune.space.knob import Knob, is_number, number_of, same_scalar
@@ -111,11 +111,38 @@ def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
     return Blame(failing=failing)
 
 
+def failing_in_pairs(space: Space, trials: Iterable[TrialRecord]) -> list[FailingValues]:
+    """Return the value that all points share which failed in confirming pairs, after trials that had gone well.
+
+    Those were too short to show it, so the points that worked say nothing against it, but for those whose pairs did.
+
+    Args:
+        trials: Confirming trials of this space, oldest first.
+    """
+    latest = {trial.point: trial for trial in trials if space.contains(trial.values) and space.changes(trial.values)}
+    failed = [one for one in latest.values() if _is_failure(one.ending) and not one.comparable]
+    if len(failed) < 2:
+        return []
+    shared = []
+    for path in space.changes(failed[0].values):
+        knob = space.knob(path)
+        values = [one.values[path] for one in failed]
+        nearest = next((one for one in values if all(_is_as_far(knob, other, one) for other in values)), None)
+        worked = (one.values[path] for one in latest.values() if one.comparable)
+        if nearest is not None and not any(_is_as_far(knob, other, nearest) for other in worked):
+            shared.append(FailingValues(values={path: nearest}, ending=failed[-1].ending, points=len(failed)))
+    return shared if len(shared) == 1 else []  # of several it may be any
+
+
+def _is_failure(ending: Ending) -> bool:
+    return FAILURE_SCOPES[ending] is not FailureScope.NOTHING
+
+
 def _ending(one: Observation) -> Ending | None:
     """Return how a point failed by its own values; None if it did not."""
     if one.scores or one.rough_scores:
         return None
-    return next((how for how in one.endings if FAILURE_SCOPES[how] is not FailureScope.NOTHING), None)
+    return next(filter(_is_failure, one.endings), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,14 +5,14 @@ Other values that broke the trainer are no part of it: what they have in common 
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
 
 from autotune.config.keys import scalar_text
 from autotune.records import Ending, Machine, Values
-from autotune.sampler.failing_values import blame
+from autotune.sampler.failing_values import FailingValues, blame
 from autotune.sampler.observations import Observation
 from autotune.space.catalog import Demand, traits_of
 from autotune.space.knob import Knob, number_of, same_scalar
@@ -70,6 +70,7 @@ class Feasibility:
         machine: Conditions of the machine: its memory is the limit.
         memory_margin: Fraction of that memory that has to stay free, 0 to 1.
         hints: Points that ran out of memory elsewhere.
+        failing_in_pairs: Values that fail in longer trials than those observations.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class Feasibility:
         *,
         memory_margin: float,
         hints: Sequence[MemoryHint] = (),
+        failing_in_pairs: Sequence[FailingValues] = (),
     ) -> None:
         self._space = space
         self._batches = [knob for knob in space.knobs if is_batch(knob)]
@@ -99,7 +101,9 @@ class Feasibility:
         ready = [knob for knob, traits in demands if traits.host_memory is Demand.GROWS and knob.ordered]
         shared = _Memory(ending=Ending.OUT_OF_SHARED_MEMORY, more=ready, is_product=True)
         self._memories = [*self._grown, shared]
-        self.blame = blame(space, observations)
+        found = blame(space, observations)
+        self.blame = replace(found, failing=[*found.failing, *failing_in_pairs])
+        self._failing_in_pairs = failing_in_pairs
         self._good = [observation for observation in observations.values() if observation.scores]
         self._failed = [
             observation for observation in observations.values() if not observation.scores and observation.endings
@@ -124,7 +128,8 @@ class Feasibility:
         found = {}
         for one in self.blame.failing:
             how = f"{one.ending.value}, {one.points} points"
-            what = f"{one.text(self._space)} fails wherever it is tried ({how}), and is left out"
+            where = "in confirming pairs" if one in self._failing_in_pairs else "wherever it is tried"
+            what = f"{one.text(self._space)} fails {where} ({how}), and is left out"
             found[one.ending, frozenset(one.values)] = f"{what}; {one.advice(self._space)}."
         for ending, sizes in self._too_large():
             point = {**self._space.baseline, **sizes}

@@ -61,6 +61,7 @@ class Decision(Enum):
     OPEN = auto()
     COMPLETE = auto()
     FAR_SLOWER = auto()
+    FAILED = auto()
     INCOMPARABLE = auto()
 
 
@@ -117,7 +118,7 @@ class Confirmation:
             self._spoiled.add(turn.pair)
             self._done -= 1 + (self._done - 1) % plan.arms
         elif not record.comparable:
-            self.decision = Decision.INCOMPARABLE
+            self.decision = Decision.FAILED if turn.arm and has_failed(record) else Decision.INCOMPARABLE
         else:
             self._speeds.setdefault(turn.arm, []).append(record.comparable.speed)
             if self._done == 2 * plan.arms and fmean(self._speeds[1]) < _FAR_SLOWER * fmean(self._speeds[0]):

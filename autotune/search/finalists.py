@@ -46,6 +46,7 @@ _FOR_BOTH = 0.6  # of the budget, at most, for pairs of two answers that do not 
 _OUTCOMES = {
     Decision.COMPLETE: Outcome.MEASURED,
     Decision.FAR_SLOWER: Outcome.FAR_SLOWER,
+    Decision.FAILED: Outcome.FAILED,
     Decision.INCOMPARABLE: Outcome.ENDED,
 }
 

@@ -10,6 +10,7 @@ from autotune.measure.phases import CANNOT_MATTER
 from autotune.records import NOT_COMPARED, Ending, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.acquisition import Acquisition, Proposal, heuristic_proposals
 from autotune.sampler.config_sampler import OtherSampler
+from autotune.sampler.failing_values import FailingValues, failing_in_pairs
 from autotune.sampler.feasibility import Feasibility
 from autotune.sampler.importance import without_turning
 from autotune.sampler.observations import Observation, Observations, expected_trial_sd, of_space
@@ -24,7 +25,7 @@ from autotune.search.trials import SearchTrials
 from autotune.space.catalog import traits_of
 from autotune.space.knob import same_scalar
 from autotune.space.space import Space, without_settling
-from autotune.study.answer import broken_points
+from autotune.study.answer import broken_points, has_failed
 from autotune.study.members import on_one_scale
 from autotune.trial.execution import Execution
 from autotune.trial.outcome import EXPLANATIONS
@@ -52,6 +53,7 @@ class Model:
         self._trials = trials
         self._pending: list[Values] = []
         self._is_behind = False
+        self._failing: Sequence[FailingValues] = ()  # in pairs
         self._saw_a_pass = False
         self._told: set[tuple[Ending, frozenset[str]]] = set()  # what fails
         self._known_feasibility: Feasibility | None = None  # by the observations of now
@@ -79,8 +81,13 @@ class Model:
         records = of_space(self._trials.of_study(), self._problem.space)
         broken = {self.observed_name(values) for values in broken_points(records)}
         self._broken = broken - {self._trials.baseline_point}  # that is what all others are compared with
+        self._failing = failing_in_pairs(self.space, [trial for trial in records if trial.purpose is Purpose.CONFIRM])
         records = [
-            trial for trial in records if explores(trial) and self.observed_name(trial.values) not in self._broken
+            trial
+            for trial in records
+            if explores(trial)
+            and self.observed_name(trial.values) not in self._broken
+            and not any(one.are_in(trial.values, self._problem.space) for one in self._failing)
         ]
         alike = on_one_scale(records, self._study.members.own.machine if self._study.members.own else None)
         self._known_feasibility = None
@@ -116,6 +123,8 @@ class Model:
             self._is_behind = True  # it is fitted with what they have measured, in front of the next trial
         else:
             self._fit()
+        if record.purpose is Purpose.CONFIRM and (has_failed(record) or self.broke(record.values)):
+            self.search_again()  # without this point, or with it again
         if not record.comparable:
             self._tell_what_fails()
         samples = done.window.samples if done.window else None
@@ -210,7 +219,7 @@ class Model:
         def why_not(values: Values) -> str | None:
             name = self.observed_name(values)
             if name in self._broken:
-                return "it broke when it was validated"
+                return "it broke when it was validated, or failed in its pairs"
             if name in pending:
                 return "another machine tries it"
             if one_fills and self.space.settles(values):
@@ -249,6 +258,7 @@ class Model:
                 self._problem.machine,
                 memory_margin=self._problem.limits.memory_margin,
                 hints=self._warm_start.hints,
+                failing_in_pairs=self._failing,
             )
         return self._known_feasibility
 
@@ -258,7 +268,7 @@ class Model:
         return known if known is not None and known.scores else None
 
     def broke(self, values: Values) -> bool:
-        """Return whether a point broke when it was validated, so that it is not tried again."""
+        """Return whether a point broke when it was validated or confirmed, so that it is not tried again."""
         return self.observed_name(values) in self._broken
 
     def predicted(self, points: Sequence[Values]) -> list[float]:

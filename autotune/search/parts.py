@@ -73,6 +73,7 @@ class Outcome(Enum):
     DONE = auto()
     MEASURED = auto()  # pairs were made and can be judged
     FAR_SLOWER = auto()  # the first pairs show that the finalist is no gain
+    FAILED = auto()  # a point failed in its pairs
     TIME_FREED = auto()  # nothing is to be confirmed, and the time kept for it is there again
     ENDED = auto()  # nothing can be confirmed any more
     HELD = auto()  # the answer stands

@@ -49,6 +49,7 @@ NEXT: Mapping[tuple[Stage, Outcome], Stage] = {
     (Stage.SIMPLIFY, Outcome.DONE): Stage.CONFIRM,
     (Stage.CONFIRM, Outcome.MEASURED): Stage.VALIDATE,
     (Stage.CONFIRM, Outcome.FAR_SLOWER): Stage.EXPLORE,  # the next best has its turn
+    (Stage.CONFIRM, Outcome.FAILED): Stage.EXPLORE,
     (Stage.CONFIRM, Outcome.TIME_FREED): Stage.EXPLORE,
     (Stage.CONFIRM, Outcome.ENDED): Stage.RACE,
     (Stage.VALIDATE, Outcome.HELD): Stage.RACE,

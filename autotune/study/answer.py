@@ -367,5 +367,8 @@ def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[Pair]:
 
 
 def broken_points(trials: Iterable[TrialRecord]) -> list[Values]:
-    """Return the values of the points that broke in a validation trial."""
-    return [trial.values for trial in trials if trial.validation and trial.validation.broke]
+    """Return the values of the points that broke in a validation trial, or failed in their pairs the last time."""
+    trials = list(trials)
+    latest = {trial.point: trial for trial in trials if trial.purpose is Purpose.CONFIRM}
+    broke = (trial for trial in trials if trial.validation and trial.validation.broke)
+    return [trial.values for trial in (*broke, *filter(has_failed, latest.values()))]

@@ -182,8 +182,8 @@ def loads(place: Place) -> Part:
     """The collector beside loads whose busy time is known: half busy, fully busy, and starved at a beat."""
     rows, raw = [], {}
     for name, busy_ms, idle_ms in (("half busy", 40, 40), ("busy", 100, 0), ("starved", 480, 720)):
-        use, truth = _watched(place, busy_ms, idle_ms)
-        verdict = describe(pooled_utilization([Segment.within(use.t0_s, use.t1_s, use.windows)] * 3))
+        use, (t0_s, t1_s), truth = _watched(place, busy_ms, idle_ms)
+        verdict = describe(pooled_utilization([Segment.within(t0_s, t1_s, use.windows)] * 3))
         raw[name] = {"truth": truth, "verdict": verdict, **_numbers(use)}
         names = ("utilization", "own_fraction", "sm_activity", "tensor_activity", "dram_activity")
         shown = (truth, *(getattr(use.figures, name) for name in names))
@@ -199,8 +199,8 @@ def loads(place: Place) -> Part:
 def attribution(place: Place) -> Part:
     """Two processes on the GPU, one of them not ours."""
     with tempfile.TemporaryDirectory() as name, _load(place, 30, 70, Path(name, "stranger")) as stranger:
-        use, truth = _watched(place, 40, 60)
-        foreign = _busy_fraction(Path(name, "stranger"), use.t0_s, use.t1_s)
+        use, stretch, truth = _watched(place, 40, 60)
+        foreign = _busy_fraction(Path(name, "stranger"), *stretch)
     raw = {"own_truth": truth, "foreign_truth": foreign, "stranger": stranger.pid, **_numbers(use)}
     text = (
         f"Ours was busy for {_percent(truth)} and is said to be for {_percent(use.figures.own_fraction)}; "
@@ -256,8 +256,8 @@ def _load(place: Place, busy_ms: float, idle_ms: float, file: Path) -> Iterator[
             process.kill()
 
 
-def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUsage, float]:
-    """Return the usage that the collector's process gives of a load, and the truth.
+def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUsage, tuple[float, float], float]:
+    """Return the usage that the collector's process gives of a load, from when to when, and the truth.
 
     It is watched for two cycles at least: over a part of one the driver's windows at both ends tell too much.
     """
@@ -272,7 +272,7 @@ def _watched(place: Place, busy_ms: float, idle_ms: float) -> tuple[DeviceUsage,
                 known.add(record)
         t0_s, t1_s = began_s + 1.0, ended_s + 1.0 - _BESIDES_S
         (use,) = known.between(t0_s, t1_s, own_pids={load.pid}, started_s=began_s).devices
-        return use, _busy_fraction(bursts, t0_s, t1_s)
+        return use, (t0_s, t1_s), _busy_fraction(bursts, t0_s, t1_s)
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def test_a_confirmation_ends_with_two_pairs_that_are_far_slower_and_with_a_failu
     """What chose the point had not seen its stalls, or it does not work every time."""
     assert _confirmed(make_trial, 4, *[0.7] * 9) == ("abba", Decision.FAR_SLOWER)
     assert _confirmed(make_trial, 4, *[0.9] * 4)[1] is Decision.OPEN
-    assert _confirmed(make_trial, 4, 1.5, None) == ("ab", Decision.INCOMPARABLE)
+    assert _confirmed(make_trial, 4, 1.5, None)[1] in (Decision.FAILED, Decision.INCOMPARABLE)
 
 
 def test_a_pair_with_a_trial_that_was_not_steady_is_replaced(make_trial: MakeTrial) -> None:

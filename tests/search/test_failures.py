@@ -108,6 +108,23 @@ def test_a_value_that_always_fails_is_left_out(search: Search, train, ending: En
     assert any("fails wherever it is tried" in caution for caution in searched.answer.cautions)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_value_that_hangs_only_in_the_longer_trials_of_the_pairs_is_left_out(search: Search, seed: int) -> None:
+    """The points that hang in their pairs share it; then another point has its pairs, and is the answer."""
+
+    def train(config: Mapping[str, Any]) -> Training:
+        hangs = config["data"]["num_workers"] >= 4
+        return replace(works(config), steps=150, hangs=True, cpu_cores=0.0) if hangs else works(config)
+
+    searched = search(train, config=CONFIG, budget_s=600.0, seed=seed)
+    assert searched.answer.verdict is Verdict.BETTER
+    assert searched.answer.best is not None
+    assert searched.answer.best.values["data.num_workers"] == 2
+    assert any(
+        "data.num_workers: 4 and beyond fails in confirming pairs" in caution for caution in searched.answer.cautions
+    )
+
+
 def test_a_pair_of_values_that_fails_is_left_out(search: Search) -> None:
     """Each of them alone is still tried."""
     searched = search(crash_of_a_pair, config=CONFIG, budget_s=300.0)
