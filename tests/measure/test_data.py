@@ -47,13 +47,14 @@ def shuffled(seed: int, buffer: int = SAMPLES) -> list[int]:
 def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., TrialData]:
     """Train on the batches of some passes, the first so many of each; return what was seen of it."""
     count, clock = iter(range(1000)), iter(range(10**6))
+    # all are looked at, however slow this machine is
+    monkeypatch.setattr("autotune.trainee.samples.START_S", 1e6)
     monkeypatch.setattr("autotune.trainee.samples.time", SimpleNamespace(monotonic=lambda: float(next(clock))))
 
     def trained(*passes: Batches, seen: int = 10**6, strides: Sequence[int] = (1,) * 9, ends: bool = True) -> TrialData:
         folder = tmp_path / f"{next(count)}"
         folder.mkdir()
         looks, events = Fingerprints(str(folder), "key"), list[TraineeEvent]()
-        looks.spend(1e6)  # all are looked at, however slow this machine is
         dataset = looks.dataset()
         for made, looks.stride in zip(passes, strides, strict=False):
             under_way = looks.begin(dataset, lambda: True)
