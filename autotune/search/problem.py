@@ -222,7 +222,9 @@ class Problem:
         """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
         if self.batch_key is None:
             return None
-        size = number_of(values.get(self.batch_key, self.settings.scalars[self.batch_key]))
+        # it may move along with a knob
+        held = self.space.keys(values) if self.space.contains(values) else values
+        size = number_of(held.get(self.batch_key, self.settings.scalars[self.batch_key]))
         return float(size) if isinstance(size, int) else None
 
     def config_changed(self) -> bool:
