@@ -34,6 +34,9 @@ REALIZED = 0.24
 """Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
 
 
+_DECIDING = 0.3  # of all trials, at most, for finding out which value a crash is to be blamed on
+
+
 class Model:
     """Model of the points of a search.
 
@@ -53,6 +56,7 @@ class Model:
         self._trials = trials
         self._pending: list[Values] = []
         self._is_behind = False
+        self._decided = 0  # trials that were to decide which value is to blame
         self._failing: Sequence[FailingValues] = ()  # in pairs
         self._saw_a_pass = False
         self._told: set[tuple[Ending, frozenset[str]]] = set()  # what fails
@@ -187,12 +191,17 @@ class Model:
         outposts = (
             one for one in further if part.contains(one) and self._problem.space.name(one) not in self._observations
         )
-        deciding = feasible.blame.deciding
+        deciding = feasible.blame.deciding if self._may_decide(feasible.blame.ending) else None
         decisive = [] if deciding is None or not part.contains(deciding) else [deciding]
         possible = next((values for values in chain(decisive, outposts, first) if why_not(values) is None), None)
+        self._decided += possible is not None and possible is deciding
         return self._acquisition.next_trial(
             self._trials.baseline_point, possible, why_not, longest_s, design_points, is_doubtful, part
         )
+
+    def _may_decide(self, ending: Ending | None) -> bool:
+        """Return whether a trial may decide what is to blame: where half of all points crash, most would do that."""
+        return ending is Ending.HUNG or self._decided <= _DECIDING * len(self._trials.own)
 
     def why_not(self, longest_s: float = math.inf) -> Callable[[Values], str | None]:
         """Return what gives the reason for which a point is not tried; None for one that may be.

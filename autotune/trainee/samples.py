@@ -106,6 +106,10 @@ class Fingerprints:
         self.is_on = True
         self.stride = 1
 
+    def spend(self, more_s: float) -> None:
+        """Allow more time."""
+        self._credit_s += more_s
+
     def dataset(self) -> int:
         """Return the number of a further dataset."""
         self._datasets.append(0)
