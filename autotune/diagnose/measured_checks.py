@@ -30,7 +30,8 @@ from autotune.diagnose.subject import written
 from autotune.events import Event, TrialProgress
 from autotune.measure.phases import CANNOT_MATTER, Bounds, without
 from autotune.measure.probe import MemorySeries
-from autotune.measure.statistics import Trend, pooled_variance, student_t_quantile, trend
+from autotune.measure.statistics import pooled_variance, student_t_quantile
+from autotune.measure.trend import Trend, trend
 from autotune.measure.window import growth_bytes_per_s, main_stream
 from autotune.records import (
     PAUSES,

@@ -9,9 +9,6 @@ from functools import lru_cache
 from statistics import NormalDist, median, median_high
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 SLOW_OUTLIER_FLOOR = 0.3
 """ln speed that a trial must be below its config's median before it is an outlier, however little the others spread.
 
@@ -211,38 +208,6 @@ def winsorized(differences: Sequence[float], prior_variance: float) -> Winsorize
         return Winsorized(differences, 0)
     values = [min(max(near), max(min(near), value)) for value in differences]
     return Winsorized(values, len(differences) - len(near))
-
-
-class Trend(NamedTuple):
-    """Slope of a line through points, with its 95 % interval, and how often later values are larger: -1 to 1."""
-
-    slope: float
-    low: float
-    high: float
-    concordance: float
-
-
-def trend(times: NDArray[np.float64], values: NDArray[np.float64]) -> Trend:
-    """Return the median of the slopes between all pairs of points, and Kendall's tau.
-
-    P. K. Sen, "Estimates of the regression coefficient based on Kendall's tau", J. Am. Stat. Assoc. 63, 1968: of
-    so many points a quarter may be far off.
-
-    Args:
-        times: Shape (n_points,), ascending; at least four.
-        values: Shape (n_points,).
-    """
-    before, after = np.triu_indices(len(times), 1)
-    slopes = np.sort((values[after] - values[before]) / (times[after] - times[before]))
-    points = len(times)
-    margin = 1.96 * math.sqrt(points * (points - 1) * (2 * points + 5) / 18.0)
-    low, high = (int((len(slopes) + side * margin) / 2.0) for side in (-1.0, 1.0))
-    return Trend(
-        slope=float(np.median(slopes)),
-        low=float(slopes[max(0, low)]),
-        high=float(slopes[min(len(slopes) - 1, high)]),
-        concordance=float(np.mean(np.sign(slopes))),
-    )
 
 
 def optimal_window_s(

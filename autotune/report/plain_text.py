@@ -7,8 +7,6 @@ import unicodedata
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from autotune.config.keys import scalar_text
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -19,8 +17,12 @@ _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?
 
 
 def value_text(value: Scalar) -> str:
-    """Format a config value as YAML writes it, on one line."""
-    return plain(scalar_text(value))
+    """Format a config value as YAML writes it."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return plain(str(value))
 
 
 def plain(text: str, longest: int = 200) -> str:
