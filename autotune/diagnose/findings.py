@@ -160,10 +160,10 @@ class Diagnosis:
         Changes that were not tried are among them only where a check calls for them, or what it found bounds their gain
         to something worth having.
         """
-        untold = [one for issue in self.issues if issue.check == "switches" for one in issue.recommendations]
-        untold = [one for one in untold if one.evidence is not GainBasis.MEASURED]
-        vain = [one for one in untold if one.gain is None or one.gain.ratio < LEAST_BOUND]
-        same = [one for one in self.recommendations if one.label == "same training" and one not in vain]
+        switches = [one for issue in self.issues if issue.check == "switches" for one in issue.recommendations]
+        not_measured = (one for one in switches if one.evidence is not GainBasis.MEASURED)
+        left_out = [one for one in not_measured if one.gain is None or one.gain.ratio < LEAST_BOUND]
+        same = [one for one in self.recommendations if one.label == "same training" and one not in left_out]
         return {path: one for one in reversed(same) for path in one.values if not path.startswith(CODE)}
 
 

@@ -6,6 +6,7 @@ today's are blamed with it.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import combinations, product
 from math import prod
 
@@ -159,9 +160,11 @@ class _Suspects:
     worked: Sequence[Values]
     failed: Sequence[tuple[Values, Ending]]
     brief: Sequence[Values] = ()
-    found: list[FailingValues] = field(default_factory=list)
 
-    def __post_init__(self) -> None:
+    @cached_property
+    def found(self) -> Sequence[FailingValues]:
+        """Values that may be to blame, most of them not shown yet."""
+        found = []
         suspected = [(values, ending) for point, ending in self.failed for values in self._of(point)]
         sparing = [knob for knob in self.space.knobs if traits_of(knob).gpu_memory is Demand.VARIES]
         todays = {knob.path: knob.baseline for knob in sparing}
@@ -170,7 +173,8 @@ class _Suspects:
             one = FailingValues(values=values, ending=ending, points=0, only_with=only_with)
             points = sum(how is ending and one.are_in(other, self.space) for other, how in self.failed)
             if points >= 2 and values.keys().isdisjoint(only_with):
-                self.found.append(replace(one, points=points))
+                found.append(replace(one, points=points))
+        return found
 
     def _of(self, point: Values) -> Iterator[Values]:
         """Yield the changes of a failed point that may be to blame: single ones; without any, pairs of them."""

@@ -16,8 +16,8 @@ zygotes (zygote.py), which trials are forked from. Who may be killed when::
                  it starts is killed like a process of the trial. While a zygote is forking, nothing is known of the
                  new process yet, and the zygote is killed with the trial.
     the guard    leaves at the end of its standard input, a socket that is command channel and lifeline at once, or
-                 when it is told by SIGTERM or SIGHUP: the trial is ended first, then all that is left, and its
-                 temporary files are deleted, as nobody else is there to do that. Where it gets
+                 when it gets SIGTERM or SIGHUP: it ends the trial first, then all other processes, and deletes the
+                 trial's temporary files, which no other process does then. Where it gets
                  SIGKILL itself, the kernel ends its children (PR_SET_PDEATHSIG), and the next trial, or the next search
                  of the study, ends what these have left (`end_orphans`).
 

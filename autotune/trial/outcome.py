@@ -60,7 +60,7 @@ class TrialEvidence:
             trial that went well.
         nan_counts: Whether losses that are no numbers are a divergence; not so where today's config has them too.
         outruns: Whether it made samples more than twice as fast as any good trial before.
-        must_last: Whether today's config goes on in this search, so that a kill from elsewhere is one of these values.
+        must_last: Whether trials of today's config keep running in this search: a SIGKILL is then blamed on the values.
         why_not_started: State in which it was stopped before its first step, for people; empty if it was not.
     """
 

@@ -37,8 +37,8 @@ class StopLimits:
         measures_s: Time that it has from its first step on in any case, however late that comes.
         start_timeout_s: Time to its first step after which only one that is seen to work is waited for, as others
             have shown; None where none has started yet.
-        must_last: Whether one that hangs or ends with an error has failed, whatever its steps showed: today's config
-            goes on.
+        must_last: Whether a trial that hangs or ends with an error counts as failed, even with enough steps measured:
+            trials of today's config keep running.
         max_s: Longest measuring window; a trial that made enough steps for one and takes several times as long is
             stopped, and judged by the steps so far.
         hopeless_below: Samples per second that at least one step has to reach, else the trial is stopped early.

@@ -183,7 +183,7 @@ def test_what_needs_as_much_shared_memory_is_not_tried(search: Search) -> None:
     ],
 )
 def test_a_batch_that_does_not_fit_is_named_and_left_out(search: Search, error: str, ending: Ending) -> None:
-    """Whatever else a point changes; of a GPU's memory one trial tells, as the batch alone needs it."""
+    """Whatever else a point changes; for GPU memory one trial is enough, as only the batch needs more of it."""
     searched = search(out_of_memory(error), config=CONFIG, budget_s=120.0)
     assert {trial.ending for trial in failed(searched)} == {ending}
     assert len(failed(searched)) <= 3

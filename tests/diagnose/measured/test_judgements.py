@@ -80,7 +80,7 @@ def test_slow_steps_that_recur_are_said_to(slow: range, after: dict[int, tuple[s
     ],
 )
 def test_steps_that_get_slower_and_slower_are_said_to(grows: float, step_s: float, said: str | None) -> None:
-    """By how much, and how fast; whatever single steps do meanwhile."""
+    """By how much, and how fast; single slow steps change nothing."""
     rng = random.Random(1)
     made = [step_s * grows ** (number / 3000) * rng.lognormvariate(0.0, 0.1) for number in range(3000)]
     made[500:2500:100] = [0.2] * 20
