@@ -19,11 +19,11 @@ from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
     from autotune.commands.diagnose_run import DiagnosisRequest
-    from autotune.diagnose.diagnosis import FailOn
+    from autotune.diagnose.verdict import FailOn
 
 
 def _condition(text: str) -> "FailOn":
-    from autotune.diagnose.diagnosis import parse_fail_on
+    from autotune.diagnose.verdict import parse_fail_on
 
     return parse_fail_on(text)
 

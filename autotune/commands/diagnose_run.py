@@ -12,9 +12,10 @@ from autotune.commands.output import say_aside, say_object, say_remarks
 from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in
 from autotune.config.command import typed_tokens
 from autotune.diagnose.config_checks import effective_batch
-from autotune.diagnose.diagnosis import FailOn, diagnose, diagnose_static
+from autotune.diagnose.diagnosis import diagnose, diagnose_static
 from autotune.diagnose.findings import Diagnosis, GainBasis, Recommendation, Severity
 from autotune.diagnose.profiles import PipelineProfile, StepProfile, profile_pipeline, profile_step
+from autotune.diagnose.verdict import FailOn
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import json_object, read_beginning, replace_durably
 from autotune.measure.gpu.driver import look_for_gpus

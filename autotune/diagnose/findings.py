@@ -69,7 +69,7 @@ class Issue:
     """Something that a check found.
 
     Attributes:
-        check: Id of the check, see `autotune.diagnose.diagnosis`.
+        check: Id of the check, see `autotune.diagnose.tables.CHECKS`.
         severity: Weight of it.
         sentence: What is wrong, with its numbers, for people.
         place: File and line, key path, or device; empty where there is none.
@@ -129,7 +129,7 @@ class Diagnosis:
 
     Attributes:
         verdict: One sentence: what limits the training, and what to do first.
-        results: Results of the checks, in the order of `autotune.diagnose.diagnosis.CHECKS`.
+        results: Results of the checks, in the order of `autotune.diagnose.tables.CHECKS`.
     """
 
     verdict: DiagnosisVerdict
@@ -210,6 +210,10 @@ def issue(
         recommendations=(advice,) if remedy else (),
         rule=rule,
     )
+
+
+MOST_SHARE = 0.99
+"""Largest share of the time that is told of anything: what is left of it is no division by zero."""
 
 
 # Words and numbers of a diagnosis as people read them.

@@ -100,6 +100,7 @@ class _Tables(_Row, frozen=True):
 
 _tables = msgspec.toml.decode(Path(__file__).with_name("tables.toml").read_bytes(), type=_Tables)
 STATIC_CHECKS, MEASURED_CHECKS = _tables.static, _tables.measured
+CHECKS = (*STATIC_CHECKS, *MEASURED_CHECKS)
 """The checks, in the order in which they are shown."""
 
 RULES, SETTINGS, PRECISION = _tables.rule, _tables.setting, _tables.precision

@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.diagnose.diagnosis import CHECKS
 from autotune.diagnose.findings import (
     NO_LIMIT,
     CheckResult,
@@ -21,7 +20,7 @@ from autotune.diagnose.findings import (
     ratio_text,
 )
 from autotune.diagnose.profiles import Phase, PipelineProfile, StepProfile
-from autotune.diagnose.tables import starting_batch, types_of, usual_gpus
+from autotune.diagnose.tables import CHECKS, starting_batch, types_of, usual_gpus
 from autotune.records import Gpu
 from autotune.report.json_answer import FORMAT
 from autotune.report.plain_text import change_text, plain, value_text

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from autotune.commands.diagnose_run import fixing
-from autotune.diagnose.diagnosis import parse_fail_on, static_verdict, verdict_of
 from autotune.diagnose.findings import (
     CheckResult,
     Diagnosis,
@@ -16,6 +15,7 @@ from autotune.diagnose.findings import (
     Recommendation,
     Severity,
 )
+from autotune.diagnose.verdict import parse_fail_on, static_verdict, verdict_of
 from autotune.records import Ratio
 
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from autotune.clock import VirtualClock
-from autotune.diagnose.diagnosis import Diagnoser
+from autotune.diagnose.diagnoser import Diagnoser
 from autotune.options import SearchOptions
 from autotune.records import Conditions, Purpose, TrialRecord
 from autotune.search.model import irrelevant_knobs

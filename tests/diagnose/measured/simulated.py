@@ -8,8 +8,9 @@ import pytest
 import yaml
 
 from autotune.clock import VirtualClock
-from autotune.diagnose.diagnosis import Diagnoser, Measured, verdict_of
+from autotune.diagnose.diagnoser import Diagnoser, Measured
 from autotune.diagnose.findings import Diagnosis, DiagnosisVerdict
+from autotune.diagnose.verdict import verdict_of
 from autotune.events import Event, EventBus
 from autotune.options import SearchOptions
 from autotune.records import TrialRecord

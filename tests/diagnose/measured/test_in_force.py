@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.diagnose.findings import Severity
-from autotune.diagnose.measured_checks import judge_in_force
+from autotune.diagnose.surroundings import judge_in_force
 from autotune.records import Gpu, Machine, Scalar, TraineeEvent
 from autotune.space.space import Space
 from tests.runs import knob

@@ -7,17 +7,9 @@ from itertools import pairwise
 import pytest
 
 from autotune.diagnose.findings import Limit, Severity, bound_text
-from autotune.diagnose.measured_checks import (
-    ReplayedSteps,
-    judge_costs,
-    judge_fixed_cost,
-    judge_input,
-    judge_memory,
-    judge_outside_steps,
-    judge_steadiness,
-    largest_batch,
-    timed_steps,
-)
+from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
+from autotune.diagnose.step_checks import judge_costs, judge_outside_steps, judge_steadiness, timed_steps
+from autotune.diagnose.surroundings import judge_memory, largest_batch
 from autotune.measure.phases import Bounds
 from autotune.records import Machine, Ratio, TraineeEvent, TrialPhase
 from tests.runs import measured

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.diagnose.findings import CheckResult, Limit, issue
-from autotune.diagnose.measured_checks import Gain, Switch, bound_of, explained, plan_switches
+from autotune.diagnose.switches import Gain, Switch, bound_of, explained, plan_switches
 from autotune.measure.phases import Bounds
 from autotune.records import Ratio, Scalar, TrialPhase
 from autotune.space.knob import Label

@@ -1,0 +1,279 @@
+"""Measured part of a diagnosis: which trials are made, in which order, and what is judged by each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+from autotune.diagnose.findings import CheckResult, Limit
+from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
+from autotune.diagnose.step_checks import judge_costs, judge_outside_steps, judge_steadiness, timed_steps
+from autotune.diagnose.surroundings import BusyReadings, judge_in_force, judge_memory, judge_neighbours
+from autotune.diagnose.switches import (
+    Gain,
+    Switch,
+    SwitchPlan,
+    SwitchTrials,
+    explained,
+    judge_switches,
+    plan_switches,
+    together,
+)
+from autotune.diagnose.tables import MEASURED_CHECKS
+from autotune.measure.phases import Bounds, phased_trial
+from autotune.measure.score import THROUGHPUT
+from autotune.measure.window import WindowGoal
+from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
+from autotune.sampler.observations import Observations, of_space
+from autotune.search.parts import SearchParts
+from autotune.search.problem import Problem
+from autotune.search.state import SearchState
+from autotune.search.trial_maker import TrialMaker
+from autotune.space.catalog import knobs_with, known_knob
+from autotune.space.knob import Knob
+from autotune.study.members import on_one_scale
+from autotune.trial.execution import Execution, PhasePlan, TrialSpec
+
+_ENDING_S = 3.0  # kept for the answer
+_WELL = (Ending.STOPPED, Ending.COMPLETED, Ending.KILLED_BY_BUDGET)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """Outcome of the measured checks.
+
+    Attributes:
+        results: One for each check, in the order of their table.
+        why_not_seen: Reason for which no trial gave numbers; empty if one did.
+    """
+
+    results: tuple[CheckResult, ...]
+    why_not_seen: str = ""
+
+
+class Diagnoser:
+    """Maker of the trials of one diagnosis.
+
+    Args:
+        busy_s: Returns the CPU time of all processes; None where that is not known.
+    """
+
+    def __init__(self, parts: SearchParts, *, busy_s: Callable[[], float | None], cores: float) -> None:
+        self._parts = parts
+        self._events = parts.events
+        self._problem = parts.problem
+        self._cores = cores
+        self._readings = BusyReadings(parts.clock.now_s, busy_s)
+        parts.events.subscribe(self._readings)
+        self._state = SearchState(parts)
+        self._trials = TrialMaker(parts, self._state)
+        self._records: list[TrialRecord] = []
+        self._foreign_cores: list[float] = []  # that others kept busy during each trial, as far as it is known
+
+    def run(self) -> Measured:
+        """Make the trials, and judge them.
+
+        Raises:
+            AutotuneError: A trial could not be made at all.
+        """
+        watched, record = self._watch()
+        if record.measurement is None:
+            return _nothing_seen(record)
+        # eight rounds tell a bound of 2 % from the noise of rounds
+        rounds = 8 if self._parts.budget.budget_s >= 120.0 else 5
+        phased, phased_record = self._take_through_phases(self._problem.space.baseline, rounds)
+        trial = phased_trial(phased.events)
+        assert phased.bounds is not None, "it was taken through phases"
+        bounds = phased.bounds
+        if phased_record.ending not in _WELL:
+            why = f"in phases the trainer {_ended(phased_record)}"
+            bounds = replace(bounds, why_not=(*bounds.why_not, why))
+        today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
+        costs = self._judge_costs(watched, phased)
+        steadiness = judge_steadiness(timed_steps(watched.events), watched.events, str(self._problem.settings.folder))
+        # slow steps that do not wait for data are no matter of the input either
+        slow = [one for one in steadiness.issues if one.numbers.get("waiting_fraction", 1.0) < 0.7]
+        anew = [one for one in (*costs.issues, *slow) if one.bound and one.limit is not Limit.HOST]
+        made_anew = max((one.bound for one in anew if one.bound), default=None, key=lambda bound: bound.ratio)
+        # where that takes a third of the time, a change that may mend it is tried with the time
+        larger, larger_record = (None, None) if made_anew and made_anew.low > 1.5 else self._larger_batch(bounds)
+        plan, measured = self._try_switches(
+            bounds,
+            saw_a_pass=watched.saw_a_pass,
+            is_compiling=any(one.limit is Limit.COMPILING for one in anew),
+            is_unsteady=bool(steadiness.issues),
+        )
+        why_no_switch = "no time was left for it" if plan.not_tried else ""
+        if not self._problem.can_vary:
+            why_no_switch = "this config has no knob that may vary"
+        own_cores = watched.measurement.cpu_cores if watched.measurement else None
+        machine = self._problem.machine
+        batches = self._batches(record, larger_record)
+        results = (
+            judge_in_force(phased.events, self._problem.space, machine),
+            judge_neighbours(self._foreign_cores, self._cores, own_cores, self._records),
+            judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem), made_anew=made_anew),
+            costs,
+            judge_fixed_cost(today, larger, bounds),
+            explained(steadiness, measured),
+            judge_outside_steps(watched.events),
+            judge_memory(machine, record.measurement, watched.memory, batches),
+            judge_switches(plan, measured, bounds, why_not=why_no_switch),
+        )
+        return Measured(results=results)
+
+    def verify(self) -> Measured:
+        """Make the trials that show whether the step is what the config says, and judge them by that alone.
+
+        Raises:
+            AutotuneError: A trial could not be made at all.
+        """
+        watched, record = self._watch()
+        if record.measurement is None:
+            return _nothing_seen(record)
+        phased, _record = self._take_through_phases(self._problem.space.baseline, 1)
+        in_force = judge_in_force(phased.events, self._problem.space, self._problem.machine)
+        return Measured(results=(in_force, self._judge_costs(watched, phased)))
+
+    def _judge_costs(self, watched: Execution, phased: Execution) -> CheckResult:
+        return judge_costs(watched.events, str(self._problem.settings.folder), phased.events)
+
+    # Trials
+
+    def _watch(self) -> tuple[Execution, TrialRecord]:
+        """Make a longer trial of today's config, through an evaluation and a checkpoint where it comes to these."""
+        self._events.change_phase("diagnosing", "today's config, through what it does besides steps")
+        # of the budget, for the trial that goes through evaluations and checkpoints
+        longest_s = min(40.0, max(20.0, 0.15 * self._parts.budget.budget_s))
+        values = self._problem.space.baseline
+        return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, validate_s=longest_s))
+
+    def _take_through_phases(self, values: Values, rounds: int) -> tuple[Execution, TrialRecord]:
+        phases = PhasePlan(rounds=rounds, phase_s=0.75)
+        return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, phases=phases, limit_s=45.0))
+
+    def _larger_batch(self, bounds: Bounds) -> tuple[ReplayedSteps | None, TrialRecord | None]:
+        """Make a trial of a larger batch in phases, for what a step takes whatever its batch.
+
+        Only where the step matters, and the batch is a key that may grow.
+        """
+        knob = next(iter(knobs_with(self._problem.space.knobs, counts="samples")), None)
+        if knob is None or not bounds.may_gain(on_step=True) or bounds.batch is None:
+            return None, None
+        larger = _twice(knob)
+        if larger is None:
+            return None, None
+        self._events.change_phase("diagnosing", f"{knob.path}: {larger}, for what a step takes whatever its batch")
+        values = self._problem.space.with_heuristic(self._problem.space.baseline, knob.path, larger)
+        done, record = self._take_through_phases(values, 3)
+        trial = phased_trial(done.events)
+        factor = float(larger) / float(knob.baseline)  # type: ignore[arg-type]
+        steps = ReplayedSteps(batch=bounds.batch * factor, step_s=trial.replay_step_s)
+        return steps, record
+
+    def _try_switches(
+        self, bounds: Bounds, *, saw_a_pass: bool, is_compiling: bool, is_unsteady: bool
+    ) -> tuple[SwitchPlan, list[Gain]]:
+        least_s, longest_s = 2.0, 6.0  # of the part of a trial that is measured
+        measured = [record.measurement for record in self._records if record.measurement]
+        start_s = median([one.first_step_s for one in measured] or [5.0])
+        most = min(6, int((self._left_s() / (start_s + least_s) - 3) / 2))
+        known = bounds if bounds.speeds else None
+        plan = plan_switches(
+            self._problem.space, known, may_settle=saw_a_pass, is_compiling=is_compiling, is_unsteady=is_unsteady
+        )
+        earlier = self._known([*plan.tried, *plan.not_tried])
+        plan = plan.without([one.switch for one in earlier], most=max(0, most))
+        trials = SwitchTrials(plan.tried)
+        order = trials.in_turn()
+        if not order:
+            return plan, earlier
+        window_s = min(longest_s, max(least_s, self._left_s() / len(order) - start_s))
+        changes = "; ".join(knob.path for switch in plan.tried for knob in switch.knobs)
+        self._events.change_phase("diagnosing", f"changes of one knob each, in turn with today's config: {changes}")
+        for place in order:
+            self._try(trials, place, window_s, start_s)
+        both = together(self._problem.space, trials.gains())
+        if both is not None and self._left_s() > 3.0 * (start_s + window_s):
+            trials.switches.append(both)
+            for one in (len(plan.tried), None, len(plan.tried)):
+                self._try(trials, one, window_s, start_s)
+        return plan, [*earlier, *trials.gains()]
+
+    def _known(self, switches: Sequence[Switch]) -> list[Gain]:
+        """Return what earlier trials of this study have shown of switches on this machine."""
+        space = self._problem.space
+        earlier = [one for one in of_space(self._state.trials.of_study(), space) if one.machine == self._parts.machine]
+        observations = Observations(space, THROUGHPUT, on_one_scale(earlier))
+        trials = SwitchTrials(switches)
+        for place, values in [(None, space.baseline), *((place, one.values) for place, one in enumerate(switches))]:
+            known = observations.get(space.name(values))
+            trials.speeds[place] = list(known.ln_speeds) if known else []
+        return [one for one in trials.gains() if one.gain is not None]
+
+    def _try(self, trials: SwitchTrials, place: int | None, window_s: float, start_s: float) -> None:
+        """Make a trial of today's config, or of a switch, where there is time and the last of it gave numbers.
+
+        It is one as a search makes them, so that the next search starts from it.
+        """
+        if place in trials.endings or self._left_s() < start_s + window_s:
+            return
+        space, limits = self._problem.space, self._problem.limits
+        values = space.baseline if place is None else trials.switches[place].values
+        is_first = all(record.point != space.name(values) for record in self._records)
+        _, record = self._make(
+            TrialSpec(
+                values=values,
+                purpose=Purpose.BASELINE if place is None else Purpose.EXPLORE if is_first else Purpose.REPEAT,
+                goal=WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=window_s),
+                ends_s=self._parts.budget.wall_s - _ENDING_S,
+            )
+        )
+        trials.note(place, record)
+
+    def _make(self, trial: TrialSpec) -> tuple[Execution, TrialRecord]:
+        record = self._trials.make_once(trial)
+        done = self._trials.latest
+        assert done is not None, "it was made just now"
+        self._records.append(record)
+        if done.window is not None and done.measurement is not None:
+            foreign = self._readings.foreign_cores(done.window.t0_s, done.window.t1_s, done.measurement.cpu_cores)
+            self._foreign_cores += [foreign] if foreign is not None else []
+        return done, record
+
+    def _left_s(self) -> float:
+        return self._parts.budget.left_s() - _ENDING_S
+
+    def _batches(self, *records: TrialRecord | None) -> list[tuple[float, Measurement]]:
+        return [
+            (size, one.measurement)
+            for one in records
+            if one and one.measurement and (size := self._problem.batch_size(one.values))
+        ]
+
+
+def _nothing_seen(record: TrialRecord) -> Measured:
+    nothing = "no steps were measured"
+    results = tuple(CheckResult(check=check.id, why_not=nothing) for check in MEASURED_CHECKS)
+    return Measured(results=results, why_not_seen=f"today's config {_ended(record)}")
+
+
+def _ended(record: TrialRecord) -> str:
+    if not record.detail:
+        return record.ending.value
+    return f"{record.ending.value} ({record.detail})"
+
+
+def _loads_ahead(problem: Problem) -> bool | None:
+    scalars: Values = {**problem.settings.scalars, **problem.space.baseline}
+    rows = [(known_knob(path, value), value) for path, value in scalars.items()]
+    said = [bool(value) for row, value in rows if row is not None and row.loads_ahead]
+    return any(said) if said else None
+
+
+def _twice(knob: Knob) -> int | None:
+    if not isinstance(knob.baseline, int):
+        return None
+    larger = [value for value in knob.choices if isinstance(value, int) and value > knob.baseline]
+    return next((value for value in larger if value >= 2 * knob.baseline), max(larger, default=None))

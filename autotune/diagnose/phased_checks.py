@@ -1,0 +1,187 @@
+"""Checks of what a trial in phases shows: whether the input limits training, and the fixed cost of a step."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from autotune.diagnose.findings import (
+    MOST_SHARE,
+    CheckResult,
+    Limit,
+    bound_text,
+    issue,
+    milliseconds,
+    percent,
+    ratio_text,
+)
+from autotune.measure.phases import Bounds
+from autotune.records import Ratio, TrialPhase
+
+_WORTH_TELLING = 1.05  # gain from which on it is an issue: less is not told from the noise of a few short trials
+
+
+# Input: how fast training would be if data cost nothing, and what the loader spends its time on.
+
+
+_TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
+_MEANING = {
+    Limit.OVERLAP: "Loading and the step take turns: loading ahead of the step is what helps",
+    Limit.READING: "Reading is the limit, not preparing",
+    Limit.PREPARING: "Preparing is the limit, not reading",
+    Limit.LOADING: "Whether reading or preparing is the limit is not known",
+}
+
+
+def judge_input(
+    bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None, made_anew: Ratio | None = None
+) -> CheckResult:
+    """Judge whether the input limits the training.
+
+    Args:
+        bounds: What the phased trial showed.
+        made_anew: What it would gain if nothing was compiled or started anew, as on the same few batches nothing is.
+        loads_ahead: Whether the config says that batches are loaded ahead of the step; None if it says nothing of it.
+    """
+    gain = bounds.free_data
+    if gain is None:
+        unseen = (
+            "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed"
+        )
+        why_not = "the trial was too short for it" if bounds.speeds else unseen
+        return CheckResult(check="input", why_not="; ".join(bounds.why_not) or why_not)
+    # Where it is most of the gain, that is the limit; what remains of the input is seen without it.
+    is_explained = made_anew is not None and made_anew.ratio >= gain.ratio**0.5
+    if gain.low <= _WORTH_TELLING or is_explained:
+        sentence = f"With free data it would be {ratio_text(gain)} as fast."
+        if made_anew:
+            sentence = (
+                f"On the same few batches, for which nothing is compiled or started anew, it is {ratio_text(gain)} as "
+                "fast."
+            )
+        return CheckResult(check="input", sentence=sentence)
+    if _is_beside(bounds):
+        sentence = (
+            f"With free data it would be {ratio_text(gain)} as fast, and the step hardly waits for data: loading, "
+            f"which is far faster, takes cores from the step.{_work(bounds)}"
+        )
+        return CheckResult(check="input", sentence=sentence)
+    limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
+    sentence = (
+        f"The input takes {percent(1.0 - 1.0 / gain.ratio)} of the time; with free data it would be "
+        f"{bound_text(gain)} as fast. {_MEANING[limit]}.{_work(bounds)}"
+    )
+    unit = "samples" if bounds.counts_samples else "batches"
+    numbers = {f"{phase.value}_{unit}_per_s": speed for phase, speed in bounds.speeds.items()}
+    numbers |= {f"{phase.value}_cores": cores for phase, cores in bounds.cores.items()}
+    return CheckResult(check="input", issues=(issue("input", sentence, numbers=numbers, bound=gain, limit=limit),))
+
+
+def _is_beside(bounds: Bounds) -> bool:
+    """Return whether loading is no limit, but takes the step's cores: it is far faster, and no step waits for it."""
+    loading, training, replay = bounds.speeds.get(_LOAD), bounds.speeds[_TRAIN], bounds.speeds[_REPLAY]
+    if loading is None:
+        return False
+    if bounds.wait_s is None or not bounds.batch:
+        return loading > 4.0 * replay
+    waiting = bounds.wait_s * training / bounds.batch
+    return (loading > 4.0 * replay and waiting < 0.25) or (loading > 2.0 * replay and waiting < 0.1)
+
+
+def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> Limit:
+    """Return the part of loading that is the limit.
+
+    Loader and step take turns where the loop waits for a batch as long as that takes to load, and training is as fast
+    as one after the other. Where it is slower still, or batches are loaded ahead all the same, they hold each other up:
+    they share the cores, or Python's lock. Frameworks may load a part of a batch ahead by themselves: where the config
+    says that nothing is, waiting for half of the time is enough.
+    """
+    speeds, cores = bounds.speeds, bounds.cores
+    loading, training, replay = speeds.get(_LOAD), speeds[_TRAIN], speeds[_REPLAY]
+    if loading is None:
+        return Limit.LOADING
+    is_saturated = cores.get(_TRAIN, 0.0) >= 0.85 * machine_cores  # of the machine's cores
+    slower = min(loading, replay)
+    in_turn = loading * replay / (loading + replay)
+    # no slower than one after the other, as far as rounds tell; overlapped it has the speed of the slower of the two
+    may_overlap = 0.88 * in_turn <= training < 0.9 * slower
+    # with free data that loading ahead has to bring: else the loader itself is what counts
+    may_overlap &= math.log(slower / training) >= 0.3 * math.log(replay / training)
+    # of the time that a batch takes to load: nothing of it passes during the step, or the config itself says so
+    least_wait_s = (0.85 if loads_ahead is None else 0.5) * (bounds.batch or math.inf) / loading
+    if may_overlap and not is_saturated and not loads_ahead and (bounds.wait_s or 0.0) >= least_wait_s:
+        return Limit.OVERLAP
+    if _LOAD not in cores:
+        return Limit.LOADING
+    # below which a loader that works all the time is waiting for something
+    return Limit.READING if cores[_LOAD] < 0.5 else Limit.PREPARING
+
+
+def _work(bounds: Bounds) -> str:
+    loading, cores = bounds.speeds.get(_LOAD), bounds.cores.get(_LOAD)
+    if loading is None or bounds.batch is None:
+        return ""
+    took = milliseconds(bounds.batch / loading)
+    if cores is None:
+        return f" The loader alone takes {took} for a batch."
+    return f" The loader alone takes {took} for a batch and keeps {cores:.1f} cores busy."
+
+
+# Fixed cost: how much of a step does not depend on the batch.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedSteps:
+    """Times of steps with free data at one size of the batch."""
+
+    batch: float
+    step_s: Sequence[float]
+
+
+def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bounds: Bounds) -> CheckResult:
+    """Judge how much of a step does not depend on the batch.
+
+    Args:
+        one: Steps of today's batch; None if they were not seen.
+        other: Steps of a larger batch; None if they were not seen.
+        bounds: What a step that costs nothing gains, which bounds what this gains.
+    """
+    if one is None or other is None or not one.step_s or not other.step_s:
+        return CheckResult(check="fixed-cost", why_not="it takes steps with free data at two sizes of the batch")
+    factor = other.batch / one.batch
+    if factor < 1.5:  # between the two batches
+        why_not = f"the two batches are too alike: {one.batch:g} and {other.batch:g}"
+        return CheckResult(check="fixed-cost", why_not=why_not)
+    today_s, larger_s = median(one.step_s), median(other.step_s)
+    error = 1.96 * math.sqrt(2.0) * 0.04  # of ln step time between two trials
+    # A step of which the share s is fixed takes s + (1 - s) factor times as long with the larger batch.
+    times = [larger_s / today_s * math.exp(shift) for shift in (0.0, error, -error)]
+    share, least, most = (min(1.0, max(0.0, (factor - ratio) / (factor - 1.0))) for ratio in times)
+    bound = _bounded(share, least, most, bounds)
+    seen = (
+        f"Of the {milliseconds(today_s)} of a step with free data, {percent(share)} is taken whatever the batch "
+        f"({milliseconds(larger_s)} with {factor:g} times the batch)"
+    )
+    # of the step for certain: up to there it may be the update of the weights, which is work
+    if least < 0.6 or bound.low <= _WORTH_TELLING:
+        return CheckResult(check="fixed-cost", sentence=f"{seen}.")
+    launches = (
+        "it may be launches and Python, or the update of the weights. Graph mode, XLA or a larger batch can help."
+    )
+    found = issue(
+        "fixed-cost",
+        f"{seen}: {launches}",
+        numbers={"step_s": today_s, "larger_step_s": larger_s, "batch_factor": factor, "fixed_fraction": share},
+        bound=bound,
+        limit=Limit.HOST,
+    )
+    return CheckResult(check="fixed-cost", issues=(found,))
+
+
+def _bounded(share: float, least: float, most: float, bounds: Bounds) -> Ratio:
+    """Return the speed without the fixed part over today's: no more than with a step that costs nothing at all."""
+    free_step, of_training = bounds.free_step, 1.0 / bounds.free_data.ratio if bounds.free_data else 1.0
+    ratio, low, high = (1.0 / (1.0 - min(part * of_training, MOST_SHARE)) for part in (share, least, most))
+    if free_step is None:
+        return Ratio(ratio=ratio, low=low, high=high)
+    return Ratio(ratio=min(ratio, free_step.ratio), low=min(low, free_step.low), high=min(high, free_step.high))

@@ -1,0 +1,405 @@
+"""Checks of the steps of one trial: time outside of them, slow ones that recur, a drift, and what is done anew."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, median, pstdev
+from typing import Any
+
+import numpy as np
+
+from autotune.clock import format_duration
+from autotune.diagnose.findings import MOST_SHARE, CheckResult, Issue, Limit, Severity, issue, milliseconds, percent
+from autotune.measure.phases import without
+from autotune.measure.trend import Trend, trend
+from autotune.measure.window import main_stream
+from autotune.records import PAUSES, Ratio, TraineeEvent
+
+# Time outside of steps: evaluations, checkpoints and the like, as shares of the whole.
+
+
+_PAUSES = {
+    "eval": ("evaluation", "evaluate more seldom, on fewer samples, or in a process of its own"),
+    "checkpoint": ("checkpoint", "save more seldom, less, or while training goes on"),
+}
+
+
+def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
+    """Judge how much of the time passes between steps, in what the trainer does besides.
+
+    Args:
+        events: All events of a trial that went on through an evaluation and a checkpoint where it came to these.
+    """
+    pairs = _successive_steps(events)
+    if len(pairs) < 4:
+        return CheckResult(check="outside-steps", why_not="too few steps were seen")
+    all_s = pairs[-1][1].t_s - pairs[0][0].t_s
+    issues, told = [], []
+    for kind, spent_s in _pauses(pairs).items():
+        (what, remedy), times, each_s = _PAUSES[kind], len(spent_s), median(spent_s)
+        share = min(MOST_SHARE, each_s * times / all_s)
+        told.append(f"{what} {percent(share)}")
+        if share <= 0.05:
+            continue
+        # What recurs takes at least the share that was seen since the start, as the latest cycle was cut short, and at
+        # most that of one time more. Of the only one that was seen half is certain: the first compiles what it needs.
+        low, high = (share if times > 1 else 0.5 * share), min(MOST_SHARE, share * (times + 1) / times)
+        each = milliseconds(each_s)
+        often = f"{times} of {each}" if times > 1 else f"one of {each}"
+        sentence = f"The {what} takes {percent(share)} of the time ({often} was seen): {remedy}."
+        bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))
+        numbers = {"time_fraction": share, "times": float(times), "each_s": each_s}
+        issues.append(issue("outside-steps", sentence, numbers=numbers, bound=bound, limit=Limit.OUTSIDE))
+    nothing = "No evaluation and no checkpoint was seen."
+    sentence = f"Of the time seen: {', '.join(told)}." if told else nothing
+    return CheckResult(check="outside-steps", issues=tuple(issues), sentence=sentence)
+
+
+_Pair = tuple[TraineeEvent, TraineeEvent, frozenset[str]]
+
+
+def _successive_steps(events: Sequence[TraineeEvent]) -> list[_Pair]:
+    stream = main_stream(events)
+    found: list[_Pair] = []
+    before: TraineeEvent | None = None
+    between = set[str]()
+    for event in events:
+        if event.kind != "step":
+            between.add(event.cost or event.kind)
+        elif event.stream == stream:
+            found += [(before, event, frozenset(between))] if before is not None else []
+            before, between = event, set()
+    return found
+
+
+def _pauses(pairs: Sequence[_Pair]) -> dict[str, list[float]]:
+    """Return the time of each pause by its kind, a usual step taken off; one that no step came after does not count."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
+    for before, after, between in pairs:
+        # The step after a pause may have filled the pipeline anew: that is a cost of the pause.
+        kinds = between.intersection(PAUSES)
+        for kind in kinds:
+            found[kind].append(max(0.0, after.t_s - before.t_s - usual_s) / len(kinds))
+    return found
+
+
+# Steadiness: slow steps that recur, and cost much of the time.
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimedStep:
+    """Step with the time that it took.
+
+    Attributes:
+        duration_s: Time since the end of the one before.
+        wait_s: Time of this that it waited for data; None if it is not reported.
+        begins_epoch: Whether an epoch ended just before it.
+    """
+
+    number: int
+    end_s: float
+    duration_s: float
+    wait_s: float | None
+    begins_epoch: bool
+
+
+def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
+    """Return the steps of a trial, without its warm-up and those that have a pause in them, or compile something.
+
+    Args:
+        events: All events of the trial, in the order of time.
+    """
+    found = [
+        TimedStep(
+            number=number,
+            end_s=event.t_s,
+            duration_s=event.t_s - before.t_s,
+            wait_s=event.wait_s,
+            begins_epoch="epoch_end" in between,
+        )
+        for number, (before, event, between) in enumerate(_successive_steps(events), start=2)
+        if event.t_s > before.t_s and between.isdisjoint((*PAUSES, *_COSTS))
+    ]
+    return found[min(20, int(0.2 * len(found))) :]  # of the steps; they trace, compile and fill caches
+
+
+def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] = (), folder: str = "") -> CheckResult:
+    """Judge whether slow steps recur, and cost much of the time.
+
+    Args:
+        events: All events of the trial; those that tell in which lines its loop stayed name the line.
+        folder: The folder that training runs in; places in it are named as seen from there.
+    """
+    if len(steps) < 30:
+        return CheckResult(check="steadiness", why_not=f"{len(steps)} steps are too few for it")
+    if (slower := _drift(steps)) is not None:
+        return CheckResult(check="steadiness", issues=(slower,))  # its last steps would all be slow ones
+    usual_s = median(step.duration_s for step in steps)
+    # three times the median step, and 5 ms more: less is the machine's own unrest
+    slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
+    each_s = [step.duration_s - usual_s for step in slow]
+    excess_s, all_s = sum(each_s), sum(step.duration_s for step in steps)
+    share = excess_s / all_s
+    # slow ones no further apart than 3 steps are one event, such as something else on the machine
+    times = slow[:1] + [step for before, step in pairwise(slow) if step.number - before.number > 3]
+    count = len(times)
+    # of the time, half of that without the longest one; and what comes three times recurs
+    if share < 0.05 or excess_s - max(each_s) < 0.025 * all_s or count < 3:
+        return CheckResult(check="steadiness")
+    when = _recurrence(times)
+    # The number of what comes irregularly is as uncertain as that of any rare event (Poisson): two standard errors.
+    bound = without(share, 2.0 * share / count**0.5)
+    if when is not None:  # What recurs was cut short once, at the end of what was seen.
+        low, high = share * count / (count + 1), min(MOST_SHARE, share * (count + 1) / count)
+        bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))
+    waits_s = [step.wait_s for step in slow if step.wait_s is not None]
+    are_known = len(waits_s) == len(slow)
+    waiting = {"waiting_fraction": min(1.0, sum(waits_s) / excess_s)} if are_known else {}
+    wait = are_known and sum(waits_s) >= 0.7 * excess_s  # of the excess is waiting for data
+    where = ""
+    if when == _AT_EPOCHS:
+        where = ": iterators, shuffle buffers, workers and callbacks begin anew there"
+    elif are_known:
+        busy = ", and do not wait for data meanwhile: look for what the training loop does then besides steps"
+        where = ", and wait for data" if wait else busy
+    sentence = (
+        f"{len(slow)} of {len(steps)} steps take {milliseconds(usual_s + fmean(each_s))} on average instead of "
+        f"{milliseconds(usual_s)}: {percent(share)} of the time more. They come {when or 'irregularly'}{where}."
+    )
+    place, fraction = _line_of(slow, events)
+    line, _, name = place.removeprefix(f"{folder}/").rpartition(" ")
+    if fraction >= 0.5:
+        sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {line} in {name}."
+    found = issue(
+        "steadiness",
+        sentence,
+        numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share, **waiting},
+        bound=bound,
+        limit=Limit.STALLS,
+        place=line if fraction >= 0.5 else "",
+    )
+    return CheckResult(check="steadiness", issues=(found,))
+
+
+def _drift(steps: Sequence[TimedStep]) -> Issue | None:
+    """Return the issue of steps that get slower and slower; None where they do not, for certain."""
+    blocks = np.array_split(np.arange(len(steps)), 20)
+    durations_s, ends_s = (np.array([getattr(step, name) for step in steps]) for name in ("duration_s", "end_s"))
+    times_s = np.array([float(np.median(ends_s[block])) for block in blocks])
+    blocks_s = np.array([float(np.median(durations_s[block])) for block in blocks])
+    found, length_s = trend(times_s, np.log(blocks_s)), float(times_s[-1] - times_s[0])
+    # a neighbour that comes, or a machine that is slower for a while, makes no such line
+    if found.concordance < 0.6 or math.expm1(found.low * length_s) < 0.2:
+        return None
+    first_s, last_s = float(np.median(blocks_s[:3])), float(np.median(blocks_s[-3:]))
+    waits = [step.wait_s / step.duration_s for step in steps if step.wait_s is not None]
+    waiting = " Most of that is waiting for data." if len(waits) == len(steps) and median(waits) > 0.5 else ""
+    sentence = (
+        f"Steps take {milliseconds(last_s)} after {milliseconds(first_s)} at first, within {len(steps)} steps and "
+        f"{format_duration(length_s)}: {_slower_text(found)}.{waiting}"
+    )
+    remedy = (
+        "Look for what grows with each step: operations that are added to a graph in the loop, losses that are kept "
+        "with their graph, a list or a log that is gone through; memory that grows along says so. Else heat holds the "
+        "clocks down, or a disk fills up."
+    )
+    ratios = [math.exp(part * length_s / 2.0) for part in (found.slope, found.low, found.high)]
+    numbers = {"first_step_s": first_s, "last_step_s": last_s, "slower_per_minute": math.expm1(60.0 * found.slope)}
+    bound = Ratio(ratio=ratios[0], low=ratios[1], high=ratios[2])
+    return issue("steadiness", sentence, remedy, numbers=numbers, bound=bound, limit=Limit.DRIFT)
+
+
+def _slower_text(found: Trend) -> str:
+    """Return how fast steps get slower, with the interval of that."""
+    slopes = found.slope, found.low, found.high
+    if 60.0 * found.slope < math.log(2.0):
+        rate, low, high = (percent(math.expm1(60.0 * slope)) for slope in slopes)
+        return f"{rate} slower every minute ({low} to {high})"
+    rate, high, low = (format_duration(math.log(2.0) / slope) for slope in slopes)
+    return f"twice as long every {rate} ({low} to {high})"
+
+
+def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple[str, float]:
+    """Return the line that the loop stays in for most of the time of some steps, and the share of that it does.
+
+    Returns:
+        A place as `TraineeEvent` has it, and 0 where none is known.
+    """
+    stays_s: defaultdict[str, float] = defaultdict(float)
+    for event in events:
+        if event.kind == "cost" and event.cost == "stay" and event.place and event.duration_s:
+            begin_s = event.t_s - event.duration_s
+            for step in slow:
+                within_s = min(event.t_s, step.end_s) - max(begin_s, step.end_s - step.duration_s)
+                stays_s[event.place] += max(0.0, within_s)
+    place, stay_s = max(stays_s.items(), key=lambda one: one[1], default=("", 0.0))
+    return place, stay_s / sum(step.duration_s for step in slow)
+
+
+_AT_EPOCHS = "at the beginning of each epoch"
+
+
+def _recurrence(slow: Sequence[TimedStep]) -> str | None:
+    if sum(step.begins_epoch for step in slow) > 0.5 * len(slow):
+        return _AT_EPOCHS
+    steps = [after.number - before.number for before, after in pairwise(slow)]
+    seconds = [after.end_s - before.end_s for before, after in pairwise(slow)]
+    regular = 0.2  # variation of the distances between slow steps
+    if pstdev(steps) < regular * fmean(steps):
+        return f"every {fmean(steps):.0f} steps"
+    if pstdev(seconds) < regular * fmean(seconds):
+        return f"every {fmean(seconds):.1f} s"
+    return None
+
+
+# What recurs besides the arithmetic of steps: functions that are compiled anew, Python within a graph, new workers.
+
+
+_ANEW = "give it tensors of few shapes, padded or in buckets, in place of Python numbers, and make it once"
+_COSTS = {
+    "trace": ("is traced anew", _ANEW, Limit.COMPILING),
+    "compile": ("is compiled anew", _ANEW, Limit.COMPILING),
+    "workers": ("starts the loader's workers anew", "keep them: persistent_workers=True", Limit.STALLS),
+}
+
+
+def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequence[TraineeEvent] = ()) -> CheckResult:
+    """Judge what is done again and again besides the arithmetic of steps, by the steps that it happens in.
+
+    Args:
+        events: All events of a trial.
+        folder: The folder that training runs in; places in it are named as seen from there.
+        phased_events: Those of a trial that was taken through phases, in which operations are counted.
+    """
+    pairs = _successive_steps(events)
+    pairs = pairs[min(20, int(0.2 * len(pairs))) :]  # what is done once, at the begin, is no matter
+    if len(pairs) < 10:
+        return CheckResult(check="recurring-costs", why_not="too few steps were seen")
+    begin_s, end_s = pairs[0][0].t_s, pairs[-1][1].t_s
+    usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
+    issues: list[Issue] = []
+    for (kind, place), told in _costs_by_place(events).items():
+        name = place.removeprefix(f"{folder}/")
+        if kind == "cut":
+            issues.append(_cut(name, told[-1].text or ""))
+        late = [one for one in told if begin_s < one.t_s <= end_s]
+        if not late:
+            continue
+        # The first sum may hold what was done before there were steps.
+        first = next((one for one in reversed(told) if one.t_s <= begin_s), late[0])
+        times = (late[-1].times or 0) - (first.times or 0)
+        took_s = (late[-1].duration_s or 0.0) - (first.duration_s or 0.0)
+        if kind == "python":
+            share = took_s / (end_s - begin_s)
+            if share > 0.2:  # of all calls together, which may run at the same time where they release Python's lock
+                issues.append(_python(name, times, took_s, share))
+        elif kind in _COSTS and times >= 3:
+            # The first use of what was compiled is slow, too: what counts is how long those steps take.
+            at = [one.t_s for one in late]
+            slow = [
+                after.t_s - before.t_s
+                for before, after, _kinds in pairs
+                if any(before.t_s < t <= after.t_s for t in at)
+            ]
+            each_s = fmean(slow) - usual_s if slow else 0.0  # some are told of together with the one before
+            excess_s = max(took_s, max(times, len(slow)) * each_s)
+            share = min(MOST_SHARE, excess_s / (end_s - begin_s))
+            if share > 0.05:
+                issues.append(_anew(kind, name, times, len(pairs), share, late[-1].text))
+    ends_s = [after.t_s for _before, after, _kinds in _successive_steps(phased_events)]
+    for (kind, place), told in _costs_by_place(phased_events).items():
+        name = place.removeprefix(f"{folder}/")
+        if kind == "eager":
+            issues += _eager(name, told[-1], ends_s, usual_s)
+        elif kind == "launch":
+            issues += _launches(name, told[-1], usual_s)
+        elif kind == "wait":
+            issues += _waits_for_gpu(name, told[-1], usual_s)
+    return CheckResult(check="recurring-costs", issues=tuple(issues))
+
+
+def _costs_by_place(events: Sequence[TraineeEvent]) -> dict[tuple[str, str], list[TraineeEvent]]:
+    found: dict[tuple[str, str], list[TraineeEvent]] = {}
+    for event in events:
+        if event.kind == "cost" and event.cost and event.place:
+            found.setdefault((event.cost, event.place), []).append(event)
+    return found
+
+
+def _python(place: str, times: int, took_s: float, share: float) -> Issue:
+    sentence = (
+        f"{place} is Python that TensorFlow calls: {times} times, {milliseconds(took_s / times)} each, "
+        f"{percent(share)} of the time in all. Calls wait for each other while they hold Python's lock; operations of "
+        "TensorFlow in its place run side by side."
+    )
+    return _cost(place, sentence, numbers={"time_fraction": share})
+
+
+def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float], step_s: float) -> Iterator[Issue]:
+    """Yield the operations of TensorFlow that Python launches in each step, where there are many."""
+    steps = sum(told.t_s - (told.duration_s or 0.0) <= end_s <= told.t_s for end_s in steps_s)
+    a_step = (told.times or 0) / max(1, steps)
+    if steps and a_step > 25:  # a compiled step has a few around it: its batch, its metrics
+        sentence = (
+            f"{place}: Python launches {a_step:.0f} operations of TensorFlow in each step, one by one: put "
+            "@tf.function on what computes and applies the gradients."
+        )
+        with suppress(ValueError):
+            each_us, between_s = map(float, (told.text or "").split())
+            share = max(a_step * 1e-6 * each_us / step_s, between_s / (told.duration_s or math.inf))
+            yield _of_launches(place, sentence, a_step, min(MOST_SHARE, share))
+
+
+def _launches(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
+    """Yield the operations of PyTorch in a step, where they are many, and short."""
+    count, launch_s = told.times or 0, told.duration_s or 0.0
+    share = min(MOST_SHARE, launch_s / step_s)
+    if count >= 200 and step_s / count < 50e-6 and share > 0.05:  # a usual one takes longer than that
+        sentence = (
+            f"{place}: PyTorch makes {count} operations in each step, of {1e6 * step_s / count:.0f} µs on average: "
+            f"launching them takes {percent(share)} of it at least. Whole batches at once, torch.compile and a larger "
+            "batch make fewer of them."
+        )
+        yield _of_launches(place, sentence, count, share)
+
+
+def _waits_for_gpu(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
+    """Yield how often Python reads from the GPU in a step, and waits until all before that is done."""
+    count, trip_s = told.times or 0, told.duration_s or 0.0
+    share = min(MOST_SHARE, trip_s / step_s)
+    if share > 0.05:
+        sentence = (
+            f"{place}: Python waits for the GPU {count} times in each step (.item(), .cpu(), a tensor as a "
+            f"condition), and the GPU then for Python: {percent(share)} of the step at least. Keep what is computed "
+            "on the GPU, and read it after many steps."
+        )
+        yield _of_launches(place, sentence, count, share)
+
+
+def _of_launches(place: str, sentence: str, count: float, share: float) -> Issue:
+    """Return the issue of operations whose launches take a share of the step at least."""
+    numbers = {"operations_per_step": float(count), "time_fraction": share}
+    return _cost(place, sentence, numbers=numbers, bound=without(share, 0.3 * share), limit=Limit.HOST)
+
+
+def _cost(place: str, sentence: str, **about: Any) -> Issue:
+    """Return the issue of a cost at a place: file and line, with the name of what is there behind them."""
+    return issue("recurring-costs", sentence, place=place.rpartition(" ")[0] or place, **about)
+
+
+def _cut(place: str, why: str) -> Issue:
+    sentence = f"torch.compile cuts {place} into pieces, with Python between them: {why}"
+    return _cost(place, sentence, severity=Severity.NOTE, limit=Limit.HOST)
+
+
+def _anew(kind: str, place: str, times: int, steps: int, share: float, why: str | None) -> Issue:
+    what, remedy, limit = _COSTS[kind]
+    reason = f" (the last time {why})" if why else ""
+    sentence = f"{place} {what} {times} times in {steps} steps{reason}: {percent(share)} of the time; {remedy}."
+    numbers = {"times": float(times), "time_fraction": share}
+    bound = without(share, 2.0 * share / times**0.5)
+    return _cost(place, sentence, numbers=numbers, bound=bound, limit=limit)

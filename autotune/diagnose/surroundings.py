@@ -1,0 +1,228 @@
+"""Checks of what is around a training: others on the machine, room in its memory, and settings in force."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from statistics import median
+
+from autotune.clock import format_duration
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue, percent
+from autotune.diagnose.subject import written
+from autotune.events import Event, TrialProgress
+from autotune.measure.probe import MemorySeries
+from autotune.measure.window import growth_bytes_per_s
+from autotune.records import Machine, Measurement, Ratio, Scalar, TraineeEvent, TrialRecord, Validity
+from autotune.space.catalog import traits_of
+from autotune.space.knob import Knob
+from autotune.space.space import Space
+
+# The machine: others on it, clocks that are held down, and the room that its memory leaves.
+
+
+class BusyReadings:
+    """Readings of the machine's CPU time while trials go on; a consumer of events.
+
+    Args:
+        busy_s: Returns the CPU time of all processes; None where the kernel does not tell it.
+    """
+
+    def __init__(self, now_s: Callable[[], float], busy_s: Callable[[], float | None]) -> None:
+        self._now_s = now_s
+        self._busy_s = busy_s
+        self._readings: list[tuple[float, float]] = []  # time, CPU time up to it
+
+    def __call__(self, event: Event) -> None:
+        """Take a reading with each sign of life of a trial."""
+        if isinstance(event, TrialProgress) and (busy_s := self._busy_s()) is not None:
+            self._readings.append((self._now_s(), busy_s))
+
+    def foreign_cores(self, t0_s: float, t1_s: float, own_cores: float | None) -> float | None:
+        """Return the cores that others kept busy between two times, on average; None if that is not known.
+
+        Args:
+            own_cores: Cores that the trial kept busy meanwhile; None if that is not known.
+        """
+        inside = [reading for reading in self._readings if t0_s <= reading[0] <= t1_s]
+        if len(inside) < 2 or own_cores is None:
+            return None
+        (begin_s, before_s), (end_s, after_s) = inside[0], inside[-1]
+        return max(0.0, (after_s - before_s) / (end_s - begin_s) - own_cores) if end_s > begin_s else None
+
+
+def judge_neighbours(
+    foreign_cores: Sequence[float], machine_cores: float, own_cores: float | None, trials: Sequence[TrialRecord]
+) -> CheckResult:
+    """Judge whether others, or heat, have slowed the trials down.
+
+    Args:
+        foreign_cores: Cores that others kept busy during each trial.
+        own_cores: Cores that training kept busy; None if that is not known.
+    """
+    issues = []
+    # of the machine's cores: below it a desktop, a monitor, or this program itself
+    if foreign_cores and median(foreign_cores) > 0.25 * machine_cores:
+        issues.append(_on_the_cpu(median(foreign_cores), machine_cores, own_cores))
+    issues += _on_the_gpus(trials)
+    if not issues and not foreign_cores:
+        return CheckResult(check="neighbours", why_not="the CPU time of others is not known here")
+    return CheckResult(check="neighbours", issues=tuple(issues))
+
+
+def _on_the_cpu(foreign: float, cores: float, own: float | None) -> Issue:
+    is_short = own is not None and own + foreign > 0.9 * cores
+    most = cores / (cores - foreign) if foreign < cores else None
+    return issue(
+        "neighbours",
+        (
+            f"Other processes keep {foreign:.1f} of {cores:g} cores busy, and "
+            f"{'the trainer wants them too' if is_short else 'the trainer leaves them free'}: what is measured now is "
+            "not the speed of an idle machine."
+        ),
+        severity=Severity.WARNING if is_short else Severity.NOTE,
+        numbers={"foreign_cores": foreign, "cores": cores},
+        # At most as if all their time were the trainer's: it may not scale so far.
+        bound=Ratio(ratio=most, low=1.0, high=most) if is_short and most else None,
+        limit=Limit.NEIGHBOUR if is_short else None,
+    )
+
+
+def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
+    """Return the trials that were disturbed, or else what was seen on the GPUs, two issues at most."""
+    issues = []
+    for validity, limit in ((Validity.CONTAMINATED, Limit.NEIGHBOUR), (Validity.THROTTLED, Limit.THROTTLING)):
+        spoiled = [trial for trial in trials if trial.validity is validity]
+        if spoiled:
+            sentence = f"{len(spoiled)} of {len(trials)} trials were disturbed: {spoiled[0].detail}."
+            issues.append(issue("neighbours", sentence, numbers={"trials": float(len(spoiled))}, limit=limit))
+    if issues:
+        return issues
+    for figures in (gpu.figures for trial in trials if trial.measurement for gpu in trial.measurement.gpus):
+        found = partial(issue, "neighbours", place=figures.uuid)
+        throttled, foreign = figures.throttled_fraction or 0.0, figures.foreign_fraction or 0.0
+        if throttled > 0.05:  # of the readings
+            share = percent(throttled)
+            held = f"Heat or a power brake holds the clocks of {figures.name} down for {share} of the time."
+            issues.append(found(held, limit=Limit.THROTTLING))
+        elif foreign > 0.05:  # of the time; as `gpu.contamination` has it for trials
+            used = f"Other processes use {figures.name} for {percent(foreign)} of the time."
+            issues.append(found(used, limit=Limit.NEIGHBOUR))
+    return issues[:2]
+
+
+_NEARLY_FULL = 0.92  # of the memory: an odd batch, or a cache that grows, ends the training
+_GIB = 1 << 30
+
+
+def judge_memory(
+    machine: Machine,
+    measurement: Measurement | None,
+    series: tuple[MemorySeries, MemorySeries],
+    batches: Sequence[tuple[float, Measurement]],
+) -> CheckResult:
+    """Judge how much room the memory leaves.
+
+    Args:
+        measurement: Numbers of a trial of today's config; None if there are none.
+        series: Memory of the host, and of the fullest GPU, over a longer trial.
+        batches: Batch sizes with the numbers of a trial of each, for the largest that is safe.
+    """
+    if measurement is None:
+        return CheckResult(check="memory-room", why_not="no trial gave numbers")
+    gpu_total = measurement.fullest_gpu.memory_total_bytes if measurement.fullest_gpu else None
+    largest = largest_batch(batches, gpu_total) if gpu_total else None
+    # TensorFlow and JAX take all of a GPU's memory at once: it is full only if it depends on the batch.
+    places = (
+        ("The host's memory", measurement.peak_memory_bytes, machine.memory_bytes, series[0], True),
+        ("The GPU's memory", measurement.gpu_memory_bytes, gpu_total, series[1], largest is not None),
+    )
+    issues, seen = [], []
+    for what, peak, total, over_time, tells_full in places:
+        if peak is None or not total:
+            continue
+        seen.append(f"{what} is used up to {peak / _GIB:.1f} of {total / _GIB:.1f} GiB.")
+        growth = growth_bytes_per_s(over_time) or 0.0
+        full_s = (total - peak) / growth if growth > 0 else math.inf
+        sentence = None
+        if peak > _NEARLY_FULL * total and tells_full:
+            share = percent(peak / total)
+            sentence = f"{what} is nearly full: {share} of {total / _GIB:.1f} GiB."
+        elif full_s < 24 * 3600.0:
+            sentence = (
+                f"{what} grows by {growth * 60 / (1 << 20):.0f} MiB a minute: it would be full after "
+                f"{format_duration(full_s)}."
+            )
+        if sentence:
+            issues.append(issue("memory-room", sentence, numbers={"peak_bytes": float(peak)}, limit=Limit.MEMORY))
+    if largest is not None:
+        seen.append(f"The largest batch that is safe is about {largest}.")
+    if not seen:
+        return CheckResult(check="memory-room", why_not="the memory in use is not known")
+    return CheckResult(check="memory-room", issues=tuple(issues), sentence=" ".join(seen))
+
+
+def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int) -> int | None:
+    """Return the largest safe power-of-two multiple of the smallest batch, by a line through two trials.
+
+    Args:
+        batches: Batch sizes with the numbers of a trial of each; two at least are needed.
+
+    Returns:
+        None where it is not known, or memory does not depend on the batch, as where a framework takes it all.
+    """
+    known = sorted((batch, one.gpu_memory_bytes) for batch, one in batches if one.gpu_memory_bytes is not None)
+    if len(known) < 2:
+        return None
+    (small, least), (large, most) = known[0], known[-1]
+    slope = (most - least) / (large - small) if large > small else 0.0
+    if slope <= 0:
+        return None
+    limit = small + (_NEARLY_FULL * total_bytes - least) / slope
+    return int(small * 2 ** math.floor(math.log2(limit / small))) if limit >= small else None
+
+
+# Check of what is in force in the trainer's process: threads, precision, eager mode, devices, against the config.
+
+
+def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machine) -> CheckResult:
+    """Judge whether the trainer's process works as the config says.
+
+    Args:
+        events: Events of a trial that was taken through phases: it reports its settings when these begin.
+        space: The search space; its knobs are those that are compared.
+    """
+    reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
+    if not reported:
+        why_not = "no framework in the trainer's process has told its settings"
+        return CheckResult(check="in-force", why_not=why_not)
+    settings = reported[-1]
+    issues = []
+    gpus = [settings[name] for name in ("tensorflow.gpus", "torch.gpus") if name in settings]
+    if machine.gpus and gpus and not any(gpus):
+        name = machine.gpus[0].name
+        unused = f"{name} is there, and the trainer's framework uses no GPU: it trains on the CPU."
+        issues.append(issue("in-force", unused, severity=Severity.ERROR, limit=Limit.STEP))
+    for knob in space.knobs:
+        for there in _differences(knob, settings):
+            sentence = f"{knob.path}: {written(knob.baseline)} is not in force: {there}."
+            limit = Limit.HOST if knob.kind == "graph_mode" else None
+            issues.append(issue("in-force", sentence, place=knob.path, limit=limit))
+    told = ", ".join(f"{name} {written(value)}" for name, value in settings.items())
+    return CheckResult(check="in-force", issues=tuple(issues), sentence=f"{told}.")
+
+
+def _differences(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[str]:
+    """Yield what a framework says of a knob, where it is not today's value."""
+    value = knob.baseline
+    for name in traits_of(knob).reported_as:
+        there = settings.get(name)
+        if isinstance(value, int) and value > 0 and there is not None and there != value:
+            yield f"{name} is {written(there)}"
+    policy, half = settings.get("keras.precision"), ("mixed_float16", "mixed_bfloat16")
+    if knob.kind == "precision" and isinstance(value, str) and policy is not None:
+        # A trainer may cast by itself; the other way round nobody does by accident.
+        if value == "float32" and policy in half:
+            yield f"Keras' policy is {written(policy)}"
+        elif value in half and policy != value:
+            yield f"Keras' policy is {written(policy)}; a trainer may cast by itself"
+    if knob.kind == "graph_mode" and value is True and settings.get("tensorflow.runs_eagerly") is True:
+        yield "TensorFlow runs functions eagerly, op by op"

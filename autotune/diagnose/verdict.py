@@ -1,0 +1,161 @@
+"""Verdict of a diagnosis: one sentence that says what limits a training, and what to do first. Pure."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from autotune.diagnose.findings import (
+    CheckResult,
+    Diagnosis,
+    DiagnosisVerdict,
+    GainBasis,
+    Issue,
+    Limit,
+    Severity,
+    counted,
+    ratio_text,
+)
+
+_SPOILS_ALL = (Limit.THROTTLING, Limit.NEIGHBOUR)  # they make all other numbers doubtful, and come first
+_INPUT = frozenset((Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING))
+_SIDES = (_INPUT, frozenset((Limit.HOST, Limit.STEP)))  # which the same place in the code may be the reason for
+_NAMES = {
+    **dict.fromkeys(_INPUT, "Input-bound"),
+    Limit.HOST: "Bound by the fixed cost of a step",
+    Limit.STEP: "Bound by the step",
+    Limit.OUTSIDE: "Much time passes outside of steps",
+    Limit.COMPILING: "Compiled again and again",
+    Limit.STALLS: "Stalls",
+    Limit.DRIFT: "Slower and slower",
+    Limit.NEIGHBOUR: "Somebody else is on the machine",
+    Limit.THROTTLING: "The GPU is held down",
+    Limit.MEMORY: "Memory is nearly full",
+}
+
+
+def verdict_of(
+    results: Sequence[CheckResult], why_not_seen: str = "", static: Sequence[CheckResult] = ()
+) -> DiagnosisVerdict:
+    """Return the verdict that follows from the results of the measured checks.
+
+    Args:
+        why_not_seen: Reason for which no trial gave numbers; empty if one did.
+        static: Results of the static checks, for the place in the code that the limit may come from.
+    """
+    issues = [issue for result in results for issue in result.issues]
+    if why_not_seen:
+        return DiagnosisVerdict(sentence=f"Not seen: {why_not_seen}", limit=Limit.NOT_SEEN)
+    main = _main(issues)
+    if main is None or main.limit is None:
+        why_no_input = next((one.why_not for one in results if one.check == "input" and one.why_not), "")
+        if why_no_input:
+            sentence = f"No limit was found, and the input was not seen: {why_no_input}."
+            return DiagnosisVerdict(sentence=sentence, limit=Limit.NOT_SEEN)
+        sentence = "Nothing worth doing was found: the step itself is the limit, and no change that was tried helps."
+        return DiagnosisVerdict(sentence=sentence, limit=Limit.STEP)
+    sentence = f"{_NAMES[main.limit]}: {main.sentence}"
+    counted = [result for result in results if result.check == "recurring-costs"]
+    if (place := _place(main.limit, (*static, *counted))) is not None and place is not main:
+        sentence = f"{sentence} Look at {place.place}: {place.sentence[:1].lower()}{place.sentence[1:]}"
+    measured = [
+        (one.gain, one)
+        for issue in issues
+        for one in issue.recommendations
+        if one.evidence is GainBasis.MEASURED and one.gain
+    ]
+    gain, best = max(measured, key=lambda one: one[0].low, default=(None, None))
+    if gain is not None and best is not None and best not in main.recommendations:
+        sentence = f"{sentence} Measured: {best.sentence}, {ratio_text(gain)}."
+    return DiagnosisVerdict(sentence=sentence, limit=main.limit, bound=main.bound)
+
+
+def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:
+    side = next((side for side in _SIDES if limit in side), frozenset({limit}))
+    return next((one for result in static for one in result.issues if one.limit in side and one.place), None)
+
+
+def static_verdict(results: Sequence[CheckResult]) -> DiagnosisVerdict:
+    """Return the verdict of checks that made no trial."""
+    by_weight: dict[Severity, list[Issue]] = {severity: [] for severity in Severity}
+    for result in results:
+        for issue in result.issues:
+            by_weight[issue.severity].append(issue)
+    if errors := by_weight[Severity.ERROR]:
+        return DiagnosisVerdict(sentence=f"{counted(len(errors), 'error')}, the first: {_with_place(errors[0])}")
+    if warnings := by_weight[Severity.WARNING]:
+        return DiagnosisVerdict(
+            sentence=f"No error; {counted(len(warnings), 'warning')}, the first: {_with_place(warnings[0])}"
+        )
+    return DiagnosisVerdict(sentence="Nothing was found that is wrong; what limits the speed is seen only by trials.")
+
+
+def _with_place(issue: Issue) -> str:
+    is_said = not issue.place or issue.place in issue.sentence
+    return issue.sentence if is_said else f"{issue.sentence} ({issue.place})"
+
+
+def _main(issues: Sequence[Issue]) -> Issue | None:
+    """Return the issue that the verdict is about: what spoils all numbers, else what costs most; None if nothing does.
+
+    A limit comes before a measured change, which is one way around it. Memory that is full, or fills, does not slow
+    training down, and may end it: that is the verdict where nothing slows it down.
+    """
+    telling = [issue for issue in issues if issue.limit is not None and issue.severity is not Severity.NOTE]
+    spoiling = [issue for issue in telling if issue.limit in _SPOILS_ALL]
+    if spoiling:
+        return min(spoiling, key=lambda issue: _SPOILS_ALL.index(issue.limit or Limit.NEIGHBOUR))
+    # 5 % for certain are worth doing something for
+    worth = [issue for issue in telling if issue.bound is not None and issue.bound.low > 1.05]
+    limits = [issue for issue in worth if not any(one.evidence is GainBasis.MEASURED for one in issue.recommendations)]
+    memory = [issue for issue in telling if issue.limit is Limit.MEMORY]
+    return max(limits or memory or worth, key=lambda issue: issue.bound.ratio if issue.bound else 0.0, default=None)
+
+
+# Condition under which a diagnosis fails, for continuous integration.
+
+
+_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt, "==": operator.eq,
+}  # fmt: skip
+_QUANTITIES = ("gain", "bound", "errors", "warnings")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailOn:
+    """Condition on one quantity of a diagnosis."""
+
+    text: str
+    quantity: str
+    comparison: str
+    limit: float
+
+    def holds(self, diagnosis: Diagnosis) -> bool:
+        """Return whether the condition holds; never where the quantity is not known."""
+        known = self._values(diagnosis)[self.quantity]
+        return known is not None and _OPERATORS[self.comparison](known, self.limit)
+
+    def _values(self, diagnosis: Diagnosis) -> dict[str, float | None]:
+        measured = [one.gain for one in diagnosis.recommendations if one.evidence is GainBasis.MEASURED and one.gain]
+        weights = [issue.severity for issue in diagnosis.issues]
+        return {
+            "gain": max((gain.ratio for gain in measured), default=None),
+            "bound": diagnosis.verdict.bound.ratio if diagnosis.verdict.bound else None,
+            "errors": weights.count(Severity.ERROR),
+            "warnings": weights.count(Severity.WARNING),
+        }
+
+
+def parse_fail_on(text: str) -> FailOn:
+    """Parse a condition, e.g. ``gain>=1.2``.
+
+    Raises:
+        ValueError: It is none.
+    """
+    match = re.fullmatch(r"\s*([a-z]+)\s*(>=|<=|==|>|<)\s*([0-9]+(?:\.[0-9]+)?)\s*", text)
+    if match is None or match[1] not in _QUANTITIES:
+        names = ", ".join(_QUANTITIES)
+        raise ValueError(f"{text!r} is no condition: a name ({names}), one of >= > <= < ==, and a number")
+    return FailOn(text=text, quantity=match[1], comparison=match[2], limit=float(match[3]))
