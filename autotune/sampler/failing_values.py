@@ -4,7 +4,7 @@ A single value may be to blame, or two together, or the product of two. Of order
 today's are blamed with it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, product
@@ -18,6 +18,8 @@ from autotune.space.knob import Knob, is_number, number_of, same_scalar
 from autotune.space.space import Space
 
 _LATEST = 20  # failed points that are looked at
+_MEMORY = (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_HOST_MEMORY)
+_MOST_SIZES = 3  # of a step's tensors, with each of which values lack memory: then they do with any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,7 @@ class FailingValues:
         values: By path, one or two.
         ending: Of the trials that failed with them.
         points: Number of these points.
-        only_with: Values of today's under which they fail, of knobs by which a point may need less GPU memory.
+        only_with: Values under which they were seen to fail, of knobs by which a point may need less memory.
         is_product: Whether their product is to blame: then any two that multiply to as much fail.
     """
 
@@ -40,10 +42,11 @@ class FailingValues:
 
     def are_in(self, values: Values, space: Space) -> bool:
         """Return whether a point holds them."""
+        if not all(same_scalar(values[path], value) for path, value in self.only_with.items()):
+            return False
         if self.is_product:
             return _product(values, self.values) >= _product(self.values, self.values)
-        is_alike = all(same_scalar(values[path], value) for path, value in self.only_with.items())
-        return is_alike and _holds(values, self.values, space)
+        return _holds(values, self.values, space)
 
     def covers(self, other: "FailingValues") -> bool:
         """Return whether it names what others do, of the same two knobs, and more."""
@@ -85,31 +88,66 @@ class Blame:
     ending: Ending | None = None
 
 
-def blame(space: Space, observations: Mapping[str, Observation]) -> Blame:
-    """Return what failed points have in common."""
+def blame(
+    space: Space,
+    observations: Mapping[str, Observation],
+    lacks_memory: Callable[[Values], bool] = lambda _values: False,
+) -> Blame:
+    """Return what failed points have in common.
+
+    Args:
+        lacks_memory: Tells of a point whether it needs as much memory as one that ran out of it.
+    """
     known = [one for one in observations.values() if space.contains(one.values)]
-    failed = [(one.values, ending) for one in known if (ending := _ending(one)) is not None]
+    failed = [(one.values, ending) for one in known if (ending := _ending(one)) is not None][-_LATEST:]
     if len(failed) < 2:
         return Blame()
     worked = [one.values for one in known if one.scores or one.rough_scores]
     # the first ones that idle are ended soon: only one that is made to decide is waited for
     hung = [one for one in known if _ending(one) is Ending.HUNG][:2]
     brief = [one.values for one in hung if one.trials == 1]
-    suspects = _Suspects(space=space, worked=worked, failed=failed[-_LATEST:], brief=brief)
-    failing: list[FailingValues] = []
-    for one in sorted(suspects.found, key=lambda one: -one.points):
-        point = {**space.baseline, **one.values}
-        if suspects.are_shown(one) and not any(other.are_in(point, space) for other in failing):
-            failing.append(one)
-    products = list(suspects.products([one for one in suspects.found if len(one.values) == 1]))
-    failing = [*(one for one in failing if not any(other.covers(one) for other in products)), *products]
     tried = [one.values for one in known if one.values not in brief]
-    for one in sorted(suspects.found, key=lambda one: (len(one.values), -one.points)):
-        point = {**space.baseline, **suspects.nearest(one.values)}
-        is_told = any(other.are_in(point, space) for other in failing)
-        if not is_told and point not in tried and space.why_infeasible(point) is None:
-            return Blame(failing=failing, deciding=point, ending=one.ending)
+    failing: list[FailingValues] = []
+    undecided: list[tuple[Values, Ending]] = []
+    for suspects in _apart(space, worked, failed, brief, lacks_memory):
+        failing += suspects.shown()
+        undecided += suspects.undecided(tried)
+    failing = _anywhere(failing)
+    for point, ending in undecided:
+        is_told = any(one.are_in(point, space) for one in failing)
+        if not is_told and space.why_infeasible(point) is None:
+            return Blame(failing=failing, deciding=point, ending=ending)
     return Blame(failing=failing)
+
+
+def _apart(
+    space: Space,
+    worked: Sequence[Values],
+    failed: Sequence[tuple[Values, Ending]],
+    brief: Sequence[Values],
+    lacks_memory: Callable[[Values], bool],
+) -> Iterator["_Suspects"]:
+    """Yield what is suspected of failures of memory by the sizes of a step's tensors, then of all others."""
+    sizes = [knob.path for knob in space.knobs if traits_of(knob).gpu_memory is Demand.VARIES]
+    lacked = [(point, ending) for point, ending in failed if ending in _MEMORY]
+    for size in {tuple(point[path] for path in sizes): None for point, _ in lacked}:
+        only_with = dict(zip(sizes, size, strict=True))
+        alike = [(point, ending) for point, ending in lacked if only_with.items() <= point.items()]
+        fit = [point for point in worked if only_with.items() <= point.items()]
+        yield _Suspects(space=space, worked=fit, failed=alike, only_with=only_with, surely_fails=lacks_memory)
+    others = [(point, ending) for point, ending in failed if ending not in _MEMORY]
+    yield _Suspects(space=space, worked=worked, failed=others, brief=brief)
+
+
+def _anywhere(failing: Sequence[FailingValues]) -> list[FailingValues]:
+    """Return values that lack memory by several sizes of a step's tensors as failing whatever these are."""
+    found: list[FailingValues] = []
+    for one in failing:
+        alike = [other for other in failing if (other.values, other.ending) == (one.values, one.ending)]
+        points = sum(other.points for other in alike)
+        one = replace(one, only_with={}, points=points) if len(alike) >= _MOST_SIZES else one
+        found += [one] if one not in found else []
+    return found
 
 
 def failing_in_pairs(space: Space, trials: Iterable[TrialRecord]) -> list[FailingValues]:
@@ -154,36 +192,57 @@ class _Suspects:
         worked: Points that gave numbers.
         failed: Points that did not, with how they ended.
         brief: Those whose trial was too short to tell a hang from a slow start.
+        only_with: Values that all these points have, and that are not suspected.
+        surely_fails: Tells of a point whether it needs no trial to know that it fails.
     """
 
     space: Space
     worked: Sequence[Values]
     failed: Sequence[tuple[Values, Ending]]
     brief: Sequence[Values] = ()
+    only_with: Values = field(default_factory=dict)
+    surely_fails: Callable[[Values], bool] = lambda _values: False
+
+    def shown(self) -> list[FailingValues]:
+        """Return the values that are to blame."""
+        failing: list[FailingValues] = []
+        for one in sorted(self.found, key=lambda one: -one.points):
+            point = {**self.space.baseline, **self.only_with, **one.values}
+            if self._are_shown(one) and not any(other.are_in(point, self.space) for other in failing):
+                failing.append(one)
+        products = list(self._products([one for one in self.found if len(one.values) == 1]))
+        return [*(one for one in failing if not any(other.covers(one) for other in products)), *products]
+
+    def undecided(self, tried: Sequence[Values]) -> Iterator[tuple[Values, Ending]]:
+        """Yield points that tell whether values are to blame, the most suspect first, with how others ended."""
+        for one in sorted(self.found, key=lambda one: (len(one.values), -one.points)):
+            point = {**self.space.baseline, **self.only_with, **self._nearest(one.values)}
+            if point not in tried:
+                yield point, one.ending
 
     @cached_property
     def found(self) -> Sequence[FailingValues]:
         """Values that may be to blame, most of them not shown yet."""
         found = []
         suspected = [(values, ending) for point, ending in self.failed for values in self._of(point)]
-        sparing = [knob for knob in self.space.knobs if traits_of(knob).gpu_memory is Demand.VARIES]
-        todays = {knob.path: knob.baseline for knob in sparing}
         for values, ending in [*self._nearer(suspected), *suspected]:
-            only_with = todays if ending is Ending.OUT_OF_GPU_MEMORY else {}
-            one = FailingValues(values=values, ending=ending, points=0, only_with=only_with)
+            one = FailingValues(values=values, ending=ending, points=0, only_with=self.only_with)
             points = sum(how is ending and one.are_in(other, self.space) for other, how in self.failed)
-            if points >= 2 and values.keys().isdisjoint(only_with):
+            if points >= 2:
                 found.append(replace(one, points=points))
         return found
 
     def _of(self, point: Values) -> Iterator[Values]:
         """Yield the changes of a failed point that may be to blame: single ones; without any, pairs of them."""
-        changes = self.space.changes(point)
+        changes = self._changes(point)
         for size in (1, 2):
             shared = [{path: changes[path] for path in paths} for paths in combinations(changes, size)]
             if found := [values for values in shared if not self._work(values)]:
                 yield from found
                 return
+
+    def _changes(self, point: Values) -> Values:
+        return {path: value for path, value in self.space.changes(point).items() if path not in self.only_with}
 
     def _nearer(self, suspected: Sequence[tuple[Values, Ending]]) -> Iterator[tuple[Values, Ending]]:
         """Yield of each two suspects the values nearer to today's: it may be their sum that is too large."""
@@ -194,7 +253,7 @@ class _Suspects:
                 if not self._work(values):
                     yield values, how
 
-    def products(self, others: Sequence[FailingValues]) -> Iterator[FailingValues]:
+    def _products(self, others: Sequence[FailingValues]) -> Iterator[FailingValues]:
         """Yield products of two numbers that tell all points that failed alike from those that worked.
 
         Three failed points show one, two of which have more of the one number and less of the other.
@@ -212,24 +271,29 @@ class _Suspects:
                 for a, b in combinations(points, 2)
             )
             if len(points) >= 3 and trade:
-                least = FailingValues(values=points[0], ending=ending, points=len(points), is_product=True)
+                values, count = points[0], len(points)
+                least = FailingValues(
+                    values=values, ending=ending, points=count, is_product=True, only_with=self.only_with
+                )
                 if not any(least.are_in(point, self.space) for point in self.worked):
                     yield least
 
     def _work(self, values: Values) -> bool:
         return any(_holds(point, values, self.space) for point in self.worked)
 
-    def are_shown(self, one: FailingValues) -> bool:
-        """Return whether a point has failed that changes nothing else; a single value may be further away there."""
+    def _are_shown(self, one: FailingValues) -> bool:
+        """Return whether a point fails that changes nothing else; a single value may be further away there."""
+        if self.surely_fails({**self.space.baseline, **self.only_with, **one.values}):
+            return True
         telling = (point for point, how in self.failed if how is one.ending and point not in self.brief)
-        changes = [self.space.changes(point) for point in telling]
+        changes = [self._changes(point) for point in telling]
         return any(
             change == one.values
             or (len(one.values) == 1 and change.keys() == one.values.keys() and _holds(change, one.values, self.space))
             for change in changes
         )
 
-    def nearest(self, values: Values) -> Values:
+    def _nearest(self, values: Values) -> Values:
         """Return of a single value the one nearest to today's that nothing shows to work; of two the same two."""
         if len(values) > 1:
             return values

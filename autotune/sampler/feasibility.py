@@ -101,13 +101,13 @@ class Feasibility:
         ready = [knob for knob, traits in demands if traits.host_memory is Demand.GROWS and knob.ordered]
         shared = _Memory(ending=Ending.OUT_OF_SHARED_MEMORY, more=ready, is_product=True)
         self._memories = [*self._grown, shared]
-        found = blame(space, observations)
-        self.blame = replace(found, failing=[*found.failing, *failing_in_pairs])
-        self._failing_in_pairs = failing_in_pairs
         self._good = [observation for observation in observations.values() if observation.scores]
         self._failed = [
             observation for observation in observations.values() if not observation.scores and observation.endings
         ]
+        found = blame(space, observations, lambda values: self._why_out_of_memory(values) is not None)
+        self.blame = replace(found, failing=[*found.failing, *failing_in_pairs])
+        self._failing_in_pairs = failing_in_pairs
         self._host_limit_bytes = (1 - memory_margin) * machine.memory_bytes
         self._memory_margin = memory_margin
         self._hints = hints

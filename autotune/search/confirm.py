@@ -294,6 +294,7 @@ class ConfirmationPlan:
 
     Attributes:
         usual_trial_s: Expected length of a trial that measures as usual.
+        usual_window_s: Time of it that is measured.
         longer_s: Extra time of each trial, which shows what a measured GPU does; negative where there is no time for
             the usual one.
         sequential: True if it stops as soon as it is sure, because pairs are dear.
@@ -305,6 +306,7 @@ class ConfirmationPlan:
     pairs: int
     sequential: bool
     usual_trial_s: float
+    usual_window_s: float
     longer_s: float
     arms: int = 2
     further_pairs: int = 0
@@ -425,6 +427,7 @@ def plan_hurried(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_
         pairs=FEWEST_PAIRS,
         sequential=True,
         usual_trial_s=shortest_s + missing_s,
+        usual_window_s=basis.usual_window_s,
         longer_s=min(0.0, spare_s - missing_s),
         arms=basis.arms,
     )
@@ -470,6 +473,7 @@ def _plan(candidate: Candidate, pairs: int, basis: ConfirmationBasis, *, left_s:
         pairs=pairs,
         sequential=is_dear(basis.arms * trial_s, basis.budget_s),
         usual_trial_s=trial_s,
+        usual_window_s=usual_s,
         longer_s=window_s - usual_s,
         arms=basis.arms,
     )

@@ -259,10 +259,11 @@ class Finalists(SearchStage):
 
     def _trial_of(self, turn: Arm, values: Values, plan: ConfirmationPlan, first_pair: int, look_s: float) -> TrialSpec:
         usual = self._state.windows.usual()
-        window_s = max(usual.length_s + plan.longer_s, look_s)
-        # stalls that come up are waited for, as far as the other trials leave time
         trials_left, left_s = plan.arms * plan.most_pairs - turn.done + 1, self._parts.budget.left_s()
-        fair_s = left_s / trials_left - plan.usual_trial_s + usual.length_s
+        fair_s = left_s / trials_left - plan.usual_trial_s + plan.usual_window_s
+        # what is usual may have become longer meanwhile
+        window_s = max(min(usual.length_s, max(plan.usual_window_s, fair_s)) + plan.longer_s, look_s)
+        # stalls that come up are waited for, as far as the other trials leave time
         most_s = min(usual.most_s, max(window_s, fair_s))
         if turn.is_first and (to_learn_s := self._state.windows.to_learn_cycle_s(values)) < _MOST_TO_LEARN * left_s:
             most_s = max(most_s, to_learn_s)  # all others are shorter for that

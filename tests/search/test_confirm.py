@@ -65,7 +65,13 @@ def _confirmed(
     """Run the trials of a confirmation: a letter for each point that ran, and what was decided."""
     (candidate,) = _better(n1=0.3)
     plan = ConfirmationPlan(
-        candidate=candidate, pairs=pairs, sequential=False, usual_trial_s=10.0, longer_s=0.0, arms=arms
+        candidate=candidate,
+        pairs=pairs,
+        sequential=False,
+        usual_trial_s=10.0,
+        usual_window_s=2.0,
+        longer_s=0.0,
+        arms=arms,
     )
     confirmation, ran, left = Confirmation(plan, random.Random(1)), "", list(speeds)
     while left and (turn := confirmation.next()) is not None:
@@ -233,7 +239,9 @@ def test_trials_measure_as_long_as_is_wished_for_where_there_is_time(
 def test_pairs_that_do_not_decide_are_followed_by_as_many_as_there_is_time_for() -> None:
     """Judged after the first six, and then seldom; a gain that is shown needs no more, however wide its interval."""
     (candidate,) = _better(n1=0.1)
-    plan = ConfirmationPlan(candidate=candidate, pairs=6, sequential=False, usual_trial_s=5.0, longer_s=0.0)
+    plan = ConfirmationPlan(
+        candidate=candidate, pairs=6, sequential=False, usual_trial_s=5.0, usual_window_s=2.0, longer_s=0.0
+    )
     assert plan.planned_pairs is None
     assert plan.extended(CAUTION * 119.0) == plan  # not twice as many
     longer = plan.extended(CAUTION * 500.0)
@@ -246,7 +254,14 @@ def test_pairs_that_do_not_decide_are_followed_by_as_many_as_there_is_time_for()
 def test_a_confirmation_knows_what_is_left_of_it_and_when_to_look(arms: int, after: list[int]) -> None:
     """One that stops as soon as it is sure looks after each two rounds; the end needs no look."""
     (candidate,) = _better(n1=0.7)
-    sizes = {"candidate": candidate, "pairs": 6, "usual_trial_s": 5.0, "longer_s": 2.0, "arms": arms}
+    sizes = {
+        "candidate": candidate,
+        "pairs": 6,
+        "usual_trial_s": 5.0,
+        "usual_window_s": 2.0,
+        "longer_s": 2.0,
+        "arms": arms,
+    }
     plan = ConfirmationPlan(sequential=True, **sizes)
     trials = range(1, 6 * arms + 1)
     assert [plan.rest_s(done) for done in (0, *trials)] == [7.0 * left for left in reversed(range(6 * arms + 1))]

@@ -189,3 +189,21 @@ def test_a_batch_that_does_not_fit_is_named_and_left_out(search: Search, error: 
     assert len(failed(searched)) <= 3
     (said,) = (caution for caution in searched.answer.cautions if caution.startswith("data.batch_size: 16"))
     assert ending.value in said
+
+
+def test_a_batch_that_fits_in_half_the_precision_is_found(search: Search) -> None:
+    """What ran out of memory in 32 bits is left out there alone; what fails in both is not tried again and again."""
+
+    def train(config: Mapping[str, Any]) -> Training:
+        fails = config["data"]["batch_size"] > (8 if config["training"]["precision"] == 32 else 16)
+        said = "terminate called after throwing an instance of 'std::bad_alloc'\n"
+        return replace(works(config), steps=0, exit_code=-6, stderr=said) if fails else works(config)
+
+    config = CONFIG.replace("autotune:", "training: {precision: 32}\nautotune:", 1)
+    config = config.replace(
+        "        data.num_workers", "        training.precision: [32, 16]\n        data.num_workers"
+    )
+    searched = search(train, config=config, budget_s=300.0)
+    best = searched.answer.best.values
+    assert (best["data.batch_size"], best["training.precision"]) == (16, 16)
+    assert len(failed(searched)) <= 6

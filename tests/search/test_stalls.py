@@ -58,3 +58,12 @@ def test_rare_stalls_are_waited_for_as_far_as_the_budget_goes(search: Search) ->
     short = search(trainer, config=USUAL, budget_s=100, fresh=True)
     assert short.answer.verdict is Verdict.NO_CHANGE
     assert "and how often it does was not seen" in remarks(short)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stalls_that_the_pairs_are_first_to_show_leave_time_for_all_of_them(search: Search, seed: int) -> None:
+    """They are waited for as far as the other pairs leave time, and no trial takes that of all others."""
+    trainer = stalling(replace(STALLS, stall_every=600, stall_s=0.6), step_s=0.004)
+    answer = search(trainer, config=USUAL, budget_s=60, seed=seed).answer
+    assert answer.verdict is Verdict.BETTER
+    assert answer.speedup.low <= 6.6 / 3.0 <= answer.speedup.high

@@ -1,0 +1,129 @@
+"""Where the time of a training goes: the share of each cause, where it is, and what changes it. Pure.
+
+Shares are of the same whole, the time of training once it is under way, and add up to 1: what is done outside of steps,
+slow steps, what is compiled anew, and of usual steps waiting for data, their fixed cost, and what is left.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+
+from autotune.diagnose.findings import (
+    MOST_SHARE,
+    CheckResult,
+    GainBasis,
+    Issue,
+    Limit,
+    Recommendation,
+    Severity,
+    TimeShare,
+)
+from autotune.diagnose.step_checks import TimedStep
+from autotune.measure.phases import Bounds, PhasedTrial
+from autotune.records import Ratio, TrialPhase
+
+INPUT = frozenset((Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING))
+_STEP = frozenset((Limit.HOST, Limit.STEP))
+_OUTSIDE = {Limit.OUTSIDE: "evaluation, checkpoints", Limit.COMPILING: "compiling"}
+_SLOW = {Limit.STALLS: "slow steps", Limit.DRIFT: "steps that get slower"}
+_LEAST = 0.01  # share of the time that is worth a row
+
+
+def side_of(limit: Limit) -> frozenset[Limit]:
+    """Return the limits that the same change, or the same place in the code, may be about."""
+    return next((side for side in (INPUT, _STEP) if limit in side), frozenset({limit}))
+
+
+def unseen_fraction(
+    outside: CheckResult, steadiness: CheckResult, steps: Sequence[TimedStep], phased: PhasedTrial
+) -> float:
+    """Return the share of the time that a trial in phases does not see.
+
+    That is what is done outside of steps, and slow steps as far as its own steps were faster on average.
+
+    Args:
+        steps: Those of the trial that slow steps were found in.
+    """
+    pauses = sum(one.numbers["time_fraction"] for one in outside.issues)
+    slow = sum(one.numbers["time_fraction"] for one in steadiness.issues)
+    phased_s = [
+        one.batch / one.speeds[TrialPhase.TRAIN]
+        for one in phased.rounds
+        if one.batch and one.speeds.get(TrialPhase.TRAIN)
+    ]
+    if slow and phased_s and all(one.limit is not Limit.DRIFT for one in steadiness.issues):
+        durations_s = [step.duration_s for step in steps]
+        usual_s, mean_s = median(durations_s), fmean(durations_s)
+        slow *= 1.0 - min(1.0, max(0.0, (fmean(phased_s) - usual_s) / (mean_s - usual_s)))
+    return min(MOST_SHARE, pauses + slow)
+
+
+def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequence[CheckResult]) -> list[TimeShare]:
+    """Return the causes that take time, the largest share first, and last what is left.
+
+    Args:
+        measured: Results of the measured checks.
+        bounds: What the phases showed, as bounds of the whole training.
+        static: Results of the static checks, for the places that causes may come from.
+    """
+    found = [*static, *measured]
+    issues = [one for result in measured for one in result.issues if one.limit and one.severity is not Severity.NOTE]
+    shares: list[TimeShare] = []
+    left = 1.0
+    for cause, limit, fraction in (*_by_steps(issues), *_of_usual_steps(issues, bounds)):
+        fraction = min(fraction, left)
+        left -= fraction
+        if fraction >= _LEAST:
+            shares.append(_share(cause, limit, fraction, found))
+    rest = "steps" if bounds.free_data is not None else "steps and their data"
+    shares.sort(key=lambda one: -one.fraction)
+    return [*shares, _share(rest, Limit.STEP, left, found, is_rest=True)]
+
+
+def _by_steps(issues: Sequence[Issue]) -> Iterator[tuple[str, Limit, float]]:
+    """Yield what was found by looking at each step, with its share of the time."""
+    for one in issues:
+        assert one.limit is not None, "others are left out"
+        fraction = one.numbers.get("time_fraction")
+        if one.check == "outside-steps" and fraction:
+            yield _OUTSIDE[Limit.OUTSIDE] if not one.place else one.place, one.limit, fraction
+        elif one.check == "recurring-costs" and one.limit is not Limit.HOST and one.bound and fraction:
+            yield _OUTSIDE.get(one.limit, "starting workers"), one.limit, fraction
+        elif one.check == "steadiness" and fraction:
+            yield _SLOW.get(one.limit, "compiling"), one.limit, fraction
+
+
+def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[tuple[str, Limit, float]]:
+    """Yield waiting for data and the fixed cost of steps, what was found by looking at single steps taken off."""
+    if bounds.free_data is not None:
+        limit = next((one.limit for one in issues if one.check == "input"), None) or Limit.LOADING
+        anew = sum(fraction for _cause, other, fraction in _by_steps(issues) if other is Limit.COMPILING)
+        yield "waiting for data", limit, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio - anew)
+    fixed = [1.0 - 1.0 / one.bound.ratio for one in issues if one.limit is Limit.HOST and one.bound]
+    if fixed:
+        yield "fixed cost of steps", Limit.HOST, max(fixed)
+
+
+def _share(
+    cause: str, limit: Limit, fraction: float, found: Sequence[CheckResult], *, is_rest: bool = False
+) -> TimeShare:
+    """Return a share with the place that it comes from, and the best change of what is its cause."""
+    about = [one for result in found for one in result.issues if one.limit in side_of(limit)]
+    about.sort(key=lambda one: one.limit is not limit)
+    # a key of the config is no place that time goes to
+    place = next((one.place for one in about if one.place and one.check != "switches"), "")
+    advice = sorted((advice for one in about for advice in one.recommendations), key=Recommendation.rank)
+    change = advice[0] if advice else None
+    if change is not None and not is_rest:
+        change = _bounded(change, fraction)
+    return TimeShare(cause=cause, limit=limit, fraction=fraction, place=place, change=change)
+
+
+def _bounded(advice: Recommendation, fraction: float) -> Recommendation:
+    """Return a change with what it gains at most, where it was not tried: no more than if its cause took no time."""
+    if advice.evidence is GainBasis.MEASURED:
+        return advice
+    most = 1.0 / max(1e-3, 1.0 - fraction)
+    known = advice.gain.high if advice.gain else most
+    high = min(most, known)
+    return replace(advice, gain=Ratio(ratio=high, low=1.0, high=high), evidence=GainBasis.BOUNDED)
