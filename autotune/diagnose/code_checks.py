@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -199,6 +200,14 @@ def serial_maps(training: Training) -> Places:
         # Dataset.map(map_func, num_parallel_calls=None, ...)
         is_serial = len(call.args) == 1 and not any(one.arg in ("num_parallel_calls", None) for one in call.keywords)
         if is_serial and _is_stateful(training, unit, call.args[0], set()):
+            yield unit, call
+
+
+def shuffles_behind_maps(training: Training) -> Places:
+    """Yield calls of ``shuffle`` of datasets that ``map`` has been called on before."""
+    mapped = {unit.node: call.lineno for unit, call in reversed(list(dataset_calls(training.code, "map")))}
+    for unit, call in dataset_calls(training.code, "shuffle"):
+        if _line(call) >= mapped.get(unit.node, math.inf):
             yield unit, call
 
 

@@ -8,7 +8,13 @@ from statistics import median
 
 from autotune.diagnose.findings import CheckResult, Limit
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
-from autotune.diagnose.step_checks import judge_costs, judge_outside_steps, judge_steadiness, timed_steps
+from autotune.diagnose.shares import unseen_fraction
+from autotune.diagnose.step_checks import (
+    judge_costs,
+    judge_outside_steps,
+    judge_steadiness,
+    timed_steps,
+)
 from autotune.diagnose.surroundings import BusyReadings, judge_in_force, judge_memory, judge_neighbours
 from autotune.diagnose.switches import (
     Gain,
@@ -45,10 +51,12 @@ class Measured:
 
     Attributes:
         results: One for each check, in the order of their table.
+        bounds: What the phases showed, as bounds of the whole training; None if no trial gave numbers.
         why_not_seen: Reason for which no trial gave numbers; empty if one did.
     """
 
     results: tuple[CheckResult, ...]
+    bounds: Bounds | None = None
     why_not_seen: str = ""
 
 
@@ -90,8 +98,10 @@ class Diagnoser:
             why = f"in phases the trainer {_ended(phased_record)}"
             bounds = replace(bounds, why_not=(*bounds.why_not, why))
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
-        costs = self._judge_costs(watched, phased)
-        steadiness = judge_steadiness(timed_steps(watched.events), watched.events, str(self._problem.settings.folder))
+        costs, outside = self._judge_costs(watched, phased), judge_outside_steps(watched.events)
+        steps = timed_steps(watched.events)
+        steadiness = judge_steadiness(steps, watched.events, str(self._problem.settings.folder))
+        bounds = bounds.within(1.0 - unseen_fraction(outside, steadiness, steps, trial))
         # slow steps that do not wait for data are no matter of the input either
         slow = [one for one in steadiness.issues if one.numbers.get("waiting_fraction", 1.0) < 0.7]
         anew = [one for one in (*costs.issues, *slow) if one.bound and one.limit is not Limit.HOST]
@@ -117,11 +127,11 @@ class Diagnoser:
             costs,
             judge_fixed_cost(today, larger, bounds),
             explained(steadiness, measured),
-            judge_outside_steps(watched.events),
+            outside,
             judge_memory(machine, record.measurement, watched.memory, batches),
             judge_switches(plan, measured, bounds, why_not=why_no_switch),
         )
-        return Measured(results=results)
+        return Measured(results=results, bounds=bounds)
 
     def verify(self) -> Measured:
         """Make the trials that show whether the step is what the config says, and judge them by that alone.

@@ -19,6 +19,7 @@ from autotune.diagnose.machine_checks import (
     check_native_loader,
     check_storage,
 )
+from autotune.diagnose.shares import time_shares
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.verdict import static_verdict, verdict_of
 from autotune.events import Event
@@ -74,7 +75,9 @@ def diagnose(
         static = static_checks(problem, clock, is_run=True)
         measured = diagnoser.run()
     results = (*static, *measured.results)
-    return Diagnosis(verdict=verdict_of(measured.results, measured.why_not_seen, static), results=results)
+    shares = time_shares(measured.results, measured.bounds, static) if measured.bounds else []
+    verdict = verdict_of(measured.results, measured.why_not_seen, static)
+    return Diagnosis(verdict=verdict, results=results, shares=tuple(shares))
 
 
 def _verification(code: CheckResult, measured: Measured) -> Diagnosis:

@@ -63,6 +63,14 @@ class Recommendation:
     label: str = "same training"
     cost: str = ""
 
+    def is_worth(self, least: float) -> bool:
+        """Return whether it may gain so much."""
+        return self.gain is not None and self.gain.ratio >= least
+
+    def rank(self) -> tuple[int, float]:
+        """Return what it is sorted by: measured ones by the lower end of their gain, then bounded ones, the rest."""
+        return list(GainBasis).index(self.evidence), -(self.gain.low if self.gain else 0.0)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Issue:
@@ -124,16 +132,37 @@ class DiagnosisVerdict:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TimeShare:
+    """Share of the time of a training, once it is under way, that one cause takes.
+
+    Attributes:
+        cause: What passes meanwhile, for people.
+        limit: Part of the training that it is.
+        place: File and line, or device, that it comes from; empty where that is not known.
+        change: What acts on this cause: measured, or bounded by this share; None where nothing is known.
+    """
+
+    cause: str
+    limit: Limit
+    fraction: float
+    place: str = ""
+    change: Recommendation | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Diagnosis:
     """Whole diagnosis.
 
     Attributes:
         verdict: One sentence: what limits the training, and what to do first.
         results: Results of the checks, in the order of `autotune.diagnose.tables.CHECKS`.
+        shares: Where the time goes: the largest share first, and last what is left; they add up to 1. Empty without
+            trials.
     """
 
     verdict: DiagnosisVerdict
     results: tuple[CheckResult, ...]
+    shares: tuple[TimeShare, ...] = ()
 
     @property
     def issues(self) -> tuple[Issue, ...]:
@@ -147,23 +176,27 @@ class Diagnosis:
 
         Of several that write the same values it is the first.
         """
-        rank = list(GainBasis)
-        found = [one for issue in self.issues for one in issue.recommendations]
-        found.sort(key=lambda one: (rank.index(one.evidence), -(one.gain.low if one.gain else 0.0)))
-        written = [(one.values, one.label) for one in found]
-        return tuple(one for n, one in enumerate(found) if not one.values or written[n] not in written[:n])
+        found = [one.change for one in self.shares if one.change]
+        found += [one for issue in self.issues for one in issue.recommendations]
+        found.sort(key=Recommendation.rank)
+        told = [(one.values, one.label) if one.values else one.sentence for one in found]
+        return tuple(one for n, one in enumerate(found) if told[n] not in told[:n])
 
     @property
     def changes(self) -> dict[str, Recommendation]:
         """What leaves the training as it is, by the key that it writes: of several for one key the first.
 
-        Changes that were not tried are among them only where a check calls for them, or what it found bounds their gain
-        to something worth having.
+        Changes that were not tried are among them only where a check calls for them, or they act on a cause that takes
+        time worth having.
         """
         switches = [one for issue in self.issues if issue.check == "switches" for one in issue.recommendations]
-        not_measured = (one for one in switches if one.evidence is not GainBasis.MEASURED)
-        left_out = [one for one in not_measured if one.gain is None or one.gain.ratio < LEAST_BOUND]
-        same = [one for one in self.recommendations if one.label == "same training" and one not in left_out]
+        called_for = [one.change for one in self.shares if one.change and one.change.is_worth(LEAST_BOUND)]
+        left_out = [one.values for one in switches if one.evidence is not GainBasis.MEASURED]
+        same = [
+            one
+            for one in self.recommendations
+            if one.label == "same training" and (one.values not in left_out or one in called_for)
+        ]
         return {path: one for one in reversed(same) for path in one.values if not path.startswith(CODE)}
 
 

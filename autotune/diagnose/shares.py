@@ -24,9 +24,10 @@ from autotune.records import Ratio, TrialPhase
 
 INPUT = frozenset((Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING))
 _STEP = frozenset((Limit.HOST, Limit.STEP))
-_OUTSIDE = {Limit.OUTSIDE: "evaluation, checkpoints", Limit.COMPILING: "compiling"}
 _SLOW = {Limit.STALLS: "slow steps", Limit.DRIFT: "steps that get slower"}
 _LEAST = 0.01  # share of the time that is worth a row
+_SEEN = 0.8  # of what slow steps add to the average one, where a trial has them, too
+_WAITING = 0.7  # of slow steps, for these to be slow by that
 
 
 def side_of(limit: Limit) -> frozenset[Limit]:
@@ -39,7 +40,7 @@ def unseen_fraction(
 ) -> float:
     """Return the share of the time that a trial in phases does not see.
 
-    That is what is done outside of steps, and slow steps as far as its own steps were faster on average.
+    That is what is done outside of steps, and slow steps where its own were faster on average, without them.
 
     Args:
         steps: Those of the trial that slow steps were found in.
@@ -54,7 +55,7 @@ def unseen_fraction(
     if slow and phased_s and all(one.limit is not Limit.DRIFT for one in steadiness.issues):
         durations_s = [step.duration_s for step in steps]
         usual_s, mean_s = median(durations_s), fmean(durations_s)
-        slow *= 1.0 - min(1.0, max(0.0, (fmean(phased_s) - usual_s) / (mean_s - usual_s)))
+        slow = 0.0 if fmean(phased_s) - usual_s > _SEEN * (mean_s - usual_s) else slow
     return min(MOST_SHARE, pauses + slow)
 
 
@@ -71,10 +72,9 @@ def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequenc
     shares: list[TimeShare] = []
     left = 1.0
     for cause, limit, fraction in (*_by_steps(issues), *_of_usual_steps(issues, bounds)):
-        fraction = min(fraction, left)
-        left -= fraction
-        if fraction >= _LEAST:
-            shares.append(_share(cause, limit, fraction, found))
+        if fraction >= _LEAST and left > 0.0:
+            shares.append(_share(cause, limit, min(fraction, left), found))
+            left -= shares[-1].fraction
     rest = "steps" if bounds.free_data is not None else "steps and their data"
     shares.sort(key=lambda one: -one.fraction)
     return [*shares, _share(rest, Limit.STEP, left, found, is_rest=True)]
@@ -86,9 +86,9 @@ def _by_steps(issues: Sequence[Issue]) -> Iterator[tuple[str, Limit, float]]:
         assert one.limit is not None, "others are left out"
         fraction = one.numbers.get("time_fraction")
         if one.check == "outside-steps" and fraction:
-            yield _OUTSIDE[Limit.OUTSIDE] if not one.place else one.place, one.limit, fraction
+            yield one.rule or "pauses", one.limit, fraction
         elif one.check == "recurring-costs" and one.limit is not Limit.HOST and one.bound and fraction:
-            yield _OUTSIDE.get(one.limit, "starting workers"), one.limit, fraction
+            yield "compiling" if one.limit is Limit.COMPILING else "starting workers", one.limit, fraction
         elif one.check == "steadiness" and fraction:
             yield _SLOW.get(one.limit, "compiling"), one.limit, fraction
 
@@ -97,11 +97,20 @@ def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[tuple[s
     """Yield waiting for data and the fixed cost of steps, what was found by looking at single steps taken off."""
     if bounds.free_data is not None:
         limit = next((one.limit for one in issues if one.check == "input"), None) or Limit.LOADING
-        anew = sum(fraction for _cause, other, fraction in _by_steps(issues) if other is Limit.COMPILING)
-        yield "waiting for data", limit, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio - anew)
+        yield "waiting for data", limit, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio - _within(issues, bounds))
     fixed = [1.0 - 1.0 / one.bound.ratio for one in issues if one.limit is Limit.HOST and one.bound]
     if fixed:
         yield "fixed cost of steps", Limit.HOST, max(fixed)
+
+
+def _within(issues: Sequence[Issue], bounds: Bounds) -> float:
+    """Return the share of causes that free data takes away, too: what is done anew, slow steps that wait for data."""
+    outside = sum(one.numbers["time_fraction"] for one in issues if one.check == "outside-steps")
+    slow = sum(one.numbers["time_fraction"] for one in issues if one.check == "steadiness")
+    seen = max(0.0, slow - (1.0 - bounds.fraction - outside))
+    waits = any(one.numbers.get("waiting_fraction", 0.0) >= _WAITING for one in issues if one.check == "steadiness")
+    anew = [one for one in issues if one.check == "recurring-costs" and one.limit is not Limit.HOST and one.bound]
+    return (seen if waits else 0.0) + sum(one.numbers["time_fraction"] for one in anew)
 
 
 def _share(
@@ -112,6 +121,8 @@ def _share(
     about.sort(key=lambda one: one.limit is not limit)
     # a key of the config is no place that time goes to
     place = next((one.place for one in about if one.place and one.check != "switches"), "")
+    if fraction < _LEAST:
+        return TimeShare(cause=cause, limit=limit, fraction=fraction)
     advice = sorted((advice for one in about for advice in one.recommendations), key=Recommendation.rank)
     change = advice[0] if advice else None
     if change is not None and not is_rest:

@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from autotune.clock import format_duration
-from autotune.diagnose.findings import MOST_SHARE, CheckResult, Issue, Limit, Severity, issue, milliseconds, percent
+from autotune.diagnose.findings import (
+    MOST_SHARE,
+    CheckResult,
+    Issue,
+    Limit,
+    Severity,
+    capitalized,
+    issue,
+    milliseconds,
+    percent,
+)
 from autotune.measure.phases import without
 from autotune.measure.trend import Trend, trend
 from autotune.measure.window import main_stream
@@ -49,10 +59,12 @@ def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
         low, high = (share if times > 1 else 0.5 * share), min(MOST_SHARE, share * (times + 1) / times)
         each = milliseconds(each_s)
         often = f"{times} of {each}" if times > 1 else f"one of {each}"
-        sentence = f"The {what} takes {percent(share)} of the time ({often} was seen): {remedy}."
+        sentence = f"The {what} takes {percent(share)} of the time ({often} was seen)."
         bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))
         numbers = {"time_fraction": share, "times": float(times), "each_s": each_s}
-        issues.append(issue("outside-steps", sentence, numbers=numbers, bound=bound, limit=Limit.OUTSIDE))
+        advice = f"{capitalized(remedy)}."
+        found = issue("outside-steps", sentence, advice, numbers=numbers, bound=bound, limit=Limit.OUTSIDE, rule=what)
+        issues.append(found)
     nothing = "No evaluation and no checkpoint was seen."
     sentence = f"Of the time seen: {', '.join(told)}." if told else nothing
     return CheckResult(check="outside-steps", issues=tuple(issues), sentence=sentence)
@@ -142,7 +154,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
     # three times the median step, and 5 ms more: less is the machine's own unrest
     slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
     each_s = [step.duration_s - usual_s for step in slow]
-    excess_s, all_s = sum(each_s), sum(step.duration_s for step in steps)
+    excess_s, all_s = sum(each_s), steps[-1].end_s - (steps[0].end_s - steps[0].duration_s)  # pauses included
     share = excess_s / all_s
     # slow ones no further apart than 3 steps are one event, such as something else on the machine
     times = slow[:1] + [step for before, step in pairwise(slow) if step.number - before.number > 3]
@@ -168,7 +180,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         where = ", and wait for data" if wait else busy
     sentence = (
         f"{len(slow)} of {len(steps)} steps take {milliseconds(usual_s + fmean(each_s))} on average instead of "
-        f"{milliseconds(usual_s)}: {percent(share)} of the time more. They come {when or 'irregularly'}{where}."
+        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
     )
     place, fraction = _line_of(slow, events)
     line, _, name = place.removeprefix(f"{folder}/").rpartition(" ")
@@ -177,7 +189,14 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
     found = issue(
         "steadiness",
         sentence,
-        numbers={"slow_steps": float(len(slow)), "usual_step_s": usual_s, "time_fraction": share, **waiting},
+        numbers={
+            "slow_steps": float(len(slow)),
+            "steps": float(len(steps)),
+            "slow_step_s": usual_s + fmean(each_s),
+            "usual_step_s": usual_s,
+            "time_fraction": share,
+            **waiting,
+        },
         bound=bound,
         limit=Limit.STALLS,
         place=line if fraction >= 0.5 else "",
@@ -208,8 +227,13 @@ def _drift(steps: Sequence[TimedStep]) -> Issue | None:
         "clocks down, or a disk fills up."
     )
     ratios = [math.exp(part * length_s / 2.0) for part in (found.slope, found.low, found.high)]
-    numbers = {"first_step_s": first_s, "last_step_s": last_s, "slower_per_minute": math.expm1(60.0 * found.slope)}
     bound = Ratio(ratio=ratios[0], low=ratios[1], high=ratios[2])
+    numbers = {
+        "first_step_s": first_s,
+        "last_step_s": last_s,
+        "slower_per_minute": math.expm1(60.0 * found.slope),
+        "time_fraction": 1.0 - 1.0 / bound.ratio,
+    }
     return issue("steadiness", sentence, remedy, numbers=numbers, bound=bound, limit=Limit.DRIFT)
 
 
@@ -281,6 +305,7 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
         return CheckResult(check="recurring-costs", why_not="too few steps were seen")
     begin_s, end_s = pairs[0][0].t_s, pairs[-1][1].t_s
     usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
+    of_whole = min(1.0, usual_s * len(pairs) / (end_s - begin_s))  # time of usual steps
     issues: list[Issue] = []
     for (kind, place), told in _costs_by_place(events).items():
         name = place.removeprefix(f"{folder}/")
@@ -314,11 +339,11 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
     for (kind, place), told in _costs_by_place(phased_events).items():
         name = place.removeprefix(f"{folder}/")
         if kind == "eager":
-            issues += _eager(name, told[-1], ends_s, usual_s)
+            issues += _eager(name, told, ends_s, usual_s, of_whole)
         elif kind == "launch":
-            issues += _launches(name, told[-1], usual_s)
+            issues += _launches(name, told[-1], usual_s, of_whole)
         elif kind == "wait":
-            issues += _waits_for_gpu(name, told[-1], usual_s)
+            issues += _waits_for_gpu(name, told[-1], usual_s, of_whole)
     return CheckResult(check="recurring-costs", issues=tuple(issues))
 
 
@@ -333,62 +358,68 @@ def _costs_by_place(events: Sequence[TraineeEvent]) -> dict[tuple[str, str], lis
 def _python(place: str, times: int, took_s: float, share: float) -> Issue:
     sentence = (
         f"{place} is Python that TensorFlow calls: {times} times, {milliseconds(took_s / times)} each, "
-        f"{percent(share)} of the time in all. Calls wait for each other while they hold Python's lock; operations of "
-        "TensorFlow in its place run side by side."
+        f"{percent(share)} of the time in all. Calls wait for each other while they hold Python's lock."
     )
-    return _cost(place, sentence, numbers={"time_fraction": share})
+    remedy = "Write it in operations of TensorFlow, which run side by side."
+    return _cost(place, sentence, remedy, numbers={"time_fraction": share}, limit=Limit.PREPARING)
 
 
-def _eager(place: str, told: TraineeEvent, steps_s: Sequence[float], step_s: float) -> Iterator[Issue]:
-    """Yield the operations of TensorFlow that Python launches in each step, where there are many."""
-    steps = sum(told.t_s - (told.duration_s or 0.0) <= end_s <= told.t_s for end_s in steps_s)
-    a_step = (told.times or 0) / max(1, steps)
-    if steps and a_step > 25:  # a compiled step has a few around it: its batch, its metrics
-        sentence = (
-            f"{place}: Python launches {a_step:.0f} operations of TensorFlow in each step, one by one: put "
-            "@tf.function on what computes and applies the gradients."
-        )
+def _eager(
+    place: str, told: Sequence[TraineeEvent], steps_s: Sequence[float], step_s: float, of_whole: float
+) -> Iterator[Issue]:
+    """Yield the operations of TensorFlow that Python launches in each step, where there are many.
+
+    What else happens in a window, such as the beginning of a pass, has operations of its own: the fewest count.
+    """
+    seen = []
+    for window in told:
+        steps = sum(window.t_s - (window.duration_s or 0.0) <= end_s <= window.t_s for end_s in steps_s)
+        seen += [((window.times or 0) / steps, window)] if steps else []
+    a_step, window = min(seen, key=lambda one: one[0], default=(0.0, told[-1]))
+    if a_step > 25:  # a compiled step has a few around it: its batch, its metrics
+        sentence = f"{place}: Python launches {a_step:.0f} operations of TensorFlow in each step, one by one."
+        remedy = "Put @tf.function on what computes and applies the gradients."
         with suppress(ValueError):
-            each_us, between_s = map(float, (told.text or "").split())
-            share = max(a_step * 1e-6 * each_us / step_s, between_s / (told.duration_s or math.inf))
-            yield _of_launches(place, sentence, a_step, min(MOST_SHARE, share))
+            each_us, between_s = map(float, (window.text or "").split())
+            share = max(a_step * 1e-6 * each_us / step_s, between_s / (window.duration_s or math.inf))
+            yield _of_launches(place, sentence, remedy, a_step, of_whole * min(MOST_SHARE, share))
 
 
-def _launches(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
+def _launches(place: str, told: TraineeEvent, step_s: float, of_whole: float) -> Iterator[Issue]:
     """Yield the operations of PyTorch in a step, where they are many, and short."""
     count, launch_s = told.times or 0, told.duration_s or 0.0
     share = min(MOST_SHARE, launch_s / step_s)
     if count >= 200 and step_s / count < 50e-6 and share > 0.05:  # a usual one takes longer than that
         sentence = (
             f"{place}: PyTorch makes {count} operations in each step, of {1e6 * step_s / count:.0f} µs on average: "
-            f"launching them takes {percent(share)} of it at least. Whole batches at once, torch.compile and a larger "
-            "batch make fewer of them."
+            f"launching them takes {percent(share)} of it at least."
         )
-        yield _of_launches(place, sentence, count, share)
+        remedy = "Make fewer of them: whole batches at once, torch.compile, a larger batch."
+        yield _of_launches(place, sentence, remedy, count, of_whole * share)
 
 
-def _waits_for_gpu(place: str, told: TraineeEvent, step_s: float) -> Iterator[Issue]:
+def _waits_for_gpu(place: str, told: TraineeEvent, step_s: float, of_whole: float) -> Iterator[Issue]:
     """Yield how often Python reads from the GPU in a step, and waits until all before that is done."""
     count, trip_s = told.times or 0, told.duration_s or 0.0
     share = min(MOST_SHARE, trip_s / step_s)
     if share > 0.05:
         sentence = (
             f"{place}: Python waits for the GPU {count} times in each step (.item(), .cpu(), a tensor as a "
-            f"condition), and the GPU then for Python: {percent(share)} of the step at least. Keep what is computed "
-            "on the GPU, and read it after many steps."
+            f"condition), and the GPU then for Python: {percent(share)} of the step at least."
         )
-        yield _of_launches(place, sentence, count, share)
+        remedy = "Keep what is computed on the GPU, and read it after many steps."
+        yield _of_launches(place, sentence, remedy, count, of_whole * share)
 
 
-def _of_launches(place: str, sentence: str, count: float, share: float) -> Issue:
-    """Return the issue of operations whose launches take a share of the step at least."""
+def _of_launches(place: str, sentence: str, remedy: str, count: float, share: float) -> Issue:
+    """Return the issue of operations whose launches take a share of the time at least."""
     numbers = {"operations_per_step": float(count), "time_fraction": share}
-    return _cost(place, sentence, numbers=numbers, bound=without(share, 0.3 * share), limit=Limit.HOST)
+    return _cost(place, sentence, remedy, numbers=numbers, bound=without(share, 0.3 * share), limit=Limit.HOST)
 
 
-def _cost(place: str, sentence: str, **about: Any) -> Issue:
+def _cost(place: str, sentence: str, remedy: str = "", **about: Any) -> Issue:
     """Return the issue of a cost at a place: file and line, with the name of what is there behind them."""
-    return issue("recurring-costs", sentence, place=place.rpartition(" ")[0] or place, **about)
+    return issue("recurring-costs", sentence, remedy, place=place.rpartition(" ")[0] or place, **about)
 
 
 def _cut(place: str, why: str) -> Issue:
@@ -399,7 +430,7 @@ def _cut(place: str, why: str) -> Issue:
 def _anew(kind: str, place: str, times: int, steps: int, share: float, why: str | None) -> Issue:
     what, remedy, limit = _COSTS[kind]
     reason = f" (the last time {why})" if why else ""
-    sentence = f"{place} {what} {times} times in {steps} steps{reason}: {percent(share)} of the time; {remedy}."
+    sentence = f"{place} {what} {times} times in {steps} steps{reason}: {percent(share)} of the time."
     numbers = {"times": float(times), "time_fraction": share}
     bound = without(share, 2.0 * share / times**0.5)
-    return _cost(place, sentence, numbers=numbers, bound=bound, limit=limit)
+    return _cost(place, sentence, f"{capitalized(remedy)}.", numbers=numbers, bound=bound, limit=limit)

@@ -215,8 +215,9 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
         told.append(f"{change} {ratio_text(one.gain)} as fast")
         if one.gain.low > CANNOT_MATTER:
             issues.append(_helps(one.switch, one.gain))
-    if plan.not_tried:
-        issues.append(_not_tried(plan.not_tried, bounds))
+    for on_step in (False, True):
+        left = [one for one in plan.not_tried if one.on_step is on_step]
+        issues += [_not_tried(left, bounds)] if left else []
     for on_step, paths in plan.irrelevant_knobs.items():
         if paths:
             side = "the step cannot matter now" if on_step else "the input cannot matter now"
@@ -244,8 +245,14 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
     for switch in switches:
         bound = None if bounds is None else bound_of(switch, bounds)
         advice.append(_recommendation(switch, bound, GainBasis.BOUNDED if bound else GainBasis.NOT_TRIED))
-    sentence = f"{len(switches)} more may help, and a few short trials do not show it: a search does."
-    return Issue(check="switches", severity=Severity.NOTE, sentence=sentence, recommendations=tuple(advice))
+    side = "the step" if switches[0].on_step else "the input"
+    return Issue(
+        check="switches",
+        severity=Severity.NOTE,
+        sentence=f"{len(switches)} more of {side} may help, and a few short trials do not show it: a search does.",
+        limit=Limit.STEP if switches[0].on_step else Limit.LOADING,
+        recommendations=tuple(advice),
+    )
 
 
 _THREADS = ("threads", "torch_threads", "intra_op_threads", "inter_op_threads", "loader_threads", "thread_variable")
@@ -277,6 +284,7 @@ def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
     most = max(
         1.0, _BOUND_MARGIN * min(faster * loading, bounds.speeds[TrialPhase.REPLAY]) / bounds.speeds[TrialPhase.TRAIN]
     )
+    most = bounds.in_whole(most)
     return Ratio(ratio=min(whole.ratio, most), low=min(whole.low, most), high=min(whole.high, most))
 
 

@@ -18,12 +18,11 @@ from autotune.diagnose.findings import (
     counted,
     ratio_text,
 )
+from autotune.diagnose.shares import INPUT, side_of
 
-_SPOILS_ALL = (Limit.THROTTLING, Limit.NEIGHBOUR)  # they make all other numbers doubtful, and come first
-_INPUT = frozenset((Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING))
-_SIDES = (_INPUT, frozenset((Limit.HOST, Limit.STEP)))  # which the same place in the code may be the reason for
+_SPOILS_ALL = (Limit.THROTTLING, Limit.NEIGHBOUR)  # they make all other numbers doubtful
 _NAMES = {
-    **dict.fromkeys(_INPUT, "Input-bound"),
+    **dict.fromkeys(INPUT, "Input-bound"),
     Limit.HOST: "Bound by the fixed cost of a step",
     Limit.STEP: "Bound by the step",
     Limit.OUTSIDE: "Much time passes outside of steps",
@@ -60,6 +59,8 @@ def verdict_of(
     counted = [result for result in results if result.check == "recurring-costs"]
     if (place := _place(main.limit, (*static, *counted))) is not None and place is not main:
         sentence = f"{sentence} Look at {place.place}: {place.sentence[:1].lower()}{place.sentence[1:]}"
+    if doubtful := [one for one in _spoiling(issues) if one is not main]:
+        sentence = f"{sentence} Doubtful, as {doubtful[0].sentence[:1].lower()}{doubtful[0].sentence[1:]}"
     measured = [
         (one.gain, one)
         for issue in issues
@@ -73,7 +74,7 @@ def verdict_of(
 
 
 def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:
-    side = next((side for side in _SIDES if limit in side), frozenset({limit}))
+    side = side_of(limit)
     return next((one for result in static for one in result.issues if one.limit in side and one.place), None)
 
 
@@ -98,20 +99,25 @@ def _with_place(issue: Issue) -> str:
 
 
 def _main(issues: Sequence[Issue]) -> Issue | None:
-    """Return the issue that the verdict is about: what spoils all numbers, else what costs most; None if nothing does.
+    """Return the issue that the verdict is about: what costs most, else what makes numbers doubtful; None for nothing.
 
     A limit comes before a measured change, which is one way around it. Memory that is full, or fills, does not slow
     training down, and may end it: that is the verdict where nothing slows it down.
     """
     telling = [issue for issue in issues if issue.limit is not None and issue.severity is not Severity.NOTE]
-    spoiling = [issue for issue in telling if issue.limit in _SPOILS_ALL]
-    if spoiling:
-        return min(spoiling, key=lambda issue: _SPOILS_ALL.index(issue.limit or Limit.NEIGHBOUR))
+    spoiling = _spoiling(issues)
     # 5 % for certain are worth doing something for
-    worth = [issue for issue in telling if issue.bound is not None and issue.bound.low > 1.05]
+    worth = [one for one in telling if one.bound is not None and one.bound.low > 1.05 and one not in spoiling]
     limits = [issue for issue in worth if not any(one.evidence is GainBasis.MEASURED for one in issue.recommendations)]
     memory = [issue for issue in telling if issue.limit is Limit.MEMORY]
-    return max(limits or memory or worth, key=lambda issue: issue.bound.ratio if issue.bound else 0.0, default=None)
+    largest = max(limits or memory or worth, key=lambda issue: issue.bound.ratio if issue.bound else 0.0, default=None)
+    return largest or next(iter(spoiling), None)
+
+
+def _spoiling(issues: Sequence[Issue]) -> list[Issue]:
+    """Return what makes all numbers doubtful, the worst first."""
+    found = [one for one in issues if one.limit in _SPOILS_ALL and one.severity is not Severity.NOTE]
+    return sorted(found, key=lambda one: _SPOILS_ALL.index(one.limit or Limit.NEIGHBOUR))
 
 
 # Condition under which a diagnosis fails, for continuous integration.

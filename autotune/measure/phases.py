@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
 
@@ -151,6 +151,8 @@ class Bounds:
         batch: Samples in a step, 1 where speeds are batches; None if it is not known.
         wait_s: Time that a step of training waited for data; None if it is not known.
         why_not: Reasons for which a phase could not be made.
+        fraction: Share of the time of training that is like what the phases have seen; the rest, such as evaluations,
+            stays as it is, and the ratios are those of the whole.
     """
 
     free_data: Ratio | None
@@ -161,6 +163,22 @@ class Bounds:
     batch: float | None = None
     wait_s: float | None = None
     why_not: tuple[str, ...] = ()
+    fraction: float = 1.0
+
+    def within(self, fraction: float) -> Bounds:
+        """Return them for a training of which the phases have seen only a share of the time."""
+        of_whole = replace(self, fraction=fraction)
+
+        def diluted(ratio: Ratio | None) -> Ratio | None:
+            if ratio is None:
+                return None
+            return Ratio(**{end: of_whole.in_whole(getattr(ratio, end)) for end in ("ratio", "low", "high")})
+
+        return replace(of_whole, free_data=diluted(self.free_data), free_step=diluted(self.free_step))
+
+    def in_whole(self, ratio: float) -> float:
+        """Return what the whole training gains where the part that the phases have seen gets so many times as fast."""
+        return 1.0 / (1.0 - self.fraction + self.fraction / ratio)
 
     def may_gain(self, *, on_step: bool) -> bool:
         """Return whether a change of the step alone, or of the input alone, may gain something worth having."""

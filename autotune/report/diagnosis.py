@@ -17,6 +17,7 @@ from autotune.diagnose.findings import (
     Issue,
     Recommendation,
     Severity,
+    TimeShare,
     ratio_text,
 )
 from autotune.diagnose.profiles import Phase, PipelineProfile, StepProfile
@@ -40,10 +41,15 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     for issue in diagnosis.issues:
         if issue.sentence not in diagnosis.verdict.sentence:
             _print_issue(console, issue)
-    if recommendations := diagnosis.recommendations:
+    if diagnosis.shares:
         console.print()
-        say("What to do, the most certain gain first", "bold")
-        console.print(_table(recommendations))
+        say("Where the time goes, and what acts on each part", "bold")
+        console.print(_shares(diagnosis.shares))
+    acting = [one.change for one in diagnosis.shares]
+    if others := [one for one in diagnosis.recommendations if one not in acting]:
+        console.print()
+        say("Other changes, the most certain gain first" if diagnosis.shares else "What to do", "bold")
+        console.print(_table(others))
     if diagnosis.changes:
         console.print()
         say("In the config, of these what leaves the training as it is", "bold")
@@ -77,8 +83,37 @@ def _print_issue(console: Console, issue: Issue) -> None:
     console.print(line)
 
 
-def _table(recommendations: tuple[Recommendation, ...]) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
+def _shares(shares: Sequence[TimeShare]) -> Table:
+    table = _headed()
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("cause", no_wrap=True)
+    table.add_column("where", overflow="fold")
+    table.add_column("change", ratio=2, overflow="fold")
+    table.add_column("gain", no_wrap=True)
+    table.add_column("training", no_wrap=True)
+    for one, share in zip(shares, whole_percents([one.fraction for one in shares]), strict=True):
+        change = one.change
+        told = (
+            ("", "", "")
+            if change is None
+            else (change_text(change.values, change.sentence), _gain(change), change.label)
+        )
+        table.add_row(f"{share} %", one.cause, Text(one.place), *map(Text, told))
+    return table
+
+
+def whole_percents(fractions: Sequence[float]) -> list[int]:
+    """Return shares as whole percentages that add up to 100: each as sentences have it, the last one what is left."""
+    found = [round(100.0 * fraction) for fraction in fractions[:-1]]
+    return [*found, max(0, 100 - sum(found))]
+
+
+def _headed() -> Table:
+    return Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=True, header_style="dim")
+
+
+def _table(recommendations: Sequence[Recommendation]) -> Table:
+    table = _headed()
     table.add_column("change", ratio=3, overflow="fold")
     table.add_column("gain", no_wrap=True)
     table.add_column("training", no_wrap=True)
@@ -156,6 +191,7 @@ def diagnosis_document(
     return {
         "format": FORMAT,
         "verdict": asdict(diagnosis.verdict),
+        "shares": [asdict(one) for one in diagnosis.shares],
         "checks": [
             {
                 "id": result.check,

@@ -4,8 +4,8 @@ A compiled function that is traced anew, Python within a graph, workers of a loa
 number and the seconds of each kind are summed up for each place in the trainer's own code, and told now and then.
 
 In a trial that is taken through phases, also the operations that Python launches in the first steps, counted at 3 µs
-each: told by the line of the trainer's own that launches most of them, of TensorFlow twice: while its first step is
-made, and after it. Then the framework's functions are as before.
+each: told by the line of the trainer's own that launches most of them, of TensorFlow in a few windows of time, of which
+one may hold more than steps. Then the framework's functions are as before.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from types import CodeType
 from typing import Any, Callable, Optional
 
 from autotune.trainee.observe import Observer
+from autotune.trainee.stream import process_stream
 
 # of a file that AutoGraph has made only its traces know: what stands for it is the line that had it made
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<", "__autograph_generated_file")
@@ -188,7 +189,7 @@ def _shown(constraint: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_COUNTED, _COUNTED_S, _TOLD = 20_000, 1.0, 2  # of TensorFlow: while the first step is made, and after it
+_COUNTED, _COUNTED_S, _TOLD = 20_000, 1.0, 3  # of TensorFlow: operations or time of a window, and windows
 _LONGEST_BETWEEN_S = 0.005  # that Python takes from one operation of TensorFlow to the next: more is something else
 _UPDATES = 4  # of PyTorch
 _EXECUTE = "TFE_Py_FastPathExecute"
@@ -211,7 +212,7 @@ class TensorFlowOperations(Observer):
 
     def _launched(self, args: Any, kwargs: Any) -> Any:
         report, now_s = self.loop.report, time.monotonic()
-        if not report.has_begun or (self.phased is not None and not self.phased.is_open):  # in a fetch
+        if not process_stream.has_steps or (self.phased is not None and not self.phased.is_open):  # in a fetch
             return None
         begin_s = self._since_s = self._since_s or now_s
         if now_s - self._ended_s < _LONGEST_BETWEEN_S:

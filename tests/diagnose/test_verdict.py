@@ -44,18 +44,24 @@ NOTE = issue(Limit.NEIGHBOUR, severity=Severity.NOTE)
     ("issues", "limit"),
     [
         ([issue(Limit.STALLS, 1.1), issue(Limit.OUTSIDE, 1.5), issue(Limit.HOST, 1.2)], Limit.OUTSIDE),
-        ([issue(Limit.READING, 5.0), issue(Limit.THROTTLING)], Limit.THROTTLING),  # spoils all numbers
-        ([issue(Limit.READING, 5.0), issue(Limit.NEIGHBOUR)], Limit.NEIGHBOUR),
+        ([issue(Limit.NEIGHBOUR), issue(Limit.READING, 5.0)], Limit.READING),
+        ([issue(Limit.NEIGHBOUR), issue(Limit.THROTTLING)], Limit.THROTTLING),
         ([issue(Limit.MEMORY)], Limit.MEMORY),
         ([issue(Limit.MEMORY), issue(Limit.HOST, 1.5)], Limit.HOST),
         ([issue(Limit.STALLS, 1.04), NOTE], Limit.STEP),  # what is uncertain or only good to know is no verdict
     ],
 )
 def test_the_limit_that_costs_most_is_the_verdict(issues: list[Issue], limit: Limit) -> None:
-    """But for what makes every other number doubtful, which comes first."""
+    """What makes its number doubtful is told behind it, or alone."""
     verdict = verdict_of([result(one) for one in issues])
     assert verdict.limit is limit
     assert verdict.sentence.startswith("Nothing worth doing") is (limit is Limit.STEP)
+
+
+def test_what_makes_a_limit_doubtful_is_told_behind_it() -> None:
+    """A neighbour on the machine."""
+    verdict = verdict_of([result(issue(Limit.NEIGHBOUR), issue(Limit.READING, 5.0))])
+    assert verdict.sentence == "Input-bound: reading it is. Doubtful, as neighbour it is."
 
 
 def test_a_limit_comes_before_a_change_that_goes_around_it() -> None:

@@ -36,6 +36,8 @@ RIGHT = {
     "workers": {"stalls"},
     "stalls": {"stalls", "outside steps"},
     "outside": {"outside steps"},
+    "refill": {"stalls"},
+    "drift": {"drift"},
     "compute": {"step", "host"},
     "healthy": {"step", "host"},
 }

@@ -10,6 +10,7 @@ import yaml
 from autotune.clock import VirtualClock
 from autotune.diagnose.diagnoser import Diagnoser, Measured
 from autotune.diagnose.findings import Diagnosis, DiagnosisVerdict
+from autotune.diagnose.shares import time_shares
 from autotune.diagnose.verdict import verdict_of
 from autotune.events import Event, EventBus
 from autotune.options import SearchOptions
@@ -47,8 +48,11 @@ class Diagnosed:
 
     def __init__(self, measured: Measured, trials: list[TrialRecord], took_s: float) -> None:
         self.measured = measured
+        shares = time_shares(measured.results, measured.bounds, ()) if measured.bounds else []
         self.diagnosis = Diagnosis(
-            verdict=verdict_of(measured.results, measured.why_not_seen), results=measured.results
+            verdict=verdict_of(measured.results, measured.why_not_seen),
+            results=measured.results,
+            shares=tuple(shares),
         )
         self.trials = trials
         self.took_s = took_s

@@ -62,6 +62,20 @@ def test_the_limit_of_a_training_is_named(diagnose: Diagnose, behaves: dict[str,
         assert done.verdict.bound.low < 3.0 < done.verdict.bound.high * 1.05
     if limit is Limit.NOT_SEEN:
         assert len(done.trials) == 1
+    else:
+        assert sum(share.fraction for share in done.diagnosis.shares) == pytest.approx(1.0)
+
+
+def test_what_phases_do_not_see_is_no_matter_of_the_input_or_the_step(diagnose: Diagnose) -> None:
+    """Where slow steps take half of the time, what a faster step gains is bounded by the other half."""
+    done = diagnose(trainer(fixed=0.9, load_s=0.001, long_steps=0.02, long_step=50.0))
+    assert done.verdict.limit is Limit.STALLS
+    slow, fixed, rest = done.diagnosis.shares
+    assert (slow.limit, fixed.limit, rest.limit) == (Limit.STALLS, Limit.HOST, Limit.STEP)
+    assert slow.fraction == pytest.approx(0.6, abs=0.1)
+    assert slow.fraction + fixed.fraction <= 1.0
+    bounds = [one.bound for one in done.diagnosis.issues if one.limit is Limit.HOST]
+    assert all(bound.ratio <= 1.0 / slow.fraction * 1.05 for bound in bounds)
 
 
 def test_what_helps_is_measured_with_its_interval(diagnose: Diagnose) -> None:
@@ -141,8 +155,9 @@ def test_a_config_without_knobs_is_diagnosed(diagnose: Diagnose) -> None:
 
 
 @pytest.mark.parametrize(("busy", "is_one"), [(2.0, True), (1.0, False)])
-def test_a_neighbour_on_the_cpu_comes_first(diagnose: Diagnose, busy: float, is_one: bool) -> None:
-    """Cores that others use make every other number doubtful; CPU time that is all the trainer's is nobody else's."""
+def test_a_neighbour_on_the_cpu_makes_the_limit_doubtful(diagnose: Diagnose, busy: float, is_one: bool) -> None:
+    """Cores that others use are told behind the limit; CPU time that is all the trainer's is nobody else's."""
     done = diagnose(trainer(load_s=0.09, cpu_cores=1.2), busy_s=lambda clock: busy * clock.now_s())
-    assert (done.verdict.limit is Limit.NEIGHBOUR) is is_one
+    assert done.verdict.limit is Limit.PREPARING
+    assert ("Doubtful, as other processes" in done.verdict.sentence) is is_one
     assert bool(done.result("neighbours").issues) is is_one

@@ -113,7 +113,7 @@ def test_a_pause_is_no_slow_step() -> None:
     (issue,) = judge_outside_steps(events).issues
     assert issue.limit is Limit.OUTSIDE
     assert issue.numbers["time_fraction"] == pytest.approx(0.53, abs=0.02)
-    assert "evaluate more seldom" in issue.sentence
+    assert "Evaluate more seldom" in issue.recommendations[0].sentence
 
 
 def test_one_pause_does_not_stand_for_all() -> None:

@@ -83,7 +83,6 @@ def test_the_phases_of_a_loop_of_pytorch_are_timed(style: str, profiled: Profile
     batches = 4 if style == "accumulated" else 1
     assert phases["data"]["median_ms"] >= batches * BATCH * LOAD_S * 1000
     assert all(phases[name]["median_ms"] > 0 for name in ("forward", "backward", "optimizer"))
-    assert phases["backward"]["median_ms"] > phases["forward"]["median_ms"]
     assert profile["steps"] > 20
     assert profile["why_not"] is None
     times = {one["name"]: one["times"] for one in profile["operations"]}
