@@ -39,7 +39,13 @@ def _condition(text: str) -> "FailOn":
     "exit with 1 where it is not.",
 )
 @click.option(
-    "--gpus", is_flag=True, help="Print, for this GPU and usual ones, what to begin with, and do nothing else."
+    "--gpus", is_flag=True, help="Print, for this GPU and usual ones, settings to begin with, and do nothing else."
+)
+@click.option(
+    "--effective-batch",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="With --gpus: samples of an update, which batches are accumulated for; without it the config's, or 64.",
 )
 @click.option(
     "--fix",
@@ -82,6 +88,8 @@ def command(call: Invocation, /, **options: Any) -> int:
         raise click.UsageError("--verify makes trials of a config, and nothing of --static, --fix and --out.")
     if request.static and request.fix:
         raise click.UsageError("--fix writes what trials have shown to help, and --static makes none.")
+    if request.effective_batch is not None and not shows_gpus:
+        raise click.UsageError("--effective-batch is about the settings that --gpus prints.")
     if shows_gpus:
         say_gpus(request)
         return 0

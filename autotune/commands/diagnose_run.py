@@ -19,7 +19,7 @@ from autotune.diagnose.verdict import FailOn
 from autotune.errors import AutotuneError, ConfigError
 from autotune.files import json_object, read_beginning, replace_durably
 from autotune.measure.gpu.driver import look_for_gpus
-from autotune.measure.host import machine_facts
+from autotune.measure.host import BusyCpu, machine_facts
 from autotune.records import Gpu
 from autotune.report.console import file_console, text_console
 from autotune.report.diagnosis import (
@@ -49,6 +49,7 @@ class DiagnosisRequest:
         verify: True to look only whether the step is what the config says.
         fix: True to write the best measured change into the config.
         fail_on: Condition under which the exit code is 1; None for none.
+        effective_batch: Samples of an update for which settings of GPUs are said; None takes the config's.
         out: Folder to keep everything in; None for none.
         allow_busy_gpu: True to make trials although somebody else is on the GPU.
         state_dir: Folder of all state; None finds the place by the config.
@@ -62,6 +63,7 @@ class DiagnosisRequest:
     verify: bool
     fix: bool
     fail_on: FailOn | None
+    effective_batch: int | None
     out: Path | None
     allow_busy_gpu: bool
     state_dir: Path | None
@@ -121,7 +123,8 @@ def diagnose_with_display(
         say_remarks(problem.settings.remarks if problem else ())
         diagnosis = diagnose_static(problem, clock)
     else:
-        problem.require_runnable()
+        problem.require_command()
+        problem.require_program()
         kept_s = profiles_s(request.budget_s) if request.out is not None else 0.0
         budget_s, is_allowed = request.budget_s - kept_s, request.allow_busy_gpu
         display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=budget_s)
@@ -171,7 +174,8 @@ def say_gpus(request: DiagnosisRequest) -> None:
     problem = _problem(request)
     here = [Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in look_for_gpus().gpus]
     usual = 64  # an update of so many samples, where no config says it
-    print_gpus(text_console(), here, effective_batch=(effective_batch(problem) if problem else None) or usual)
+    samples = request.effective_batch or (effective_batch(problem) if problem else None) or usual
+    print_gpus(text_console(), here, effective_batch=samples, cpu_cores=int(BusyCpu().cores))
 
 
 def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float, as_json: bool) -> None:

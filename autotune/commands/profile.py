@@ -81,7 +81,6 @@ def _opened(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> "
     from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=trainer or None, state_dir=state_dir)
-    if not problem.command:
-        problem.require_searchable()  # says how the command is told
+    problem.require_command()
     problem.require_program()
     return problem

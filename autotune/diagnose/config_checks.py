@@ -39,6 +39,7 @@ def check_configuration(look: Subject) -> CheckResult:
         _empty_batches,
         _contradictions,
         _unmet_needs,
+        _shapes_unknown,
         _numbers_read_as_words,
         _out_of_reach,
         _absent_gpus,
@@ -222,6 +223,20 @@ def _unmet_needs(problem: Problem) -> Iterator[Issue]:
                 yield _found(sentence, remedy, values={other.path: needed}, place=key.path)
 
 
+def _shapes_unknown(problem: Problem) -> Iterator[Issue]:
+    """Yield XLA that is on where no key says whether all batches have one shape."""
+    keys = known_keys(problem)
+    if any(traits.row.shapes == "fixed" for traits in keys):
+        return
+    for key in keys:
+        if key.row.shapes == "compiled" and key.value is True:
+            sentence = f"{key.said}: XLA compiles again for each new shape, and no key says that batches have only one."
+            remedy = (
+                "If their lengths differ, pad them to a few lengths; a diagnosis with trials counts what is compiled."
+            )
+            yield _found(sentence, remedy, severity=Severity.NOTE, place=key.path)
+
+
 def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
     """Return the keys of a kind that belong to a key: those of its own section, or all if there is none there."""
     fitting = {one.path: one for one in keys if one.row.kind == kind}
@@ -293,11 +308,16 @@ def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float)
             yield _found(sentence, remedy, severity=note, values=values, limit=Limit.LOADING, cost=cost, place=key.path)
 
 
+_ONE_SAMPLE = (".wav", ".flac", ".mp3", ".ogg", ".png", ".jpg", ".jpeg", ".npy")  # files of one sample each
+
+
 def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
     """Yield batches ahead that take more memory than there is, if a sample takes no less than its file."""
     batches = [value for _, value in _batch_sizes(problem)]
     sample_bytes = dataset.size_bytes / max(1, len(dataset.files))
-    if len(batches) != 1 or len(dataset.files) < 2 * batches[0]:  # else a file is no sample
+    are_samples = any(path.suffix.lower() in _ONE_SAMPLE for path, _ in dataset.files[:1])
+    # else a file may hold many samples
+    if len(batches) != 1 or (len(dataset.files) < 2 * batches[0] and not are_samples):
         return
     for key in known_keys(problem):
         is_count = key.row.counts == "batches" and isinstance(key.value, int)

@@ -12,6 +12,8 @@ from autotune.diagnose.shares import unseen_fraction
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
+    judge_own_loading,
+    judge_start,
     judge_steadiness,
     timed_steps,
 )
@@ -30,7 +32,7 @@ from autotune.diagnose.tables import MEASURED_CHECKS
 from autotune.measure.phases import Bounds, phased_trial
 from autotune.measure.score import THROUGHPUT
 from autotune.measure.window import WindowGoal
-from autotune.records import Ending, Measurement, Purpose, TrialRecord, Values
+from autotune.records import DataFinding, Ending, Measurement, Purpose, TrialRecord, Values
 from autotune.sampler.observations import Observations, of_space
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
@@ -38,6 +40,7 @@ from autotune.search.state import SearchState
 from autotune.search.trial_maker import TrialMaker
 from autotune.space.catalog import knobs_with, known_knob
 from autotune.space.knob import Knob
+from autotune.study.data_effects import finding_of
 from autotune.study.members import on_one_scale
 from autotune.trial.execution import Execution, PhasePlan, TrialSpec
 
@@ -108,24 +111,29 @@ class Diagnoser:
         made_anew = max((one.bound for one in anew if one.bound), default=None, key=lambda bound: bound.ratio)
         # where that takes a third of the time, a change that may mend it is tried with the time
         larger, larger_record = (None, None) if made_anew and made_anew.low > 1.5 else self._larger_batch(bounds)
-        plan, measured = self._try_switches(
+        plan, gains = self._try_switches(
             bounds,
             saw_a_pass=watched.saw_a_pass,
             is_compiling=any(one.limit is Limit.COMPILING for one in anew),
             is_unsteady=bool(steadiness.issues),
         )
+        measured = [replace(one, data=self._data_of(one.switch)) for one in gains]
         why_no_switch = "no time was left for it" if plan.not_tried else ""
         if not self._problem.can_vary:
             why_no_switch = "this config has no knob that may vary"
+        folder = str(self._problem.settings.folder)
+        own_loading = judge_own_loading(watched.events, steadiness, folder) if bounds.free_data is None else None
         own_cores = watched.measurement.cpu_cores if watched.measurement else None
         machine = self._problem.machine
         batches = self._batches(record, larger_record)
         results = (
             judge_in_force(phased.events, self._problem.space, machine),
             judge_neighbours(self._foreign_cores, self._cores, own_cores, self._records),
-            judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem), made_anew=made_anew),
+            own_loading
+            or judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem), made_anew=made_anew),
             costs,
             judge_fixed_cost(today, larger, bounds),
+            judge_start(watched.events, record.measurement.first_step_s, str(self._problem.settings.folder)),
             explained(steadiness, measured),
             outside,
             judge_memory(machine, record.measurement, watched.memory, batches),
@@ -210,6 +218,9 @@ class Diagnoser:
             for one in (len(plan.tried), None, len(plan.tried)):
                 self._try(trials, one, window_s, start_s)
         return plan, [*earlier, *trials.gains()]
+
+    def _data_of(self, switch: Switch) -> DataFinding | None:
+        return finding_of(self._state.trials.of_study(), self._problem.space.name(switch.values))
 
     def _known(self, switches: Sequence[Switch]) -> list[Gain]:
         """Return what earlier trials of this study have shown of switches on this machine."""

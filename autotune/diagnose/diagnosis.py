@@ -19,7 +19,7 @@ from autotune.diagnose.machine_checks import (
     check_native_loader,
     check_storage,
 )
-from autotune.diagnose.shares import time_shares
+from autotune.diagnose.shares import INPUT, time_shares
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.verdict import static_verdict, verdict_of
 from autotune.events import Event
@@ -83,7 +83,12 @@ def diagnose(
 def _verification(code: CheckResult, measured: Measured) -> Diagnosis:
     """Return what was seen of the step alone: of the code that which makes a step slow whatever its data."""
     about_steps = tuple(one for one in code.issues if one.limit is Limit.HOST and one.severity is not Severity.NOTE)
-    results = (replace(code, issues=about_steps), *measured.results)
+    # what is done for the data is no matter of the step
+    seen = [
+        replace(result, issues=tuple(one for one in result.issues if one.limit not in (*INPUT, Limit.STALLS)))
+        for result in measured.results
+    ]
+    results = (replace(code, issues=about_steps), *seen)
     wrong = [one for result in results for one in result.issues if one.severity is not Severity.NOTE]
     unseen = measured.why_not_seen or next((one.why_not for one in measured.results if one.why_not), "")
     if wrong:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from autotune.records import CODE, Ratio, Values
+from autotune.records import CODE, DataFinding, Ratio, Values
 
 
 class Severity(StrEnum):
@@ -53,6 +53,7 @@ class Recommendation:
         evidence: Ground of the gain.
         label: What it means for training: ``same training``, ``batch`` or ``precision``; empty where that depends on
             the values of the config.
+        data: What the samples of its trials show of its data; None where these were not compared.
         cost: What it costs besides, e.g. memory; empty for nothing.
     """
 
@@ -61,6 +62,7 @@ class Recommendation:
     gain: Ratio | None = None
     evidence: GainBasis = GainBasis.NOT_TRIED
     label: str = "same training"
+    data: DataFinding | None = None
     cost: str = ""
 
     def is_worth(self, least: float) -> bool:

@@ -463,7 +463,9 @@ def ask_framework(look: Subject) -> FrameworkAnswers:
         return FrameworkAnswers(framework="", why_not=why_not)
     framework = _used_framework(problem, framework_versions(interpreter) if problem is None else problem.frameworks)
     if not framework:
-        return FrameworkAnswers(framework="", why_not="neither TensorFlow nor PyTorch is installed beside it")
+        return FrameworkAnswers(
+            framework="", why_not="it imports neither TensorFlow nor PyTorch, or has none installed"
+        )
     sample = next((file for place in look.places or () for file in place.decodable), None)
     # A framework looks up programs of the system; where none of the project is to be started, the PATH may name some.
     own = {"PATH": os.defpath} if problem is None or not look.is_run else problem.settings.section.env
@@ -495,13 +497,17 @@ def _interpreter_of(problem: Problem) -> Path | None:
         return None
 
 
+_NO_FRAMEWORKS = frozenset(("autotune", "numpy", "yaml", "scipy", "pandas", "PIL"))
+
+
 def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str:
+    """Return the framework that the trainer imports; where a library may do that for it, one that is installed."""
     installed = [name for name, row in _QUERIED.items() if not versions.keys().isdisjoint(row.distributions)]
-    if problem is not None and len(installed) > 1:
-        text = trainer_text(problem)
-        imported = [name for name in installed if re.search(rb"^\s*(?:import|from)\s+%s\b" % name.encode(), text, re.M)]
-        installed = imported or installed
-    return next(iter(installed), "")
+    text = trainer_text(problem) if problem is not None else b""
+    imported = {one.decode() for one in re.findall(rb"^\s*(?:import|from)\s+(\w+)", text, re.M)}
+    if imported and imported <= sys.stdlib_module_names | _NO_FRAMEWORKS:
+        return ""
+    return next((name for name in installed if name in imported), next(iter(installed), ""))
 
 
 def _answers_in(file: Path) -> dict[str, Answer]:

@@ -72,7 +72,10 @@ def judge_input(
         f"{bound_text(gain)} as fast. {_MEANING[limit]}.{_work(bounds)}"
     )
     unit = "samples" if bounds.counts_samples else "batches"
-    numbers = {f"{phase.value}_{unit}_per_s": speed for phase, speed in bounds.speeds.items()}
+    numbers = {"time_fraction": 1.0 - 1.0 / gain.ratio}
+    numbers |= {f"{phase.value}_{unit}_per_s": speed for phase, speed in bounds.speeds.items()}
+    if bounds.batch and bounds.speeds.get(_LOAD):
+        numbers["load_s"] = bounds.batch / bounds.speeds[_LOAD]
     numbers |= {f"{phase.value}_cores": cores for phase, cores in bounds.cores.items()}
     return CheckResult(check="input", issues=(issue("input", sentence, numbers=numbers, bound=gain, limit=limit),))
 

@@ -234,7 +234,7 @@ def step_profile(seen: SeenSteps, training: PlainSteps) -> StepProfile:
     else:
         steps_ms, waits_ms = training.steps_ms, training.waits_ms
         phases = [_phase("data", waits_ms, "the trainer does not show for how long it waits for data")]
-        phases += _all_but(phases[0], _phase("step", steps_ms))
+        phases += _traced(seen.traced_ms, phases[0], _phase("step", steps_ms))
     why_not: str = seen.why_not
     if not why_not and not seen.operations:
         unseen = "its profiler has seen no operation" if seen.framework else "neither PyTorch nor TensorFlow trains"
@@ -252,12 +252,29 @@ def step_profile(seen: SeenSteps, training: PlainSteps) -> StepProfile:
     )
 
 
-def _all_but(data: Phase, step: Phase) -> list[Phase]:
-    """Return what data leaves of the step; not step by step, because waits may be means over several."""
-    if data.mean_ms is None or data.median_ms is None or step.mean_ms is None or step.median_ms is None:
+def _traced(traced_ms: Mapping[_Phase, Sequence[float]], data: Phase, step: Phase) -> list[Phase]:
+    """Return the phases that a profiler has seen, and what they and the data leave of the step.
+
+    Under the profiler steps take longer: the phases take the same share of a step without it.
+    """
+    if step.mean_ms is None:
         return []
-    mean_ms, median_ms = step.mean_ms - data.mean_ms, step.median_ms - data.median_ms
-    return [Phase(name=ALL_BUT_DATA, mean_ms=mean_ms, median_ms=median_ms, quartiles_ms=None)]
+    longer = _phase("step", traced_ms["step"]).mean_ms if traced_ms else None
+    shorter = step.mean_ms / longer if longer else 1.0
+    seen = [_phase(name, [shorter * ms for ms in values]) for name, values in traced_ms.items() if name != "step"]
+    return [*seen, *_all_but([data, *seen], step, "the rest" if seen else ALL_BUT_DATA)]
+
+
+def _all_but(known: Sequence[Phase], step: Phase, name: str) -> list[Phase]:
+    """Return what some phases leave of the step; not step by step, because waits may be means over several."""
+    mean_ms, median_ms = step.mean_ms, step.median_ms
+    for one in known:
+        if mean_ms is None or median_ms is None or one.mean_ms is None or one.median_ms is None:
+            return []
+        mean_ms, median_ms = mean_ms - one.mean_ms, median_ms - one.median_ms
+    assert mean_ms is not None
+    assert median_ms is not None
+    return [Phase(name=name, mean_ms=max(0.0, mean_ms), median_ms=max(0.0, median_ms), quartiles_ms=None)]
 
 
 def _phase(name: str, values_ms: Sequence[float] | None, why_not: str | None = None) -> Phase:
@@ -279,8 +296,9 @@ def _phase(name: str, values_ms: Sequence[float] | None, why_not: str | None = N
 # File of the profile inside the trainer: whatever is in it may be a trainer's.
 
 
-_Phase = Literal["data", "forward", "backward", "optimizer", "rest"]
+_Phase = Literal["data", "forward", "loss", "backward", "optimizer", "rest", "step"]
 _Ms = Annotated[float, Meta(ge=0.0, le=1e8)]
+_StepsMs = Annotated[tuple[_Ms, ...], Meta(min_length=1, max_length=1000)]
 
 
 STEP_FILE = "step_profile.json"
@@ -306,6 +324,7 @@ class SeenSteps:
         profiler_begin_s: Time at which its profiler was started, on the monotonic clock.
         steps: Steps while it was on.
         phases_ms: Time of each phase in each step before that; of each as many.
+        traced_ms: Time of each phase in each step while it was on, and of the whole step, as it has seen them itself.
         operations: Operations while it was on, those that take longest.
         why_not: Reason that phases or operations are missing.
     """
@@ -314,9 +333,8 @@ class SeenSteps:
     framework: Literal["PyTorch", "TensorFlow"] | None = None
     profiler_begin_s: Annotated[float, Meta(ge=0.0, le=1e9)] = 0.0
     steps: Annotated[int, Meta(ge=1, le=10**6)] = 1
-    phases_ms: Mapping[_Phase, Annotated[tuple[_Ms, ...], Meta(min_length=1, max_length=1000)]] = field(
-        default_factory=dict
-    )
+    phases_ms: Mapping[_Phase, _StepsMs] = field(default_factory=dict)
+    traced_ms: Mapping[_Phase, _StepsMs] = field(default_factory=dict)
     operations: Annotated[tuple[Operation, ...], Meta(max_length=50)] = ()
     why_not: str = ""
 
@@ -337,7 +355,8 @@ def read_seen_steps(path: Path) -> SeenSteps | None:
     if len(data) > most_bytes:
         raise ValueError(f"more than {most_bytes} bytes")
     seen = msgspec.json.decode(data, type=SeenSteps)
-    if seen.framework is None or len({len(values) for values in seen.phases_ms.values()}) > 1:
+    uneven = any(len(set(map(len, one.values()))) > 1 for one in (seen.phases_ms, seen.traced_ms))
+    if seen.framework is None or uneven or (seen.traced_ms and "step" not in seen.traced_ms):
         raise ValueError("steps of no framework, or phases of different numbers of steps")
     operations = tuple(replace(one, name=_line(one.name)) for one in seen.operations)
     return replace(seen, operations=operations, why_not=_line(seen.why_not))

@@ -98,6 +98,9 @@ def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[tuple[s
     if bounds.free_data is not None:
         limit = next((one.limit for one in issues if one.check == "input"), None) or Limit.LOADING
         yield "waiting for data", limit, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio - _within(issues, bounds))
+    for one in issues if bounds.free_data is None else ():
+        if one.check == "input" and one.limit is not None:
+            yield "loading in the loop", one.limit, one.numbers["time_fraction"]
     fixed = [1.0 - 1.0 / one.bound.ratio for one in issues if one.limit is Limit.HOST and one.bound]
     if fixed:
         yield "fixed cost of steps", Limit.HOST, max(fixed)

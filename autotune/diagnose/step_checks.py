@@ -1,5 +1,6 @@
 """Checks of the steps of one trial: time outside of them, slow ones that recur, a drift, and what is done anew."""
 
+import linecache
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -99,6 +100,105 @@ def _pauses(pairs: Sequence[_Pair]) -> dict[str, list[float]]:
     return found
 
 
+# Time before the first step, by the trainer's own functions.
+
+
+_LONG_S = 5.0  # in one place, from which on it is an issue: what a framework takes to be imported
+
+
+def judge_start(events: Sequence[TraineeEvent], first_step_s: float, folder: str) -> CheckResult:
+    """Judge what passes before the first step.
+
+    Args:
+        first_step_s: From the start of the process to the end of its first step.
+    """
+    took_s: defaultdict[str, float] = defaultdict(float)
+    for event in events:
+        if event.kind == "cost" and event.cost == "before" and event.place and event.duration_s:
+            place, _, name = event.place.rpartition(" ")
+            file, _, line = place.rpartition(":")
+            is_import = (
+                linecache.getline(file, int(line) if line.isdigit() else 0).lstrip().startswith(("import ", "from "))
+            )
+            shown = place.removeprefix(f"{folder}/")
+            took_s["imports" if is_import else shown if name == "<module>" else f"{shown} {name}"] += event.duration_s
+    if not took_s:
+        return CheckResult(check="start", why_not="where the time before the first step passes was not seen")
+    largest = sorted(took_s.items(), key=lambda one: -one[1])
+    told = ", ".join(f"{format_duration(spent_s)} {_at(place)}" for place, spent_s in largest[:4] if spent_s > 0.1)
+    sentence = f"The first step ends {format_duration(first_step_s)} after the start: {told or 'no place takes long'}."
+    place, spent_s = next((one for one in largest if one[0] != "imports"), ("", 0.0))
+    if spent_s < _LONG_S:
+        return CheckResult(check="start", sentence=sentence)
+    remedy = "Do it once, in parallel, and keep the result; for text `autotune.tf.text.prepare` does that."
+    numbers = {"first_step_s": first_step_s, "longest_s": spent_s}
+    found = issue("start", sentence, remedy, place=place.partition(" ")[0], numbers=numbers)
+    return CheckResult(check="start", issues=(found,))
+
+
+def _at(place: str) -> str:
+    return place if place == "imports" else f"at {place.replace(' ', ' in ')}"
+
+
+# Input of loops whose batches cannot be replayed: the lines of its own that the loop stays in, outside of frameworks.
+
+
+_BUSY = 0.5  # of the time, in CPU time, from which on a line computes, and does not wait
+_LEAST_OWN = 0.1  # share of the time, from which on it is an issue: a sample is taken every 10 ms
+
+
+def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, folder: str) -> CheckResult | None:
+    """Judge what the loop does besides what it has a framework do; None where that is not seen.
+
+    It is one thread, so that this and the steps take turns.
+
+    Args:
+        steadiness: What was found of slow steps: what these take is told there.
+    """
+    latest = {event.place: event for event in events if event.kind == "cost" and event.cost == "loop" and event.place}
+    steps_s = [event.t_s for event in events if event.kind == "step"]
+    if not latest or len(steps_s) < 10:
+        return None
+    all_s = max(event.t_s for event in latest.values()) - steps_s[0]
+    by_function: defaultdict[str, list[TraineeEvent]] = defaultdict(list)
+    for event in latest.values():
+        file, _, name = event.place.rpartition(" ")  # type: ignore[union-attr]
+        by_function[f"{file.rpartition(':')[0]} {name}"].append(event)
+    found = max(by_function.values(), key=lambda lines: sum(line.duration_s or 0.0 for line in lines))
+    lines = sorted(found, key=lambda line: -(line.duration_s or 0.0))
+    place = (lines[0].place or "").removeprefix(f"{folder}/")
+    line, _, name = place.rpartition(" ")
+    took_s = sum(one.duration_s or 0.0 for one in lines)
+    slow = sum(one.numbers["time_fraction"] for one in steadiness.issues if one.place in ("", line))
+    share = min(MOST_SHARE, took_s / all_s - slow) if all_s > 0.0 else 0.0
+    if share < _LEAST_OWN:
+        sentence = (
+            f"The loop is outside of its framework for {percent(max(0.0, share))} of the time at most in one place."
+        )
+        return CheckResult(check="input", sentence=sentence)
+    busy = sum(float(one.text or 0.0) for one in lines) / took_s
+    # with both at the same time a step takes as long as the longer one: as `_limit` has it for loaders
+    overlaps = -math.log(max(share, 1.0 - share)) >= 0.3 * -math.log(1.0 - share)
+    limit = Limit.OVERLAP if overlaps else Limit.PREPARING if busy >= _BUSY else Limit.READING
+    how = f"computes there for {percent(min(1.0, busy))} of it" if busy >= _BUSY else "mostly waits there"
+    sentence = (
+        f"For {percent(share)} of the time the loop is at {line} in {name}, calls no framework meanwhile, and {how}; "
+        "its steps wait for that."
+    )
+    remedy = "Do it ahead of the step, in a thread or in workers of a loader."
+    error = 2.0 * share / max(1.0, took_s / 0.5) ** 0.5  # half a second of it is one look, for the certain part
+    about = issue(
+        "input",
+        sentence,
+        remedy,
+        place=line,
+        numbers={"time_fraction": share, "busy_fraction": busy},
+        bound=without(share, error),
+        limit=limit,
+    )
+    return CheckResult(check="input", issues=(about,))
+
+
 # Steadiness: slow steps that recur, and cost much of the time.
 
 
@@ -195,6 +295,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
             "slow_step_s": usual_s + fmean(each_s),
             "usual_step_s": usual_s,
             "time_fraction": share,
+            "line_fraction": min(1.0, fraction),
             **waiting,
         },
         bound=bound,
@@ -232,6 +333,8 @@ def _drift(steps: Sequence[TimedStep]) -> Issue | None:
         "first_step_s": first_s,
         "last_step_s": last_s,
         "slower_per_minute": math.expm1(60.0 * found.slope),
+        "slower_per_minute_low": math.expm1(60.0 * found.low),
+        "slower_per_minute_high": math.expm1(60.0 * found.high),
         "time_fraction": 1.0 - 1.0 / bound.ratio,
     }
     return issue("steadiness", sentence, remedy, numbers=numbers, bound=bound, limit=Limit.DRIFT)
@@ -361,7 +464,8 @@ def _python(place: str, times: int, took_s: float, share: float) -> Issue:
         f"{percent(share)} of the time in all. Calls wait for each other while they hold Python's lock."
     )
     remedy = "Write it in operations of TensorFlow, which run side by side."
-    return _cost(place, sentence, remedy, numbers={"time_fraction": share}, limit=Limit.PREPARING)
+    numbers = {"time_fraction": share, "times": float(times), "each_s": took_s / times}
+    return _cost(place, sentence, remedy, numbers=numbers, limit=Limit.PREPARING)
 
 
 def _eager(
@@ -382,7 +486,7 @@ def _eager(
         with suppress(ValueError):
             each_us, between_s = map(float, (window.text or "").split())
             share = max(a_step * 1e-6 * each_us / step_s, between_s / (window.duration_s or math.inf))
-            yield _of_launches(place, sentence, remedy, a_step, of_whole * min(MOST_SHARE, share))
+            yield _of_launches(place, sentence, remedy, a_step, min(MOST_SHARE, share), of_whole)
 
 
 def _launches(place: str, told: TraineeEvent, step_s: float, of_whole: float) -> Iterator[Issue]:
@@ -395,7 +499,7 @@ def _launches(place: str, told: TraineeEvent, step_s: float, of_whole: float) ->
             f"launching them takes {percent(share)} of it at least."
         )
         remedy = "Make fewer of them: whole batches at once, torch.compile, a larger batch."
-        yield _of_launches(place, sentence, remedy, count, of_whole * share)
+        yield _of_launches(place, sentence, remedy, count, share, of_whole)
 
 
 def _waits_for_gpu(place: str, told: TraineeEvent, step_s: float, of_whole: float) -> Iterator[Issue]:
@@ -408,12 +512,17 @@ def _waits_for_gpu(place: str, told: TraineeEvent, step_s: float, of_whole: floa
             f"condition), and the GPU then for Python: {percent(share)} of the step at least."
         )
         remedy = "Keep what is computed on the GPU, and read it after many steps."
-        yield _of_launches(place, sentence, remedy, count, of_whole * share)
+        yield _of_launches(place, sentence, remedy, count, share, of_whole)
 
 
-def _of_launches(place: str, sentence: str, remedy: str, count: float, share: float) -> Issue:
-    """Return the issue of operations whose launches take a share of the time at least."""
-    numbers = {"operations_per_step": float(count), "time_fraction": share}
+def _of_launches(place: str, sentence: str, remedy: str, count: float, of_step: float, of_whole: float) -> Issue:
+    """Return the issue of operations whose launches take a share of a usual step at least.
+
+    Args:
+        of_whole: Share of the time that usual steps take.
+    """
+    share = of_step * of_whole
+    numbers = {"operations_per_step": float(count), "step_fraction": of_step, "time_fraction": share}
     return _cost(place, sentence, remedy, numbers=numbers, bound=without(share, 0.3 * share), limit=Limit.HOST)
 
 

@@ -142,17 +142,30 @@ def judge_memory(
         seen.append(f"{what} is used up to {peak / _GIB:.1f} of {total / _GIB:.1f} GiB.")
         growth = growth_bytes_per_s(over_time) or 0.0
         full_s = (total - peak) / growth if growth > 0 else math.inf
-        sentence = None
+        sentence, remedy = None, ""
         if peak > _NEARLY_FULL * total and tells_full:
             share = percent(peak / total)
             sentence = f"{what} is nearly full: {share} of {total / _GIB:.1f} GiB."
+            remedy = "Make the batch smaller and accumulate gradients, or load less ahead of the step."
         elif full_s < 24 * 3600.0:
             sentence = (
                 f"{what} grows by {growth * 60 / (1 << 20):.0f} MiB a minute: it would be full after "
                 f"{format_duration(full_s)}."
             )
+            remedy = (
+                "Look for what is kept of each step: losses with their graph, operations added to a graph in the loop, "
+                "lists that grow, a cache without a limit."
+            )
         if sentence:
-            issues.append(issue("memory-room", sentence, numbers={"peak_bytes": float(peak)}, limit=Limit.MEMORY))
+            issues.append(
+                issue(
+                    "memory-room",
+                    sentence,
+                    remedy,
+                    numbers={"peak_bytes": float(peak), "peak_fraction": peak / total},
+                    limit=Limit.MEMORY,
+                )
+            )
     if largest is not None:
         seen.append(f"The largest batch that is safe is about {largest}.")
     if not seen:

@@ -9,10 +9,11 @@ from autotune.diagnose.findings import CheckResult, GainBasis, Issue, Limit, Rec
 from autotune.diagnose.subject import written
 from autotune.measure.phases import CANNOT_MATTER, Bounds
 from autotune.measure.statistics import pooled_variance, student_t_quantile
-from autotune.records import Ratio, TrialPhase, TrialRecord, Values
+from autotune.records import DataFinding, Ratio, TrialPhase, TrialRecord, Values
 from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, Label, is_number, number_of, same_scalar
 from autotune.space.space import Space
+from autotune.study.data_effects import label_found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +42,13 @@ class Gain:
     Attributes:
         gain: Speed with it over that of today; None if no trial of it gave numbers.
         why_not: How its trials ended, where they gave no numbers.
+        data: What their samples show of its data; None where these were not compared.
     """
 
     switch: Switch
     gain: Ratio | None
     why_not: str = ""
+    data: DataFinding | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +217,7 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
             continue
         told.append(f"{change} {ratio_text(one.gain)} as fast")
         if one.gain.low > CANNOT_MATTER:
-            issues.append(_helps(one.switch, one.gain))
+            issues.append(_helps(one.switch, one.gain, one.data))
     for on_step in (False, True):
         left = [one for one in plan.not_tried if one.on_step is on_step]
         issues += [_not_tried(left, bounds)] if left else []
@@ -228,7 +231,7 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
     return CheckResult(check="switches", issues=tuple(issues), sentence=f"{'; '.join(told)}.")
 
 
-def _helps(switch: Switch, gain: Ratio) -> Issue:
+def _helps(switch: Switch, gain: Ratio, data: DataFinding | None) -> Issue:
     return Issue(
         check="switches",
         severity=Severity.WARNING,
@@ -236,7 +239,7 @@ def _helps(switch: Switch, gain: Ratio) -> Issue:
         place=", ".join(knob.path for knob in switch.knobs),
         bound=gain,
         limit=Limit.STEP if switch.on_step else Limit.LOADING,
-        recommendations=(_recommendation(switch, gain, GainBasis.MEASURED),),
+        recommendations=(_recommendation(switch, gain, GainBasis.MEASURED, data),),
     )
 
 
@@ -288,15 +291,23 @@ def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
     return Ratio(ratio=min(whole.ratio, most), low=min(whole.low, most), high=min(whole.high, most))
 
 
-def _recommendation(switch: Switch, gain: Ratio | None, evidence: GainBasis) -> Recommendation:
+def _recommendation(
+    switch: Switch, gain: Ratio | None, evidence: GainBasis, data: DataFinding | None = None
+) -> Recommendation:
     meanings = [meaning for knob in switch.knobs if (meaning := traits_of(knob).meaning)]
     sentence: str = _change(switch)
     if meanings:
         sentence = f"{sentence} ({'; '.join(meanings)})"
     cost = "each sample may teach less" if switch.label is Label.BATCH and evidence is GainBasis.MEASURED else ""
-    label = switch.label.value
+    label = (label_found(data.effect) if data else None) or switch.label
     return Recommendation(
-        sentence=sentence, values=switch.changes, gain=gain, evidence=evidence, label=label, cost=cost
+        sentence=sentence,
+        values=switch.changes,
+        gain=gain,
+        evidence=evidence,
+        label=label.value,
+        data=data,
+        cost=cost,
     )
 
 

@@ -22,7 +22,7 @@ from autotune.diagnose.findings import (
 )
 from autotune.diagnose.profiles import Phase, PipelineProfile, StepProfile
 from autotune.diagnose.tables import CHECKS, starting_batch, types_of, usual_gpus
-from autotune.records import Gpu
+from autotune.records import DataEffect, Gpu
 from autotune.report.json_answer import FORMAT
 from autotune.report.plain_text import change_text, plain, value_text
 
@@ -39,7 +39,8 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.issues:
         console.print()
     for issue in diagnosis.issues:
-        if issue.sentence not in diagnosis.verdict.sentence:
+        is_told = issue.sentence in diagnosis.verdict.sentence and issue.place in diagnosis.verdict.sentence
+        if not is_told or issue.rule:
             _print_issue(console, issue)
     if diagnosis.shares:
         console.print()
@@ -96,7 +97,7 @@ def _shares(shares: Sequence[TimeShare]) -> Table:
         told = (
             ("", "", "")
             if change is None
-            else (change_text(change.values, change.sentence), _gain(change), change.label)
+            else (change_text(change.values, change.sentence), _gain(change), _label(change))
         )
         table.add_row(f"{share} %", one.cause, Text(one.place), *map(Text, told))
     return table
@@ -119,8 +120,14 @@ def _table(recommendations: Sequence[Recommendation]) -> Table:
     table.add_column("training", no_wrap=True)
     table.add_column("cost", overflow="fold")
     for one in recommendations:
-        table.add_row(Text(change_text(one.values, one.sentence)), Text(_gain(one)), Text(one.label), Text(one.cost))
+        table.add_row(Text(change_text(one.values, one.sentence)), Text(_gain(one)), Text(_label(one)), Text(one.cost))
     return table
+
+
+def _label(change: Recommendation) -> str:
+    """Return what a change means for training, and whether its data have shown that."""
+    is_verified = change.data is not None and change.data.effect is DataEffect.SAME
+    return f"{change.label}, data verified" if is_verified else change.label
 
 
 def yaml_lines(diagnosis: Diagnosis) -> list[str]:
@@ -147,31 +154,54 @@ def _gain(one: Recommendation) -> str:
     return f"at most {one.gain.high:.2f}x"
 
 
-# Table of GPUs, with what to begin with.
+# Settings to begin with, for each GPU.
 
 
-def print_gpus(console: Console, here: Sequence[Gpu], *, effective_batch: int) -> None:
-    """Print where to begin on GPUs: those of this machine, and usual models.
+def print_gpus(console: Console, here: Sequence[Gpu], *, effective_batch: int, cpu_cores: int) -> None:
+    """Print where to begin on GPUs, as YAML: those of this machine, and usual models.
 
     Args:
         effective_batch: Samples of an update, which batches are accumulated for where one is smaller.
+        cpu_cores: Those of this machine; others are taken to have four for each GPU.
     """
-    table = Table("GPU", "memory", "compute in", "batch", "accumulate", box=None, padding=(0, 2, 0, 0))
+    lines = [
+        "# Places to begin at, no answers: how much memory a sample takes depends on the model, and `autotune search`",
+        "# measures. A batch has a sample and a half for each GiB at most.",
+    ]
     for is_here, gpu in [*((True, gpu) for gpu in here), *((False, gpu) for gpu in usual_gpus())]:
-        batch, types = min(starting_batch(gpu) or 1, effective_batch), types_of(gpu)
-        half = next((name for name in ("bfloat16", "float16") if name in (types or ())), "float32")
-        name = plain(gpu.name) + (" (this machine)" if is_here else "")
-        memory = f"{gpu.memory_bytes / 1e9:.0f} GB" if gpu.memory_bytes else "not known"
-        table.add_row(
-            Text(name), memory, "not known" if types is None else half, str(batch), f"{-(-effective_batch // batch)}x"
-        )
-    console.print(table)
-    console.print(
-        f"The batch is a power of two, a sample and a half for each GiB at most; accumulate so many for an update of "
-        f"{effective_batch}. Four batches ahead of the step are enough to begin with. These are places to begin at, no "
-        "answers: how much memory a sample takes depends on the model. `autotune search` measures.",
-        soft_wrap=not console.is_terminal,
-    )
+        workers = max(1, (cpu_cores - 1) // len(here)) if is_here else 4
+        lines += _settings_of(gpu, effective_batch, min(8, workers), is_here=is_here)
+    for line in lines:
+        console.print(Text(line), soft_wrap=True)
+
+
+def _settings_of(gpu: Gpu, effective_batch: int, workers: int, *, is_here: bool) -> list[str]:
+    batch, steps = accumulated(effective_batch, starting_batch(gpu) or 1)
+    types = types_of(gpu)
+    half = next((name for name in ("bfloat16", "float16") if name in (types or ())), "float32")
+    memory = f"{gpu.memory_bytes / 1e9:.0f} GB" if gpu.memory_bytes else "memory not known"
+    off = batch * steps - effective_batch
+    exact = "exactly" if off == 0 else f"{abs(off)} {'more' if off > 0 else 'fewer'} than asked for"
+    return [
+        f"- gpu: {value_text(plain(gpu.name))}  # {memory}{', this machine' if is_here else ''}",
+        f"  batch_size: {batch}",
+        f"  gradient_accumulation_steps: {steps}  # {batch} x {steps} = {batch * steps}, {exact}",
+        f"  num_workers: {workers}",
+        "  prefetch: 4",
+        f"  precision: {half}{'' if types is not None else '  # the model is not known'}",
+        "  xla: true  # where all batches have one shape",
+    ]
+
+
+def accumulated(samples: int, most: int) -> tuple[int, int]:
+    """Return a batch of at most so many samples, and how many of them make an update of about so many.
+
+    The largest batch that makes it exactly, if that is at least half of the most; else the most.
+    """
+    most = min(most, samples)
+    exact = next(batch for batch in range(most, 0, -1) if samples % batch == 0)
+    batch = exact if 2 * exact >= most else most
+    return batch, max(1, round(samples / batch))
 
 
 # Diagnosis as one JSON object, for scripts.

@@ -263,6 +263,20 @@ class Problem:
         Raises:
             AutotuneError: One of them is missing; the message says what to do.
         """
+        self.require_command()
+        if not self.can_vary:
+            raise ConfigError(
+                "no knob was found in this config" if not self.space.knobs else "no knob is left to turn",
+                where=str(self.config_path),
+                remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
+            )
+
+    def require_command(self) -> None:
+        """Check that there is a command, and that its placeholders can be filled in.
+
+        Raises:
+            AutotuneError: There is none, or one cannot; the message says what to do.
+        """
         if not self.command:
             name = shlex.quote(str(self.config_path))
             sections = {key for key, value in self.settings.document.data.items() if isinstance(value, Mapping)}
@@ -274,12 +288,6 @@ class Problem:
                 f"  {self.typed.command('init')} -- python train.py --config {name}\n"
                 "or for this search only, behind --:\n"
                 f"  {self.typed.command('search')} -- python train.py --config {name}",
-            )
-        if not self.can_vary:
-            raise ConfigError(
-                "no knob was found in this config" if not self.space.knobs else "no knob is left to turn",
-                where=str(self.config_path),
-                remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
             )
         self.settings.argv(
             config=self.config_path,

@@ -4,11 +4,12 @@ PyTorch's steps are divided into phases at the moments that hooks see: fetches, 
 or TensorFlow's own profiler observes a few steps. The result is ``step_profile.json`` in the trial's folder:
 
     {"v": 1, "framework": "PyTorch", "profiler_begin_s": 102.3, "steps": 9,
-     "phases_ms": {"data": […], "forward": […], "backward": […], "optimizer": […], "rest": […]},
+     "phases_ms": {"data": […], "forward": […], "backward": […], "optimizer": […], "rest": […]}, "traced_ms": {},
      "operations": [{"name": "aten::mm", "times": 6.0, "host_ms": 3.9, "device_ms": 0.0}, …], "why_not": ""}
 
 ``phases_ms`` are the times of each step before the profiler is started (CLOCK_MONOTONIC), ``operations`` the means over
-the ``steps`` until it is stopped, ``why_not`` is the reason that one of them is missing.
+the ``steps`` until it is stopped, ``traced_ms`` the phases that the profiler itself has seen in each of these, and the
+whole step, of TensorFlow. ``why_not`` is the reason that one of them is missing.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from typing import Any, Callable, Optional
 
 from autotune.trainee.observe import Observer
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Report, Step, mark
+from autotune.trainee.trace_phases import Executed, phases_of
 
 VARIABLE = "AUTOTUNE_PROFILE_STEP"
 """Environment variable that asks for a profile."""
@@ -38,9 +40,6 @@ BEGINS = "the step will be profiled"
 
 FILE = "step_profile.json"
 FORMAT_VERSION = 1
-
-_LEAST = (20, 4.0), (20, 6.0), (4, 0.2)
-"""Steps and seconds of the warm-up, of the steps before the profiler is started, and of those until it is stopped."""
 
 _MOST_STEPS = 600  # whose phases are kept
 _MOST_OPERATIONS = 50
@@ -53,6 +52,8 @@ class StepProfiler(Observer):
     """Profile of the steps of one framework; an error of it is written into the result, or is a note."""
 
     framework = ""
+    least: tuple[tuple[int, float], ...] = (20, 4.0), (20, 6.0), (4, 0.2)
+    """Steps and seconds of the warm-up, of the steps before the profiler is started, and until it is stopped."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -72,6 +73,10 @@ class StepProfiler(Observer):
         """Return the times of the phases of each step; empty if they are not seen."""
         return {}
 
+    def traced_ms(self, steps: int) -> dict[str, list[float]]:
+        """Return the times of the phases of each step that the profiler has seen; empty if it has seen none."""
+        return {}
+
     @property
     def is_warm(self) -> bool:
         """True for the steps between the warm-up and the profiler."""
@@ -79,7 +84,7 @@ class StepProfiler(Observer):
 
     @property
     def is_over(self) -> bool:
-        return self._stage == len(_LEAST)
+        return self._stage == len(self.least)
 
     def passed(self, steps: int) -> None:
         """Process the end of some steps."""
@@ -91,7 +96,7 @@ class StepProfiler(Observer):
             mark("note", text=BEGINS)
         self._steps += steps
         passed_s = now_s - self._since_s
-        least, least_s = _LEAST[self._stage]
+        least, least_s = self.least[self._stage]
         is_due = self._steps >= least and passed_s >= least_s
         is_long = (self._steps >= 4 and passed_s >= 30.0) or (self.is_warm and self._steps >= _MOST_STEPS)
         if is_due or is_long:
@@ -114,6 +119,7 @@ class StepProfiler(Observer):
         # A profiler that could not be started may be the trainer's own.
         operations: Operations = {} if self._why_not else self._attempt(self.stop) or {}
         phases_ms: dict[str, list[float]] = self._attempt(self.phases_ms) or {}
+        traced_ms: dict[str, list[float]] = self._attempt(lambda: self.traced_ms(steps)) or {}
         rows = sorted(operations.items(), key=lambda row: -max(row[1][1:]))[:_MOST_OPERATIONS]
         result = {
             "v": FORMAT_VERSION,
@@ -121,6 +127,7 @@ class StepProfiler(Observer):
             "profiler_begin_s": self._profiler_begin_s,
             "steps": steps,
             "phases_ms": {name: [round(one, 4) for one in values] for name, values in phases_ms.items()},
+            "traced_ms": {name: [round(one, 4) for one in values] for name, values in traced_ms.items()},
             "operations": [
                 {"name": name, "times": times / steps, "host_ms": host_ms / steps, "device_ms": device_ms / steps}
                 for name, (times, host_ms, device_ms) in rows
@@ -250,14 +257,20 @@ class TorchProfile(StepProfiler):
         return found
 
 
-_HOST_OPERATION = re.compile(r"(?:[^: ]+:|EagerLocalExecute: )(\w+)")  # name in the graph, if it has one, and kind
+_HOST_OPERATION = re.compile(r"(?:([^: ]+):|EagerLocalExecute: )(\w+)")  # name in the graph, if it has one, and kind
 _HOLDING = re.compile(r"_?Xla.*|.*Call|If|While|Case|__inference_.*")  # the time of these is that of others
 
 
 class TensorFlowProfile(StepProfiler):
-    """Profile of TensorFlow; its steps are compiled, so that their phases are not seen."""
+    """Profile of TensorFlow; its steps are compiled, so that their phases are seen by its profiler alone."""
 
     framework = "TensorFlow"
+    least = (20, 4.0), (20, 6.0), (20, 0.5)
+
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._host: list[Executed] = []
+        self._device: list[Executed] = []
 
     def install(self) -> None:
         observed = lambda args, _kwargs: len(args[0].held) or None if args[0].is_ours else None  # noqa: E731
@@ -292,27 +305,35 @@ class TensorFlowProfile(StepProfiler):
                 # Of a device, lines are its streams, and sums over them; of the host, threads, some of them tf.data's.
                 if line.name.startswith("Stream") if on_device else not line.name.startswith("tf_data"):
                     for event in line.events:
-                        name = _operation_name(plane, event, on_device)
+                        name, in_graph = _operation_name(plane, event, on_device)
                         if name is not None:
                             row = (device if on_device else host).setdefault(name, [0, 0.0])
                             row[0], row[1] = row[0] + 1, row[1] + event.duration_ps / 1e9
+                        if name is not None and in_graph:
+                            begin_ms, took_ms = line.timestamp_ns / 1e6 + event.offset_ps / 1e9, event.duration_ps / 1e9
+                            one = Executed(in_graph, name, begin_ms, begin_ms + took_ms)
+                            (self._device if on_device else self._host).append(one)
         return {
             name: [times, host.get(name, (0, 0.0))[1], device.get(name, (0, 0.0))[1]]
             for name, (times, _) in {**device, **host}.items()
         }
 
+    def traced_ms(self, steps: int) -> dict[str, list[float]]:
+        executed, self._host, self._device = self._device or self._host, [], []
+        return phases_of(executed, steps)
 
-def _operation_name(plane: Any, event: Any, on_device: bool) -> Optional[str]:
-    """Return the kind of an operation; None for other events."""
+
+def _operation_name(plane: Any, event: Any, on_device: bool) -> tuple[Optional[str], str]:
+    """Return the kind of an operation, and its name in the graph if it has one; None for other events."""
     name = plane.event_metadata[event.metadata_id].name
     for stat in event.stats:
         kind = plane.stat_metadata[stat.metadata_id].name
         if kind in ("hlo_op", "tf_op"):
             value = stat.str_value or plane.stat_metadata[stat.ref_value].name
             if kind == "hlo_op":
-                return re.sub(r"[._\d]+$", "", value)
+                return re.sub(r"[._\d]+$", "", value), ""
             name = value
     match = _HOST_OPERATION.fullmatch(name)
     if match is None:
-        return name if on_device else None
-    return None if _HOLDING.fullmatch(match[1]) else match[1]
+        return name if on_device else None, ""
+    return (None, "") if _HOLDING.fullmatch(match[2]) else (match[2], match[1] or "")

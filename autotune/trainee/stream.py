@@ -25,7 +25,8 @@ What costs time again and again besides steps (costs.py), all of its kind and pl
 Of operations that Python launches (also costs.py): all that TensorFlow was seen to be given in ``duration_s``, with the
 microseconds of the smallest one as ``text``; those of one update of PyTorch, and what launching these takes.
 
-Of the loop's stay in one line (whereabouts.py): a ``stay``, with its own seconds.
+Of the loop's stay in one line (whereabouts.py): a ``stay``, with its own seconds; a ``before``, likewise, of what came
+before the first step; a ``loop`` for all that a line took so far, with the seconds of CPU time as ``text``.
 
 Before the first step, the files of the trainer's own modules that are loaded by then:
 

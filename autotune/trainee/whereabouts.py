@@ -2,11 +2,16 @@
 
 A step that takes much longer than others tells how long, and not where. So a thread looks now and then which line of
 the trainer's own the main thread is in, or has called a library from, and reports each stay of some length as a
-``cost`` of the kind ``stay``, with its seconds. Steps that are usual hardly make one.
+``cost`` of the kind ``stay``, with its seconds. Steps that are usual hardly make one. The lines that take most of all,
+while no framework is at work in the main thread, are told of as a ``loop``.
+
+What passed before the first step is reported once there are steps, as a ``cost`` of the kind ``before`` for each
+function, or line of a module, that took long.
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -15,8 +20,10 @@ from typing import Any, Optional
 from autotune.trainee.costs import is_own
 from autotune.trainee.stream import process_stream
 
+_FRAMEWORKS = re.compile(r"[/\\](?:jax|jaxlib|flax|torch|tensorflow|keras)[/\\]")
 _EVERY_S = 0.01  # of one core: 0.1 %
 _LEAST_S = 0.03  # a stay of fewer looks is none
+_MOST_PLACES = 8
 _MOST_S = 1.0  # after which a stay is told of in parts: the trial may end meanwhile
 
 
@@ -25,27 +32,69 @@ class Whereabouts(threading.Thread):
 
     def __init__(self) -> None:
         super().__init__(name="autotune-whereabouts", daemon=True)
-        self._main = threading.main_thread().ident
+        self._main = threading.main_thread().ident or 0
+        self._lines: dict[str, tuple[float, float]] = {}  # time and CPU time in each, outside of frameworks
+        self._told_s = 0.0
 
     def run(self) -> None:
-        place, since_s = None, time.monotonic()
+        place, last_s = None, self._before_steps()
+        since_s, cpu_s, self._told_s = last_s, self._cpu_s(), last_s
         while True:
             time.sleep(_EVERY_S)
-            now_s, here = time.monotonic(), self._place()
+            now_s, now_cpu_s = time.monotonic(), self._cpu_s()
+            here, is_in_framework = self._place()
+            if here is not None and not is_in_framework:
+                took_s, used_s = self._lines.get(here, (0.0, 0.0))
+                self._lines[here] = took_s + now_s - last_s, used_s + now_cpu_s - cpu_s
+            if now_s - self._told_s >= _MOST_S:
+                self._tell(now_s)
+            last_s, cpu_s = now_s, now_cpu_s
             if here == place and now_s - since_s < _MOST_S:
                 continue
             if place is not None and now_s - since_s >= _LEAST_S:
                 process_stream.write("cost", now_s, cost="stay", place=place, duration_s=now_s - since_s, times=1)
             place, since_s = here, now_s
 
-    def _place(self) -> Optional[str]:
-        """Return the line of the trainer's own that the main thread is in; None before its first steps, or without.
+    def _tell(self, now_s: float) -> None:
+        """Tell of the lines that have taken most so far."""
+        self._told_s = now_s
+        for line, (took_s, used_s) in sorted(self._lines.items(), key=lambda one: -one[1][0])[:_MOST_PLACES]:
+            text = f"{used_s:.3f}"
+            process_stream.write("cost", now_s, cost="loop", place=line, duration_s=took_s, times=1, text=text)
+
+    def _before_steps(self) -> float:
+        """Sum up where the main thread is until there are steps, tell of it, and return the time.
 
         Until then the stream's file is closed: a trainer may look at its descriptors, or close all.
         """
-        if not process_stream.has_steps:
-            return None
-        frame: Any = sys._current_frames().get(self._main or 0)
+        took_s: dict[str, float] = {}
+        last_s = time.monotonic()
+        while not process_stream.has_steps:
+            time.sleep(_EVERY_S)
+            now_s, (frame, _) = time.monotonic(), self._frame()
+            if frame is not None:
+                code = frame.f_code
+                line = frame.f_lineno if code.co_name == "<module>" else code.co_firstlineno
+                place = f"{code.co_filename}:{line} {code.co_name}"
+                took_s[place] = took_s.get(place, 0.0) + now_s - last_s
+            last_s = now_s
+        for place, duration_s in sorted(took_s.items(), key=lambda one: -one[1])[:_MOST_PLACES]:
+            process_stream.write("cost", last_s, cost="before", place=place, duration_s=duration_s, times=1)
+        return last_s
+
+    def _frame(self) -> tuple[Any, bool]:
+        """Return the frame of the trainer's own that the main thread is in, and whether that has called a framework."""
+        frame: Any = sys._current_frames().get(self._main)
+        is_in_framework = False
         while frame is not None and not is_own(frame.f_code.co_filename):
+            is_in_framework = is_in_framework or _FRAMEWORKS.search(frame.f_code.co_filename) is not None
             frame = frame.f_back
-        return frame and f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+        return frame, is_in_framework
+
+    def _place(self) -> tuple[Optional[str], bool]:
+        frame, is_in_framework = self._frame()
+        return frame and f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}", is_in_framework
+
+    def _cpu_s(self) -> float:
+        """Return the CPU time of the main thread."""
+        return time.clock_gettime(time.pthread_getcpuclockid(self._main))

@@ -4,6 +4,7 @@ import json
 import sys
 
 import pytest
+import yaml
 
 from autotune.diagnose import machine_checks
 from autotune.report.json_answer import FORMAT
@@ -54,6 +55,14 @@ def test_a_trainer_that_crashes_is_a_verdict(autotune: CommandLine) -> None:
     assert len(autotune.simulator.plans) == 1
 
 
+def test_a_config_without_knobs_is_diagnosed(autotune: CommandLine) -> None:
+    """Nothing can be tried, and where the time goes is told all the same."""
+    (autotune.folder / "config.yaml").write_text("bs: 4\nautotune: {command: 'python3 train.py {config}'}\n")
+    autotune.simulator = SimulatedRunner(autotune.clock, lambda _config: Training(samples=4, step_s=0.02))
+    done = autotune(*DIAGNOSE, "--budget", "60s", "--json").well()
+    assert sum(one["fraction"] for one in done.document["shares"]) == pytest.approx(1.0)
+
+
 STREAM = """\
 import torch.utils.data as data
 
@@ -102,15 +111,19 @@ def test_without_a_config_it_is_about_the_machine(autotune: CommandLine, monkeyp
     assert checks["configuration"]["why_not"]
 
 
-def test_where_to_begin_on_gpus_is_a_table(autotune: CommandLine) -> None:
-    """For the effective batch of the config where one is named; nothing is started."""
+def test_where_to_begin_on_gpus_is_yaml(autotune: CommandLine) -> None:
+    """For the effective batch that is asked for, of the config where one is named, or 64; nothing is started."""
     done = autotune(*DIAGNOSE, "--gpus")
     assert (done.returncode, done.stderr) == (0, "")
-    rows = {line[:12].strip(): line.split() for line in done.stdout.splitlines()}
-    assert rows["H100"][1:] == ["80", "GB", "bfloat16", "4", "1x"]
-    done = autotune("diagnose", "--gpus")
-    assert "T4           16 GB   float16     16     4x" in done.stdout
-    assert "no answers" in " ".join(done.stdout.split())
+    h100 = {one["gpu"]: one for one in yaml.safe_load(done.stdout)}["H100"]
+    assert (h100["batch_size"], h100["gradient_accumulation_steps"], h100["precision"]) == (4, 1, "bfloat16")
+    t4 = {one["gpu"]: one for one in yaml.safe_load(autotune("diagnose", "--gpus").stdout)}["T4"]
+    assert (t4["batch_size"], t4["gradient_accumulation_steps"], t4["precision"]) == (16, 4, "float16")
+    odd = autotune("diagnose", "--gpus", "--effective-batch", "100").stdout
+    assert {one["gpu"]: one["batch_size"] for one in yaml.safe_load(odd)}["T4"] == 10
+    prime = autotune("diagnose", "--gpus", "--effective-batch", "101").stdout
+    assert "gradient_accumulation_steps: 6  # 16 x 6 = 96, 5 fewer than asked for" in prime
+    assert autotune("diagnose", "--effective-batch", "8").returncode == 2
 
 
 def test_whether_the_step_is_what_the_config_says_is_an_exit_code(autotune: CommandLine) -> None:

@@ -40,3 +40,36 @@ def test_a_line_that_the_loop_stays_in_is_told_with_its_time(
     assert len(stays) == (5 if asked else 0)
     assert all(event.cost == "stay" and (event.duration_s or 0.0) > 0.1 for event in stays)
     assert len(seen.kind("step")) == 59
+
+
+PREPARING = """\
+import time
+
+from autotune.trainee import step
+
+
+def prepare():
+    until_s = time.monotonic() + 0.5
+    while time.monotonic() < until_s:
+        sum(range(1000))
+
+
+prepare()
+for number in range(150):
+    time.sleep(0.01)
+    step(samples=1)
+"""
+
+
+def test_what_passes_before_the_first_step_and_in_the_loop_is_told_by_place(
+    run: Callable[..., Observed], tmp_path: Path
+) -> None:
+    """A function by its first line; lines of the loop with their CPU time, which waiting takes none of."""
+    (tmp_path / "train.py").write_text(PREPARING)
+    costs = run(sys.executable, tmp_path / "train.py", **{WHEREABOUTS_VARIABLE: "1"}).kind("cost")
+    (before,) = (one for one in costs if one.cost == "before" and one.place == f"{tmp_path}/train.py:6 prepare")
+    assert before.duration_s > 0.3
+    loop = [one for one in costs if one.cost == "loop" and one.place == f"{tmp_path}/train.py:14 <module>"]
+    assert loop, costs
+    assert loop[-1].duration_s > 0.3
+    assert float(loop[-1].text) < 0.5 * loop[-1].duration_s

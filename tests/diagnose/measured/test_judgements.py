@@ -3,12 +3,20 @@
 import random
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 
-from autotune.diagnose.findings import Limit, Severity, bound_text
+from autotune.diagnose.findings import CheckResult, Limit, Severity, bound_text
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
-from autotune.diagnose.step_checks import judge_costs, judge_outside_steps, judge_steadiness, timed_steps
+from autotune.diagnose.step_checks import (
+    judge_costs,
+    judge_outside_steps,
+    judge_own_loading,
+    judge_start,
+    judge_steadiness,
+    timed_steps,
+)
 from autotune.diagnose.surroundings import judge_memory, largest_batch
 from autotune.measure.phases import Bounds
 from autotune.records import Machine, Ratio, TraineeEvent, TrialPhase
@@ -103,6 +111,57 @@ def test_the_line_of_slow_steps_is_named() -> None:
     assert issue.place == "train.py:39"
     assert issue.sentence.endswith(" 96 % of that time the loop is at train.py:39 in main.")
     assert judge_steadiness(timed_steps(events)).issues[0].place == ""
+
+
+def loop_of(**lines: tuple[float, float]) -> list[TraineeEvent]:
+    """Return 200 steps in 10 s, and what lines took of that, with their CPU time."""
+    events = steps([0.05] * 200)
+    about = {"kind": "cost", "stream": "7.0", "cost": "loop", "t_s": 10.0}
+    return events + [
+        TraineeEvent(place=f"/home/me/train.py:{name[1:]} batch", duration_s=took_s, text=f"{cpu_s}", **about)  # type: ignore[arg-type]
+        for name, (took_s, cpu_s) in lines.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "limit", "share"),
+    [
+        ({"_9": (8.5, 0.1)}, Limit.READING, 0.85),
+        ({"_9": (5.0, 4.9), "_10": (3.5, 3.5)}, Limit.PREPARING, 0.85),  # two lines of one function
+        ({"_9": (4.0, 3.9)}, Limit.OVERLAP, 0.4),  # as long as the step, about
+        ({"_9": (0.5, 0.5)}, None, 0.0),
+    ],
+)
+def test_a_loop_that_loads_by_itself_is_seen_by_its_lines(
+    lines: dict[str, tuple[float, float]], limit: Limit | None, share: float
+) -> None:
+    """Where it is outside of its framework, and whether it computes there; what slow steps take is told as theirs."""
+    found = judge_own_loading(loop_of(**lines), CheckResult(check="steadiness"), "/home/me")
+    assert found is not None
+    assert [one.limit for one in found.issues] == ([limit] if limit else [])
+    if limit:
+        assert found.issues[0].numbers["time_fraction"] == pytest.approx(share)
+        assert found.issues[0].place == "train.py:9"
+        stalls = replace(found.issues[0], check="steadiness", limit=Limit.STALLS)
+        same = judge_own_loading(loop_of(**lines), CheckResult(check="steadiness", issues=(stalls,)), "/home/me")
+        assert same is not None
+        assert same.issues == ()
+    assert judge_own_loading(steps([0.05] * 200), CheckResult(check="steadiness"), "/home/me") is None
+
+
+def test_what_passes_before_the_first_step_is_told_by_place(tmp_path: Path) -> None:
+    """Imports are one; a place of the trainer's own that takes long is an issue."""
+    (tmp_path / "train.py").write_text("import tensorflow as tf\n\n\ndef prepare(): ...\n")
+    places = {"train.py:1 <module>": 4.0, "train.py:4 prepare": 15.0}
+    events = [
+        TraineeEvent(kind="cost", t_s=0.0, stream="7.0", cost="before", place=f"{tmp_path}/{place}", duration_s=took_s)
+        for place, took_s in places.items()
+    ]
+    (found,) = judge_start(events, 22.0, str(tmp_path)).issues
+    assert found.sentence == "The first step ends 22s after the start: 15s at train.py:4 in prepare, 4.0s imports."
+    assert found.place == "train.py:4"
+    assert judge_start(events[:1], 5.0, str(tmp_path)).issues == ()
+    assert judge_start([], 5.0, str(tmp_path)).why_not
 
 
 def test_a_pause_is_no_slow_step() -> None:

@@ -70,6 +70,29 @@ def test_a_step_that_is_not_divided_has_what_the_trial_reports(
     assert profile.why_not == "operations are not known: neither PyTorch nor TensorFlow trains"
 
 
+def test_the_phases_that_a_profiler_has_seen_take_their_share_of_a_step_without_it(tmp_path: Path) -> None:
+    """Under it a step takes twice as long; what they and the data leave is the rest."""
+    traced = {
+        "forward": [20.0] * 4,
+        "loss": [2.0] * 4,
+        "backward": [40.0] * 4,
+        "optimizer": [8.0] * 4,
+        "step": [100.0] * 4,
+    }
+    seen = read(tmp_path, {**GOOD, "framework": "TensorFlow", "phases_ms": {}, "traced_ms": traced})
+    profile = step_profile(seen, PlainSteps(steps_ms=[50.0] * 100, waits_ms=[5.0] * 100, steps=100))
+    assert [(one.name, one.median_ms) for one in profile.phases] == [
+        ("data", 5.0),
+        ("forward", 10.0),
+        ("loss", 1.0),
+        ("backward", 20.0),
+        ("optimizer", 4.0),
+        ("the rest", 10.0),
+    ]
+    assert all(one.tail_ms for one in profile.phases[:-1])
+    assert profile.verdict.startswith("Backward takes 40 % of the step")
+
+
 @pytest.mark.parametrize(
     "document",
     [
@@ -81,6 +104,7 @@ def test_a_step_that_is_not_divided_has_what_the_trial_reports(
         {**GOOD, "phases_ms": {"data": [-1.0]}},
         {**GOOD, "phases_ms": {"data": [1.0] * 5000}},
         {**GOOD, "phases_ms": {"data": [1.0], "rest": [1.0, 1.0]}},
+        {**GOOD, "traced_ms": {"forward": [1.0]}},
         {**GOOD, "operations": [{"name": "mm", "times": -1, "host_ms": 1.0, "device_ms": 0.0}]},
         {**GOOD, "operations": GOOD["operations"] * 51},
         "",

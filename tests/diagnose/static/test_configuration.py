@@ -152,6 +152,22 @@ def test_what_the_dataset_shows_of_caches_and_buffers(
         assert [dict(one.values) for one in found[0].recommendations] == [values]
 
 
+def test_a_file_of_one_sample_counts_also_for_large_batches(tmp_path: Path) -> None:
+    """Of pictures and sounds each is a sample, however few there are beside the batch."""
+    (tmp_path / "data").mkdir()
+    for number in range(8):
+        (tmp_path / "data" / f"{number}.wav").write_bytes(bytes(4096))
+    (found,) = issues_of(tmp_path, "data_dir: data\nbatch_size: 16\nprefetch: 100000000\n")
+    assert "GiB of memory are free" in found.sentence
+
+
+def test_xla_without_a_word_on_shapes_is_a_note(tmp_path: Path) -> None:
+    """It compiles again for each; with a key that fixes them there is nothing to say."""
+    (found,) = issues_of(tmp_path, "enable_xla: true")
+    assert (found.severity, "no key says that batches have only one" in found.sentence) == (Severity.NOTE, True)
+    assert issues_of(tmp_path, "enable_xla: true\npad_to_fixed_length: true") == ()
+
+
 def test_the_place_is_the_line_of_the_key(tmp_path: Path) -> None:
     """Also below a section of autotune's, which trials do not see."""
     config = "autotune:\n  keep_outputs: true\ndata:\n  # many\n  num_workers: 99\n"

@@ -39,6 +39,16 @@ def answered(framework: str = "tensorflow", why_not: str | None = None, **answer
     return FrameworkAnswers(framework=framework, why_not=why_not, answers=made)
 
 
+def test_a_trainer_without_a_framework_is_asked_for_none(tmp_path: Path) -> None:
+    """It imports none, and nothing that might."""
+    for text, framework in (
+        ("import sys\nimport numpy as np\nimport yaml\n", ""),
+        ("import transformers\n", "tensorflow"),
+    ):
+        problem = problem_of(tmp_path, "a: 1", trainer=text)
+        assert machine_checks._used_framework(problem, {"tensorflow": "2.21.0"}) == framework
+
+
 def test_a_build_without_gpus_is_named_where_there_is_one() -> None:
     """A build for CPUs, and libraries that do not load; one that sees it is fine."""
     facts = {"import": None, "version": "2.21.0", "gpus": 0}

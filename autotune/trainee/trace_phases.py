@@ -1,0 +1,98 @@
+"""Phases of TensorFlow's steps, from the operations that its profiler has seen, by their scopes in the graph.
+
+Operations of the backward pass are named ``gradient_tape/…`` after those that they differentiate. What assigns to
+variables under a scope that nothing differentiates is the optimizer. What is differentiated is the forward pass, or the
+loss: by its name, or where it stands outside of all layers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import NamedTuple, Optional
+
+FORWARD, LOSS, BACKWARD, OPTIMIZER = PHASES = "forward", "loss", "backward", "optimizer"
+"""In their order; of those that go on at the same time the last one counts."""
+
+STEP = "step"
+
+_TAPE = "gradient_tape"
+_CALLS = re.compile(r"(?:.*/)?StatefulPartitionedCall(?:_\d+)?/")  # what has called the step, in front of its names
+_ASSIGNS = re.compile(r"Assign(?:Add|Sub)?VariableOp|Resource(?:Sparse)?Apply\w+")
+_LOSSES = re.compile(r"loss|crossentropy|cross_entropy|_error|hinge|divergence|poisson|xent", re.IGNORECASE)
+
+
+class Executed(NamedTuple):
+    """Operation that was executed: its name in the graph, its kind, begin and end in ms."""
+
+    name: str
+    kind: str
+    begin_ms: float
+    end_ms: float
+
+
+def phases_of(executed: list[Executed], steps: int) -> dict[str, list[float]]:
+    """Return the time of each phase in each step, and of the whole step, in ms; empty where scopes do not tell.
+
+    Args:
+        executed: Operations of one device, or of the host.
+        steps: Steps that they were executed in, about.
+    """
+    named = [one._replace(name=_CALLS.sub("", one.name)) for one in executed]
+    phase_of = _phases_by_name(named)
+    borders_ms = _borders_ms([one for one in named if phase_of.get(one.name) == OPTIMIZER], steps)
+    if len(borders_ms) < 4 or BACKWARD not in phase_of.values():
+        return {}
+    found: dict[str, list[float]] = {phase: [] for phase in (*PHASES, STEP)}
+    told = sorted((one for one in named if one.name in phase_of), key=lambda one: one.begin_ms)
+    for begin_ms, end_ms in zip(borders_ms, borders_ms[1:]):  # noqa: B905, RUF007 -- Python 3.9 has neither
+        within = [one for one in told if one.end_ms > begin_ms and one.begin_ms < end_ms]
+        for phase, ms in _busy_ms(within, phase_of, begin_ms, end_ms).items():
+            found[phase].append(ms)
+        found[STEP].append(end_ms - begin_ms)
+    return found
+
+
+def _phases_by_name(executed: list[Executed]) -> dict[str, str]:
+    kinds = {one.name: one.kind for one in executed}
+    differentiated = {name.partition(f"{_TAPE}/")[2].partition("/")[0] for name in kinds if f"{_TAPE}/" in name}
+    scopes = {name.partition("/")[0] for name in kinds if "/" in name}
+    updated = {name.partition("/")[0] for name, kind in kinds.items() if "/" in name and _ASSIGNS.fullmatch(kind)}
+    has_layers = any(scope in scopes and not _LOSSES.search(scope) for scope in differentiated)
+    found = {}
+    for name in kinds:
+        first, _, rest = name.partition("/")
+        phase: Optional[str] = None
+        if f"{_TAPE}/" in name:
+            phase = BACKWARD
+        elif _LOSSES.search(first) or (not rest and first in differentiated and has_layers):
+            phase = LOSS
+        elif first in differentiated:
+            phase = FORWARD
+        elif first in updated:
+            phase = OPTIMIZER
+        if phase is not None:
+            found[name] = phase
+    return found
+
+
+def _borders_ms(updates: list[Executed], steps: int) -> list[float]:
+    """Return the ends of an operation of the optimizer that each step executes once."""
+    counts = Counter(one.name for one in updates)
+    name = min(counts, key=lambda name: (abs(counts[name] - steps), name), default=None)
+    return sorted(one.end_ms for one in updates if one.name == name)
+
+
+def _busy_ms(within: list[Executed], phase_of: dict[str, str], begin_ms: float, end_ms: float) -> dict[str, float]:
+    changes = []
+    for one in within:
+        place = PHASES.index(phase_of[one.name])
+        changes += [(max(one.begin_ms, begin_ms), place, 1), (min(one.end_ms, end_ms), place, -1)]
+    found, active, since_ms = dict.fromkeys(PHASES, 0.0), [0] * len(PHASES), begin_ms
+    for at_ms, place, change in sorted(changes):
+        latest = max((n for n, count in enumerate(active) if count), default=None)
+        if latest is not None:
+            found[PHASES[latest]] += at_ms - since_ms
+        active[place] += change
+        since_ms = at_ms
+    return found
