@@ -140,6 +140,7 @@ class TimeShare:
     Attributes:
         cause: What passes meanwhile, for people.
         limit: Part of the training that it is.
+        fraction: Share of the time, 0 to 1.
         place: File and line, or device, that it comes from; empty where that is not known.
         change: What acts on this cause: measured, or bounded by this share; None where nothing is known.
     """

@@ -74,6 +74,7 @@ _RECORDS = (
 _DIAGNOSIS = (
     _Record("`verdict` of a diagnosis", findings.DiagnosisVerdict),
     _Record("One of `issues` of a check", findings.Issue),
+    _Record("One of `shares` of a diagnosis", findings.TimeShare),
     _Record("A recommendation", findings.Recommendation),
 )
 
@@ -113,6 +114,7 @@ def _diagnosis() -> list[tuple[str, str]]:
         **described(diagnosis_document, "Args"),
         "format": _SPECIAL["format"],
         "verdict": described(findings.Diagnosis)["verdict"],
+        "shares": described(findings.Diagnosis)["shares"],
         "checks": "One object for each of [the checks](checks.md): `id`, `question`, `issues`, `sentence`, `why_not`.",
         "recommendations": "All recommendations, the most certain gain first.",
     }
