@@ -110,7 +110,9 @@ class Diagnoser:
         anew = [one for one in (*costs.issues, *slow) if one.bound and one.limit is not Limit.HOST]
         made_anew = max((one.bound for one in anew if one.bound), default=None, key=lambda bound: bound.ratio)
         # where that takes a third of the time, a change that may mend it is tried with the time
-        larger, larger_record = (None, None) if made_anew and made_anew.low > 1.5 else self._larger_batch(bounds)
+        drifts = any(one.limit is Limit.DRIFT for one in steadiness.issues)  # then two trials are not alike
+        is_clear = drifts or (made_anew is not None and made_anew.low > 1.5)
+        larger, larger_record = (None, None) if is_clear else self._larger_batch(bounds)
         plan, gains = self._try_switches(
             bounds,
             saw_a_pass=watched.saw_a_pass,

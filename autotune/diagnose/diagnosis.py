@@ -76,7 +76,7 @@ def diagnose(
         measured = diagnoser.run()
     results = (*static, *measured.results)
     shares = time_shares(measured.results, measured.bounds, static) if measured.bounds else []
-    verdict = verdict_of(measured.results, measured.why_not_seen, static)
+    verdict = verdict_of(measured.results, measured.why_not_seen, static, shares)
     return Diagnosis(verdict=verdict, results=results, shares=tuple(shares))
 
 

@@ -24,7 +24,12 @@ from autotune.records import Ratio, TrialPhase
 
 INPUT = frozenset((Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING))
 _STEP = frozenset((Limit.HOST, Limit.STEP))
-_SLOW = {Limit.STALLS: "slow steps", Limit.DRIFT: "steps that get slower"}
+_SLOW = {
+    Limit.STALLS: "slow steps",
+    Limit.DRIFT: "steps that get slower",
+    Limit.OUTSIDE: "evaluation, checkpoints",
+    Limit.COMPILING: "compiling",
+}
 _LEAST = 0.01  # share of the time that is worth a row
 _SEEN = 0.8  # of what slow steps add to the average one, where a trial has them, too
 _WAITING = 0.7  # of slow steps, for these to be slow by that
@@ -82,6 +87,7 @@ def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequenc
 
 def _by_steps(issues: Sequence[Issue]) -> Iterator[tuple[str, Limit, float]]:
     """Yield what was found by looking at each step, with its share of the time."""
+    restarts = [one for one in issues if one.check == "recurring-costs" and one.limit is Limit.STALLS]
     for one in issues:
         assert one.limit is not None, "others are left out"
         fraction = one.numbers.get("time_fraction")
@@ -90,7 +96,9 @@ def _by_steps(issues: Sequence[Issue]) -> Iterator[tuple[str, Limit, float]]:
         elif one.check == "recurring-costs" and one.limit is not Limit.HOST and one.bound and fraction:
             yield "compiling" if one.limit is Limit.COMPILING else "starting workers", one.limit, fraction
         elif one.check == "steadiness" and fraction:
-            yield _SLOW.get(one.limit, "compiling"), one.limit, fraction
+            # steps that are slow as workers start are among them
+            known = sum(other.numbers["time_fraction"] for other in restarts) if one.limit is Limit.STALLS else 0.0
+            yield _SLOW[one.limit], one.limit, fraction - known
 
 
 def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[tuple[str, Limit, float]]:

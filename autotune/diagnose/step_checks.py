@@ -2,6 +2,7 @@
 
 import linecache
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -116,10 +117,7 @@ def judge_start(events: Sequence[TraineeEvent], first_step_s: float, folder: str
     for event in events:
         if event.kind == "cost" and event.cost == "before" and event.place and event.duration_s:
             place, _, name = event.place.rpartition(" ")
-            file, _, line = place.rpartition(":")
-            is_import = (
-                linecache.getline(file, int(line) if line.isdigit() else 0).lstrip().startswith(("import ", "from "))
-            )
+            is_import = _source_of(event.place).startswith(("import ", "from "))
             shown = place.removeprefix(f"{folder}/")
             took_s["imports" if is_import else shown if name == "<module>" else f"{shown} {name}"] += event.duration_s
     if not took_s:
@@ -284,11 +282,16 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
     )
     place, fraction = _line_of(slow, events)
     line, _, name = place.removeprefix(f"{folder}/").rpartition(" ")
+    pause = _PAUSE.search(_source_of(place)) if fraction >= 0.5 else None
     if fraction >= 0.5:
         sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {line} in {name}."
+    if pause:
+        sentence += f" It calls {pause[1]} there."
+    remedy = "Do what that line does more seldom, on less, or beside training." if fraction >= 0.5 else ""
     found = issue(
         "steadiness",
         sentence,
+        remedy,
         numbers={
             "slow_steps": float(len(slow)),
             "steps": float(len(steps)),
@@ -299,7 +302,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
             **waiting,
         },
         bound=bound,
-        limit=Limit.STALLS,
+        limit=Limit.OUTSIDE if pause else Limit.STALLS,
         place=line if fraction >= 0.5 else "",
     )
     return CheckResult(check="steadiness", issues=(found,))
@@ -327,8 +330,9 @@ def _drift(steps: Sequence[TimedStep]) -> Issue | None:
         "with their graph, a list or a log that is gone through; memory that grows along says so. Else heat holds the "
         "clocks down, or a disk fills up."
     )
-    ratios = [math.exp(part * length_s / 2.0) for part in (found.slope, found.low, found.high)]
-    bound = Ratio(ratio=ratios[0], low=ratios[1], high=ratios[2])
+    ratio = max(1.0, float(durations_s.mean()) / first_s)
+    low, high = (max(1.0, ratio * math.exp((end - found.slope) * length_s / 2.0)) for end in (found.low, found.high))
+    bound = Ratio(ratio=ratio, low=low, high=high)
     numbers = {
         "first_step_s": first_s,
         "last_step_s": last_s,
@@ -353,18 +357,34 @@ def _slower_text(found: Trend) -> str:
 def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple[str, float]:
     """Return the line that the loop stays in for most of the time of some steps, and the share of that it does.
 
+    Of lines that call each other it is the innermost one that it stays in for half of the time.
+
     Returns:
         A place as `TraineeEvent` has it, and 0 where none is known.
     """
     stays_s: defaultdict[str, float] = defaultdict(float)
+    depths: dict[str, int] = {}
     for event in events:
         if event.kind == "cost" and event.cost == "stay" and event.place and event.duration_s:
             begin_s = event.t_s - event.duration_s
             for step in slow:
                 within_s = min(event.t_s, step.end_s) - max(begin_s, step.end_s - step.duration_s)
                 stays_s[event.place] += max(0.0, within_s)
-    place, stay_s = max(stays_s.items(), key=lambda one: one[1], default=("", 0.0))
-    return place, stay_s / sum(step.duration_s for step in slow)
+            depths[event.place] = event.times or 0
+    all_s = sum(step.duration_s for step in slow)
+    most = [place for place, stay_s in stays_s.items() if stay_s >= 0.5 * all_s]
+    place = max(most, key=lambda place: (depths[place], stays_s[place]), default=max(stays_s, default=""))
+    return place, stays_s[place] / all_s
+
+
+def _source_of(place: str) -> str:
+    """Return the line of source at a place; empty where there is none."""
+    file, _, line = place.rpartition(" ")[0].rpartition(":")
+    return linecache.getline(file, int(line) if line.isdigit() else 0).strip()
+
+
+# what a call is named that is no part of training, and that trainers do now and then
+_PAUSE = re.compile(r"\b((?:run_|do_)?(?:valid|eval|test|checkpoint|save)\w*)\(")
 
 
 _AT_EPOCHS = "at the beginning of each epoch"

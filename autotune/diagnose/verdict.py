@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from autotune.diagnose.findings import (
     Issue,
     Limit,
     Severity,
+    TimeShare,
     counted,
     ratio_text,
 )
@@ -36,18 +38,22 @@ _NAMES = {
 
 
 def verdict_of(
-    results: Sequence[CheckResult], why_not_seen: str = "", static: Sequence[CheckResult] = ()
+    results: Sequence[CheckResult],
+    why_not_seen: str = "",
+    static: Sequence[CheckResult] = (),
+    shares: Sequence[TimeShare] = (),
 ) -> DiagnosisVerdict:
     """Return the verdict that follows from the results of the measured checks.
 
     Args:
         why_not_seen: Reason for which no trial gave numbers; empty if one did.
         static: Results of the static checks, for the place in the code that the limit may come from.
+        shares: Where the time goes; without them bounds alone tell what costs most.
     """
     issues = [issue for result in results for issue in result.issues]
     if why_not_seen:
         return DiagnosisVerdict(sentence=f"Not seen: {why_not_seen}", limit=Limit.NOT_SEEN)
-    main = _main(issues)
+    main = _main(issues, shares)
     if main is None or main.limit is None:
         why_no_input = next((one.why_not for one in results if one.check == "input" and one.why_not), "")
         if why_no_input:
@@ -98,7 +104,7 @@ def _with_place(issue: Issue) -> str:
     return issue.sentence if is_said else f"{issue.sentence} ({issue.place})"
 
 
-def _main(issues: Sequence[Issue]) -> Issue | None:
+def _main(issues: Sequence[Issue], shares: Sequence[TimeShare]) -> Issue | None:
     """Return the issue that the verdict is about: what costs most, else what makes numbers doubtful; None for nothing.
 
     A limit comes before a measured change, which is one way around it. Memory that is full, or fills, does not slow
@@ -110,8 +116,16 @@ def _main(issues: Sequence[Issue]) -> Issue | None:
     worth = [one for one in telling if one.bound is not None and one.bound.low > 1.05 and one not in spoiling]
     limits = [issue for issue in worth if not any(one.evidence is GainBasis.MEASURED for one in issue.recommendations)]
     memory = [issue for issue in telling if issue.limit is Limit.MEMORY]
-    largest = max(limits or memory or worth, key=lambda issue: issue.bound.ratio if issue.bound else 0.0, default=None)
-    return largest or next(iter(spoiling), None)
+    taken: Counter[Limit] = Counter()
+    for share in shares:
+        taken[share.limit] += share.fraction  # type: ignore[assignment]
+
+    def cost(one: Issue) -> tuple[float, float]:
+        assert one.limit is not None, "others are left out"
+        is_of_steps = one.limit is Limit.STEP  # their share is what is left, whatever it could be
+        return 0.0 if is_of_steps else taken[one.limit], one.bound.ratio if one.bound else 0.0
+
+    return max(limits or memory or worth, key=cost, default=next(iter(spoiling), None))
 
 
 def _spoiling(issues: Sequence[Issue]) -> list[Issue]:

@@ -2,7 +2,8 @@
 
 A step that takes much longer than others tells how long, and not where. So a thread looks now and then which line of
 the trainer's own the main thread is in, or has called a library from, and reports each stay of some length as a
-``cost`` of the kind ``stay``, with its seconds. Steps that are usual hardly make one. The lines that take most of all,
+``cost`` of the kind ``stay``, with its seconds, and so that of each line that has called it, from the outermost one on:
+``times`` is how deep it is. Steps that are usual hardly make one. The lines that take most of all,
 while no framework is at work in the main thread, are told of as a ``loop``.
 
 What passed before the first step is reported once there are steps, as a ``cost`` of the kind ``before`` for each
@@ -15,45 +16,65 @@ import re
 import sys
 import threading
 import time
-from typing import Any, Optional
+from typing import Any
 
 from autotune.trainee.costs import is_own
-from autotune.trainee.stream import process_stream
+from autotune.trainee.stream import Report, process_stream
 
 _FRAMEWORKS = re.compile(r"[/\\](?:jax|jaxlib|flax|torch|tensorflow|keras)[/\\]")
 _EVERY_S = 0.01  # of one core: 0.1 %
 _LEAST_S = 0.03  # a stay of fewer looks is none
-_MOST_PLACES = 8
+_MOST_PLACES, _MOST_DEEP = 8, 6
 _MOST_S = 1.0  # after which a stay is told of in parts: the trial may end meanwhile
 
 
 class Whereabouts(threading.Thread):
-    """Thread that looks where the main thread is."""
+    """Thread that looks where the main thread is.
 
-    def __init__(self) -> None:
+    It also asks what a device has completed: where the main thread waits for many steps at once, these would else all
+    seem to end with that.
+    """
+
+    def __init__(self, report: Report) -> None:
         super().__init__(name="autotune-whereabouts", daemon=True)
+        self._report = report
         self._main = threading.main_thread().ident or 0
+        self._stays: list[tuple[str, float]] = []  # line of each function that calls the next one, and since when
         self._lines: dict[str, tuple[float, float]] = {}  # time and CPU time in each, outside of frameworks
         self._told_s = 0.0
 
     def run(self) -> None:
-        place, last_s = None, self._before_steps()
-        since_s, cpu_s, self._told_s = last_s, self._cpu_s(), last_s
+        last_s = self._told_s = self._before_steps()
+        cpu_s = self._cpu_s()
         while True:
             time.sleep(_EVERY_S)
             now_s, now_cpu_s = time.monotonic(), self._cpu_s()
-            here, is_in_framework = self._place()
-            if here is not None and not is_in_framework:
-                took_s, used_s = self._lines.get(here, (0.0, 0.0))
-                self._lines[here] = took_s + now_s - last_s, used_s + now_cpu_s - cpu_s
+            if self._report.completions is not None:
+                self._report.completions.poll(now_s)
+            frames, is_in_framework = self._own_frames()
+            places = [_line_of(frame) for frame in frames]
+            if places and not is_in_framework:
+                took_s, used_s = self._lines.get(places[-1], (0.0, 0.0))
+                self._lines[places[-1]] = took_s + now_s - last_s, used_s + now_cpu_s - cpu_s
             if now_s - self._told_s >= _MOST_S:
                 self._tell(now_s)
             last_s, cpu_s = now_s, now_cpu_s
-            if here == place and now_s - since_s < _MOST_S:
-                continue
-            if place is not None and now_s - since_s >= _LEAST_S:
-                process_stream.write("cost", now_s, cost="stay", place=place, duration_s=now_s - since_s, times=1)
-            place, since_s = here, now_s
+            self._look(places, now_s)
+
+    def _look(self, places: list[str], now_s: float) -> None:
+        """Tell of the stays that are over, or long, in lines that call each other: of the innermost ones first."""
+        same = 0
+        while same < min(len(places), len(self._stays)) and places[same] == self._stays[same][0]:
+            same += 1
+        for depth in range(len(self._stays) - 1, -1, -1):
+            place, since_s = self._stays[depth]
+            is_over = depth >= same
+            if is_over or now_s - since_s >= _MOST_S:
+                if now_s - since_s >= _LEAST_S:
+                    took_s = now_s - since_s
+                    process_stream.write("cost", now_s, cost="stay", place=place, duration_s=took_s, times=depth + 1)
+                self._stays[depth] = place, now_s
+        self._stays[same:] = [(place, now_s) for place in places[same:][:_MOST_DEEP]]
 
     def _tell(self, now_s: float) -> None:
         """Tell of the lines that have taken most so far."""
@@ -71,10 +92,10 @@ class Whereabouts(threading.Thread):
         last_s = time.monotonic()
         while not process_stream.has_steps:
             time.sleep(_EVERY_S)
-            now_s, (frame, _) = time.monotonic(), self._frame()
-            if frame is not None:
-                code = frame.f_code
-                line = frame.f_lineno if code.co_name == "<module>" else code.co_firstlineno
+            now_s, (frames, _) = time.monotonic(), self._own_frames()
+            if frames:
+                code = frames[-1].f_code
+                line = frames[-1].f_lineno if code.co_name == "<module>" else code.co_firstlineno
                 place = f"{code.co_filename}:{line} {code.co_name}"
                 took_s[place] = took_s.get(place, 0.0) + now_s - last_s
             last_s = now_s
@@ -82,19 +103,23 @@ class Whereabouts(threading.Thread):
             process_stream.write("cost", last_s, cost="before", place=place, duration_s=duration_s, times=1)
         return last_s
 
-    def _frame(self) -> tuple[Any, bool]:
-        """Return the frame of the trainer's own that the main thread is in, and whether that has called a framework."""
+    def _own_frames(self) -> tuple[list[Any], bool]:
+        """Return the frames of the trainer's own, the innermost last, and whether that has called a framework."""
         frame: Any = sys._current_frames().get(self._main)
+        found: list[Any] = []
         is_in_framework = False
-        while frame is not None and not is_own(frame.f_code.co_filename):
-            is_in_framework = is_in_framework or _FRAMEWORKS.search(frame.f_code.co_filename) is not None
+        while frame is not None:
+            if is_own(frame.f_code.co_filename):
+                found.append(frame)
+            elif not found:
+                is_in_framework = is_in_framework or _FRAMEWORKS.search(frame.f_code.co_filename) is not None
             frame = frame.f_back
-        return frame, is_in_framework
-
-    def _place(self) -> tuple[Optional[str], bool]:
-        frame, is_in_framework = self._frame()
-        return frame and f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}", is_in_framework
+        return found[::-1], is_in_framework
 
     def _cpu_s(self) -> float:
         """Return the CPU time of the main thread."""
         return time.clock_gettime(time.pthread_getcpuclockid(self._main))
+
+
+def _line_of(frame: Any) -> str:
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"

@@ -14,6 +14,7 @@ from autotune.diagnose.findings import (
     Limit,
     Recommendation,
     Severity,
+    TimeShare,
 )
 from autotune.diagnose.verdict import parse_fail_on, static_verdict, verdict_of
 from autotune.records import Ratio
@@ -62,6 +63,17 @@ def test_what_makes_a_limit_doubtful_is_told_behind_it() -> None:
     """A neighbour on the machine."""
     verdict = verdict_of([result(issue(Limit.NEIGHBOUR), issue(Limit.READING, 5.0))])
     assert verdict.sentence == "Input-bound: reading it is. Doubtful, as neighbour it is."
+
+
+def test_what_takes_most_of_the_time_comes_before_a_larger_bound() -> None:
+    """Free data take away what is done anew, too: what the shares say is left of the input is what it costs."""
+    found = result(issue(Limit.PREPARING, 4.0), issue(Limit.COMPILING, 2.0))
+    shares = [
+        TimeShare(cause="", limit=limit, fraction=part)
+        for limit, part in ((Limit.COMPILING, 0.5), (Limit.PREPARING, 0.2))
+    ]
+    assert verdict_of([found]).limit is Limit.PREPARING
+    assert verdict_of([found], shares=shares).limit is Limit.COMPILING
 
 
 def test_a_limit_comes_before_a_change_that_goes_around_it() -> None:

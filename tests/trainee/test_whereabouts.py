@@ -36,7 +36,8 @@ def test_a_line_that_the_loop_stays_in_is_told_with_its_time(
     """Each stay once it is over, in the innermost line of the trainer's; only where that is wanted."""
     (tmp_path / "train.py").write_text(RESTING)
     seen = run(sys.executable, tmp_path / "train.py", **({WHEREABOUTS_VARIABLE: "1"} if asked else {}))
-    stays = [event for event in seen.kind("cost") if event.place == f"{tmp_path}/train.py:9 rest"]
+    about_rest = [event for event in seen.kind("cost") if event.place == f"{tmp_path}/train.py:9 rest"]
+    stays = [event for event in about_rest if event.cost == "stay"]
     assert len(stays) == (5 if asked else 0)
     assert all(event.cost == "stay" and (event.duration_s or 0.0) > 0.1 for event in stays)
     assert len(seen.kind("step")) == 59

@@ -50,7 +50,7 @@ class Diagnosed:
         self.measured = measured
         shares = time_shares(measured.results, measured.bounds, ()) if measured.bounds else []
         self.diagnosis = Diagnosis(
-            verdict=verdict_of(measured.results, measured.why_not_seen),
+            verdict=verdict_of(measured.results, measured.why_not_seen, (), shares),
             results=measured.results,
             shares=tuple(shares),
         )

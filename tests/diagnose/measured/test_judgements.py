@@ -113,6 +113,24 @@ def test_the_line_of_slow_steps_is_named() -> None:
     assert judge_steadiness(timed_steps(events)).issues[0].place == ""
 
 
+def test_an_evaluation_that_is_no_event_is_told_by_what_is_called(tmp_path: Path) -> None:
+    """Of lines that call each other the innermost one that the loop stays in; its source names the evaluation."""
+    (tmp_path / "train.py").write_text("for x in data:\n    step(x)\n    mae = validate(model)\n")
+    events = steps([0.5 if number % 40 == 0 else 0.02 for number in range(1, 400)])
+    slow = [after.t_s for before, after in pairwise(events) if after.t_s - before.t_s > 0.1]
+    about = {"kind": "cost", "stream": "7.0", "cost": "stay"}
+    stays = []
+    for t_s in slow:
+        stays.append(TraineeEvent(t_s=t_s, place=f"{tmp_path}/train.py:3 <module>", duration_s=0.48, times=1, **about))  # type: ignore[arg-type]
+        stays += [
+            TraineeEvent(t_s=t_s - 0.1 * n, place=f"{tmp_path}/train.py:{9 + n} run", duration_s=0.1, times=2, **about)  # type: ignore[arg-type]
+            for n in range(4)
+        ]
+    (issue,) = judge_steadiness(timed_steps(events), stays, str(tmp_path)).issues
+    assert (issue.place, issue.limit) == ("train.py:3", Limit.OUTSIDE)
+    assert issue.sentence.endswith("It calls validate there.")
+
+
 def loop_of(**lines: tuple[float, float]) -> list[TraineeEvent]:
     """Return 200 steps in 10 s, and what lines took of that, with their CPU time."""
     events = steps([0.05] * 200)
