@@ -8,7 +8,7 @@ from statistics import median
 
 from autotune.diagnose.findings import CheckResult, Limit
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
-from autotune.diagnose.shares import unseen_fraction
+from autotune.diagnose.shares import of_phases
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
@@ -104,19 +104,15 @@ class Diagnoser:
         costs, outside = self._judge_costs(watched, phased), judge_outside_steps(watched.events)
         steps = timed_steps(watched.events)
         steadiness = judge_steadiness(steps, watched.events, str(self._problem.settings.folder))
-        bounds = bounds.within(1.0 - unseen_fraction(outside, steadiness, steps, trial))
-        # slow steps that do not wait for data are no matter of the input either
-        slow = [one for one in steadiness.issues if one.numbers.get("waiting_fraction", 1.0) < 0.7]
-        anew = [one for one in (*costs.issues, *slow) if one.bound and one.limit is not Limit.HOST]
-        made_anew = max((one.bound for one in anew if one.bound), default=None, key=lambda bound: bound.ratio)
-        # where that takes a third of the time, a change that may mend it is tried with the time
+        bounds = of_phases(bounds, trial, steps, outside, costs, steadiness)
+        compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
         drifts = any(one.limit is Limit.DRIFT for one in steadiness.issues)  # then two trials are not alike
-        is_clear = drifts or (made_anew is not None and made_anew.low > 1.5)
+        is_clear = drifts or compiles > 0.33  # of the time: a change that may mend it is tried with the time
         larger, larger_record = (None, None) if is_clear else self._larger_batch(bounds)
         plan, gains = self._try_switches(
             bounds,
             saw_a_pass=watched.saw_a_pass,
-            is_compiling=any(one.limit is Limit.COMPILING for one in anew),
+            is_compiling=compiles > 0.0,
             is_unsteady=bool(steadiness.issues),
         )
         measured = [replace(one, data=self._data_of(one.switch)) for one in gains]
@@ -131,8 +127,7 @@ class Diagnoser:
         results = (
             judge_in_force(phased.events, self._problem.space, machine),
             judge_neighbours(self._foreign_cores, self._cores, own_cores, self._records),
-            own_loading
-            or judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem), made_anew=made_anew),
+            own_loading or judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem)),
             costs,
             judge_fixed_cost(today, larger, bounds),
             judge_start(watched.events, record.measurement.first_step_s, str(self._problem.settings.folder)),

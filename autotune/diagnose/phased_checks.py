@@ -33,14 +33,11 @@ _MEANING = {
 }
 
 
-def judge_input(
-    bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None, made_anew: Ratio | None = None
-) -> CheckResult:
+def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None) -> CheckResult:
     """Judge whether the input limits the training.
 
     Args:
         bounds: What the phased trial showed.
-        made_anew: What it would gain if nothing was compiled or started anew, as on the same few batches nothing is.
         loads_ahead: Whether the config says that batches are loaded ahead of the step; None if it says nothing of it.
     """
     gain = bounds.free_data
@@ -50,16 +47,8 @@ def judge_input(
         )
         why_not = "the trial was too short for it" if bounds.speeds else unseen
         return CheckResult(check="input", why_not="; ".join(bounds.why_not) or why_not)
-    # Where it is most of the gain, that is the limit; what remains of the input is seen without it.
-    is_explained = made_anew is not None and made_anew.ratio >= gain.ratio**0.5
-    if gain.low <= _WORTH_TELLING or is_explained:
-        sentence = f"With free data it would be {ratio_text(gain)} as fast."
-        if made_anew:
-            sentence = (
-                f"On the same few batches, for which nothing is compiled or started anew, it is {ratio_text(gain)} as "
-                "fast."
-            )
-        return CheckResult(check="input", sentence=sentence)
+    if gain.low <= _WORTH_TELLING:
+        return CheckResult(check="input", sentence=f"With free data it would be {ratio_text(gain)} as fast.")
     if _is_beside(bounds):
         sentence = (
             f"With free data it would be {ratio_text(gain)} as fast, and the step hardly waits for data: loading, "

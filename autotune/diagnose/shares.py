@@ -40,28 +40,33 @@ def side_of(limit: Limit) -> frozenset[Limit]:
     return next((side for side in (INPUT, _STEP) if limit in side), frozenset({limit}))
 
 
-def unseen_fraction(
-    outside: CheckResult, steadiness: CheckResult, steps: Sequence[TimedStep], phased: PhasedTrial
-) -> float:
-    """Return the share of the time that a trial in phases does not see.
+def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *found: CheckResult) -> Bounds:
+    """Return what phases showed as bounds of the whole training.
 
-    That is what is done outside of steps, and slow steps where its own were faster on average, without them.
+    They do not see what is done outside of steps, nor slow steps where their own were faster on average, without them.
+    What is done anew, and slow steps that wait for data, free data take away, too: that is not what data cost.
 
     Args:
         steps: Those of the trial that slow steps were found in.
+        found: What was found by looking at each step.
     """
-    pauses = sum(one.numbers["time_fraction"] for one in outside.issues)
-    slow = sum(one.numbers["time_fraction"] for one in steadiness.issues)
+    shares: dict[str, float] = {}
+    for one in (one for result in found for one in result.issues if one.limit is not Limit.HOST and one.bound):
+        shares[one.check] = shares.get(one.check, 0.0) + one.numbers["time_fraction"]
+    slow, waits = shares.get("steadiness", 0.0), False
+    durations_s = [step.duration_s for step in steps]
     phased_s = [
-        one.batch / one.speeds[TrialPhase.TRAIN]
-        for one in phased.rounds
-        if one.batch and one.speeds.get(TrialPhase.TRAIN)
+        one.batch / one.speeds[TrialPhase.TRAIN] for one in trial.rounds if one.batch and TrialPhase.TRAIN in one.speeds
     ]
-    if slow and phased_s and all(one.limit is not Limit.DRIFT for one in steadiness.issues):
-        durations_s = [step.duration_s for step in steps]
+    if slow and phased_s:
         usual_s, mean_s = median(durations_s), fmean(durations_s)
-        slow = 0.0 if fmean(phased_s) - usual_s > _SEEN * (mean_s - usual_s) else slow
-    return min(MOST_SHARE, pauses + slow)
+        issues = [one for result in found if result.check == "steadiness" for one in result.issues]
+        are_seen = fmean(phased_s) - usual_s > _SEEN * (mean_s - usual_s) and issues[0].limit is not Limit.DRIFT
+        waits = are_seen and issues[0].numbers.get("waiting_fraction", 0.0) >= _WAITING
+        slow = 0.0 if are_seen else slow
+    unseen = min(MOST_SHARE, shares.get("outside-steps", 0.0) + slow)
+    anew = shares.get("recurring-costs", 0.0) + (shares["steadiness"] if waits else 0.0)
+    return bounds.within(1.0 - unseen).less(anew)
 
 
 def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequence[CheckResult]) -> list[TimeShare]:
@@ -105,23 +110,13 @@ def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[tuple[s
     """Yield waiting for data and the fixed cost of steps, what was found by looking at single steps taken off."""
     if bounds.free_data is not None:
         limit = next((one.limit for one in issues if one.check == "input"), None) or Limit.LOADING
-        yield "waiting for data", limit, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio - _within(issues, bounds))
+        yield "waiting for data", limit, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio)
     for one in issues if bounds.free_data is None else ():
         if one.check == "input" and one.limit is not None:
             yield "loading in the loop", one.limit, one.numbers["time_fraction"]
     fixed = [1.0 - 1.0 / one.bound.ratio for one in issues if one.limit is Limit.HOST and one.bound]
     if fixed:
         yield "fixed cost of steps", Limit.HOST, max(fixed)
-
-
-def _within(issues: Sequence[Issue], bounds: Bounds) -> float:
-    """Return the share of causes that free data takes away, too: what is done anew, slow steps that wait for data."""
-    outside = sum(one.numbers["time_fraction"] for one in issues if one.check == "outside-steps")
-    slow = sum(one.numbers["time_fraction"] for one in issues if one.check == "steadiness")
-    seen = max(0.0, slow - (1.0 - bounds.fraction - outside))
-    waits = any(one.numbers.get("waiting_fraction", 0.0) >= _WAITING for one in issues if one.check == "steadiness")
-    anew = [one for one in issues if one.check == "recurring-costs" and one.limit is not Limit.HOST and one.bound]
-    return (seen if waits else 0.0) + sum(one.numbers["time_fraction"] for one in anew)
 
 
 def _share(

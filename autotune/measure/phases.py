@@ -176,6 +176,17 @@ class Bounds:
 
         return replace(of_whole, free_data=diluted(self.free_data), free_step=diluted(self.free_step))
 
+    def less(self, anew: float) -> Bounds:
+        """Return them without what is done anew, a share of the time, as on the same few batches nothing is.
+
+        It is not taken for data.
+        """
+        gain = self.free_data
+        if gain is None or not anew:
+            return self
+        left = {end: max(1.0, 1.0 / (1.0 / getattr(gain, end) + anew)) for end in ("ratio", "low", "high")}
+        return replace(self, free_data=Ratio(**left))
+
     def in_whole(self, ratio: float) -> float:
         """Return what the whole training gains where the part that the phases have seen gets so many times as fast."""
         return 1.0 / (1.0 - self.fraction + self.fraction / ratio)

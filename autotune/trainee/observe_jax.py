@@ -85,7 +85,10 @@ class JaxObserver(Observer):
         arrays = import_module("jax").tree_util.tree_leaves(result)
         if len(arrays) != self._arrays:
             sizes = {place: one.size for place, one in enumerate(arrays) if hasattr(one, "is_ready")}
-            self._arrays, self._place = len(arrays), min(sizes, key=sizes.__getitem__) if sizes else None
+            # a counter of updates is as small, and given away to the next step
+            counts = {place: arrays[place].dtype.kind in "iu" for place in sizes}
+            self._place = min(sizes, key=lambda place: (sizes[place], counts[place], -place), default=None)
+            self._arrays = len(arrays)
         array = None if self._place is None else arrays[self._place]
         return array if hasattr(array, "is_ready") else None
 
