@@ -142,6 +142,7 @@ def _at(place: str) -> str:
 
 
 _BUSY = 0.5  # of the time, in CPU time, from which on a line computes, and does not wait
+_WITHIN = 0.1  # of the time outside of a framework, from which on a function also has it work
 _LEAST_OWN = 0.1  # share of the time, from which on it is an issue: a sample is taken every 10 ms
 
 
@@ -162,11 +163,11 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     for event in latest.values():
         file, _, name = event.place.rpartition(" ")  # type: ignore[union-attr]
         by_function[f"{file.rpartition(':')[0]} {name}"].append(event)
-    found = max(by_function.values(), key=lambda lines: sum(line.duration_s or 0.0 for line in lines))
-    lines = sorted(found, key=lambda line: -(line.duration_s or 0.0))
+    found = max(by_function.values(), key=lambda lines: sum(_loop_times(line)[0] for line in lines))
+    lines = sorted(found, key=lambda line: -_loop_times(line)[0])
     place = (lines[0].place or "").removeprefix(f"{folder}/")
     line, _, name = place.rpartition(" ")
-    took_s = sum(one.duration_s or 0.0 for one in lines)
+    took_s, used_s, within_s = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
     slow = sum(one.numbers["time_fraction"] for one in steadiness.issues if one.place in ("", line))
     share = min(MOST_SHARE, took_s / all_s - slow) if all_s > 0.0 else 0.0
     if share < _LEAST_OWN:
@@ -174,7 +175,9 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
             f"The loop is outside of its framework for {percent(max(0.0, share))} of the time at most in one place."
         )
         return CheckResult(check="input", sentence=sentence)
-    busy = sum(float(one.text or 0.0) for one in lines) / took_s
+    if within_s > _WITHIN * took_s:
+        return CheckResult(check="input", issues=(_between_operations(place, share),))
+    busy = used_s / took_s
     # with both at the same time a step takes as long as the longer one: as `_limit` has it for loaders
     overlaps = -math.log(max(share, 1.0 - share)) >= 0.3 * -math.log(1.0 - share)
     limit = Limit.OVERLAP if overlaps else Limit.PREPARING if busy >= _BUSY else Limit.READING
@@ -195,6 +198,26 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
         limit=limit,
     )
     return CheckResult(check="input", issues=(about,))
+
+
+def _loop_times(event: TraineeEvent) -> tuple[float, float, float]:
+    """Return the seconds of a line outside of its framework, of these the CPU time, and those within it."""
+    used_s = within_s = 0.0
+    with suppress(ValueError):  # whatever a trainer has written there
+        used_s, within_s = map(float, (event.text or "").split())
+    return event.duration_s or 0.0, used_s, within_s
+
+
+def _between_operations(place: str, share: float) -> Issue:
+    line, _, name = place.rpartition(" ")
+    sentence = (
+        f"For {percent(share)} of the time the loop is at {line} in {name}, between operations of its framework that "
+        "are launched there."
+    )
+    remedy = "Make fewer of them: whole batches at once, in one compiled function."
+    numbers = {"time_fraction": share}
+    bound = without(share, 0.3 * share)
+    return issue("input", sentence, remedy, place=line, numbers=numbers, bound=bound, limit=Limit.HOST)
 
 
 # Steadiness: slow steps that recur, and cost much of the time.
@@ -282,11 +305,11 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
     )
     place, fraction = _line_of(slow, events)
     line, _, name = place.removeprefix(f"{folder}/").rpartition(" ")
-    pause = _PAUSE.search(_source_of(place)) if fraction >= 0.5 else None
+    pause = _PAUSE.search(f"{_source_of(place)} {name}(") if fraction >= 0.5 else None
     if fraction >= 0.5:
         sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {line} in {name}."
     if pause:
-        sentence += f" It calls {pause[1]} there."
+        sentence += f" That is {pause[1]}."
     remedy = "Do what that line does more seldom, on less, or beside training." if fraction >= 0.5 else ""
     found = issue(
         "steadiness",

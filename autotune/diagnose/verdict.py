@@ -66,7 +66,7 @@ def verdict_of(
     if (place := _place(main.limit, (*static, *counted))) is not None and place is not main:
         sentence = f"{sentence} Look at {place.place}: {place.sentence[:1].lower()}{place.sentence[1:]}"
     if doubtful := [one for one in _spoiling(issues) if one is not main]:
-        sentence = f"{sentence} Doubtful, as {doubtful[0].sentence[:1].lower()}{doubtful[0].sentence[1:]}"
+        sentence = f"{sentence} The numbers are doubtful: {doubtful[0].sentence[:1].lower()}{doubtful[0].sentence[1:]}"
     measured = [
         (one.gain, one)
         for issue in issues

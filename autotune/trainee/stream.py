@@ -26,7 +26,8 @@ Of operations that Python launches (also costs.py): all that TensorFlow was seen
 microseconds of the smallest one as ``text``; those of one update of PyTorch, and what launching these takes.
 
 Of the loop's stay in one line (whereabouts.py): a ``stay``, with its own seconds; a ``before``, likewise, of what came
-before the first step; a ``loop`` for all that a line took so far, with the seconds of CPU time as ``text``.
+before the first step; a ``loop`` for all that a line took so far outside of frameworks, with the seconds of CPU time,
+and those within a framework, as ``text``.
 
 Before the first step, the files of the trainer's own modules that are loaded by then:
 

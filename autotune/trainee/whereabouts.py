@@ -40,7 +40,7 @@ class Whereabouts(threading.Thread):
         self._report = report
         self._main = threading.main_thread().ident or 0
         self._stays: list[tuple[str, float]] = []  # line of each function that calls the next one, and since when
-        self._lines: dict[str, tuple[float, float]] = {}  # time and CPU time in each, outside of frameworks
+        self._lines: dict[str, list[float]] = {}  # of each, outside of frameworks, time and CPU time; time within them
         self._told_s = 0.0
 
     def run(self) -> None:
@@ -53,9 +53,12 @@ class Whereabouts(threading.Thread):
                 self._report.completions.poll(now_s)
             frames, is_in_framework = self._own_frames()
             places = [_line_of(frame) for frame in frames]
-            if places and not is_in_framework:
-                took_s, used_s = self._lines.get(places[-1], (0.0, 0.0))
-                self._lines[places[-1]] = took_s + now_s - last_s, used_s + now_cpu_s - cpu_s
+            if places:
+                times = self._lines.setdefault(places[-1], [0.0, 0.0, 0.0])
+                for kind, took_s in (
+                    ((2, now_s - last_s),) if is_in_framework else ((0, now_s - last_s), (1, now_cpu_s - cpu_s))
+                ):
+                    times[kind] += took_s
             if now_s - self._told_s >= _MOST_S:
                 self._tell(now_s)
             last_s, cpu_s = now_s, now_cpu_s
@@ -79,8 +82,8 @@ class Whereabouts(threading.Thread):
     def _tell(self, now_s: float) -> None:
         """Tell of the lines that have taken most so far."""
         self._told_s = now_s
-        for line, (took_s, used_s) in sorted(self._lines.items(), key=lambda one: -one[1][0])[:_MOST_PLACES]:
-            text = f"{used_s:.3f}"
+        for line, (took_s, used_s, within_s) in sorted(self._lines.items(), key=lambda one: -one[1][0])[:_MOST_PLACES]:
+            text = f"{used_s:.3f} {within_s:.3f}"
             process_stream.write("cost", now_s, cost="loop", place=line, duration_s=took_s, times=1, text=text)
 
     def _before_steps(self) -> float:

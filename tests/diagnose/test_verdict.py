@@ -62,7 +62,7 @@ def test_the_limit_that_costs_most_is_the_verdict(issues: list[Issue], limit: Li
 def test_what_makes_a_limit_doubtful_is_told_behind_it() -> None:
     """A neighbour on the machine."""
     verdict = verdict_of([result(issue(Limit.NEIGHBOUR), issue(Limit.READING, 5.0))])
-    assert verdict.sentence == "Input-bound: reading it is. Doubtful, as neighbour it is."
+    assert verdict.sentence == "Input-bound: reading it is. The numbers are doubtful: neighbour it is."
 
 
 def test_what_takes_most_of_the_time_comes_before_a_larger_bound() -> None:

@@ -159,5 +159,5 @@ def test_a_neighbour_on_the_cpu_makes_the_limit_doubtful(diagnose: Diagnose, bus
     """Cores that others use are told behind the limit; CPU time that is all the trainer's is nobody else's."""
     done = diagnose(trainer(load_s=0.09, cpu_cores=1.2), busy_s=lambda clock: busy * clock.now_s())
     assert done.verdict.limit is Limit.PREPARING
-    assert ("Doubtful, as other processes" in done.verdict.sentence) is is_one
+    assert ("The numbers are doubtful: other processes" in done.verdict.sentence) is is_one
     assert bool(done.result("neighbours").issues) is is_one

@@ -128,15 +128,17 @@ def test_an_evaluation_that_is_no_event_is_told_by_what_is_called(tmp_path: Path
         ]
     (issue,) = judge_steadiness(timed_steps(events), stays, str(tmp_path)).issues
     assert (issue.place, issue.limit) == ("train.py:3", Limit.OUTSIDE)
-    assert issue.sentence.endswith("It calls validate there.")
+    assert issue.sentence.endswith("That is validate.")
 
 
-def loop_of(**lines: tuple[float, float]) -> list[TraineeEvent]:
-    """Return 200 steps in 10 s, and what lines took of that, with their CPU time."""
+def loop_of(within_s: float = 0.0, **lines: tuple[float, float]) -> list[TraineeEvent]:
+    """Return 200 steps in 10 s, and what lines took of that, with their CPU time, and that within a framework."""
     events = steps([0.05] * 200)
     about = {"kind": "cost", "stream": "7.0", "cost": "loop", "t_s": 10.0}
     return events + [
-        TraineeEvent(place=f"/home/me/train.py:{name[1:]} batch", duration_s=took_s, text=f"{cpu_s}", **about)  # type: ignore[arg-type]
+        TraineeEvent(
+            place=f"/home/me/train.py:{name[1:]} batch", duration_s=took_s, text=f"{cpu_s} {within_s}", **about
+        )  # type: ignore[arg-type]
         for name, (took_s, cpu_s) in lines.items()
     ]
 
@@ -165,6 +167,13 @@ def test_a_loop_that_loads_by_itself_is_seen_by_its_lines(
         assert same is not None
         assert same.issues == ()
     assert judge_own_loading(steps([0.05] * 200), CheckResult(check="steadiness"), "/home/me") is None
+
+
+def test_python_between_operations_is_no_loading() -> None:
+    """A function that launches them is a step."""
+    found = judge_own_loading(loop_of(2.0, _9=(5.0, 4.9)), CheckResult(check="steadiness"), "/home/me")
+    assert found is not None
+    assert [(one.limit, one.place) for one in found.issues] == [(Limit.HOST, "train.py:9")]
 
 
 def test_what_passes_before_the_first_step_is_told_by_place(tmp_path: Path) -> None:
