@@ -85,7 +85,8 @@ def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequenc
         if fraction >= _LEAST and left > 0.0:
             shares.append(_share(cause, limit, min(fraction, left), found))
             left -= shares[-1].fraction
-    rest = "steps" if bounds.free_data is not None else "steps and their data"
+    is_seen = any(result.check == "input" and not result.why_not for result in measured)
+    rest = "steps" if is_seen else "steps and their data"
     shares.sort(key=lambda one: -one.fraction)
     return [*shares, _share(rest, Limit.STEP, left, found, is_rest=True)]
 

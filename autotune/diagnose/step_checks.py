@@ -104,6 +104,7 @@ def _pauses(pairs: Sequence[_Pair]) -> dict[str, list[float]]:
 # Time before the first step, by the trainer's own functions.
 
 
+_IN_FRAMEWORK = "within the framework"
 _LONG_S = 5.0  # in one place, from which on it is an issue: what a framework takes to be imported
 
 
@@ -119,23 +120,25 @@ def judge_start(events: Sequence[TraineeEvent], first_step_s: float, folder: str
             place, _, name = event.place.rpartition(" ")
             is_import = _source_of(event.place).startswith(("import ", "from "))
             shown = place.removeprefix(f"{folder}/")
-            took_s["imports" if is_import else shown if name == "<module>" else f"{shown} {name}"] += event.duration_s
+            own = shown if name == "<module>" else f"{shown} {name}"
+            took_s["imports" if is_import else _IN_FRAMEWORK if event.text else own] += event.duration_s
     if not took_s:
         return CheckResult(check="start", why_not="where the time before the first step passes was not seen")
     largest = sorted(took_s.items(), key=lambda one: -one[1])
     told = ", ".join(f"{format_duration(spent_s)} {_at(place)}" for place, spent_s in largest[:4] if spent_s > 0.1)
     sentence = f"The first step ends {format_duration(first_step_s)} after the start: {told or 'no place takes long'}."
-    place, spent_s = next((one for one in largest if one[0] != "imports"), ("", 0.0))
+    place, spent_s = next((one for one in largest if one[0] not in ("imports", _IN_FRAMEWORK)), ("", 0.0))
     if spent_s < _LONG_S:
         return CheckResult(check="start", sentence=sentence)
     remedy = "Do it once, in parallel, and keep the result; for text `autotune.tf.text.prepare` does that."
     numbers = {"first_step_s": first_step_s, "longest_s": spent_s}
-    found = issue("start", sentence, remedy, place=place.partition(" ")[0], numbers=numbers)
+    where = place.partition(" ")[0]
+    found = issue("start", sentence, remedy, severity=Severity.NOTE, place=where, numbers=numbers)
     return CheckResult(check="start", issues=(found,))
 
 
 def _at(place: str) -> str:
-    return place if place == "imports" else f"at {place.replace(' ', ' in ')}"
+    return f"at {place.replace(' ', ' in ')}" if ":" in place else place
 
 
 # Input of loops whose batches cannot be replayed: the lines of its own that the loop stays in, outside of frameworks.

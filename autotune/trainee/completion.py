@@ -6,7 +6,6 @@ when the device has completed it. That is asked for at the boundaries of the ste
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from typing import Any, Callable, Optional
 
@@ -26,7 +25,6 @@ class Completions:
         self._pending: deque[tuple[float, Callable[[], Optional[bool]]]] = deque(maxlen=_MOST)
         # what was given until then, and when that was completed
         self._completed: deque[tuple[float, float]] = deque(maxlen=_MOST)
-        self._polled = threading.Lock()
         self._last_s: Optional[float] = None  # end of the last step
         self._is_paused = False
 
@@ -43,21 +41,16 @@ class Completions:
         self._pending.append((now_s, is_ready))
 
     def poll(self, now_s: float) -> None:
-        """Ask which markers the device has come past; at once, where another thread asks."""
-        if not self._polled.acquire(blocking=False):
-            return
-        try:
-            pending = self._pending
-            while pending:
-                given_s, is_ready = pending[0]
-                state = is_ready()
-                if state is False:
-                    return
-                pending.popleft()
-                if state is not None:
-                    self._completed.append((given_s, now_s))
-        finally:
-            self._polled.release()
+        """Ask which markers the device has come past."""
+        pending = self._pending
+        while pending:
+            given_s, is_ready = pending[0]
+            state = is_ready()
+            if state is False:
+                return
+            pending.popleft()
+            if state is not None:
+                self._completed.append((given_s, now_s))
 
     @property
     def is_pending(self) -> bool:

@@ -105,7 +105,7 @@ def install() -> None:
     if folder and "AUTOTUNE_PHASE_S" in os.environ:
         instrumentation.attempt("phases", add_phases)
     if folder and "AUTOTUNE_WHEREABOUTS" in os.environ:
-        instrumentation.attempt("whereabouts", lambda: part("whereabouts.Whereabouts")(report).start())
+        instrumentation.attempt("whereabouts", lambda: part("whereabouts.Whereabouts")().start())
     trials_alone = (*(PHASED_OBSERVERS if phased else ()), *(COSTS if folder else ()), *(code.PLACES if code else ()))
     hooked = [*OBSERVERS, *trials_alone]
     hook = Hook(dict.fromkeys(hooked, observe))

@@ -7,7 +7,7 @@ the trainer's own the main thread is in, or has called a library from, and repor
 while no framework is at work in the main thread, are told of as a ``loop``.
 
 What passed before the first step is reported once there are steps, as a ``cost`` of the kind ``before`` for each
-function, or line of a module, that took long.
+function, or line of a module, that took long; by itself, or within a framework, as ``text`` has it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import time
 from typing import Any
 
 from autotune.trainee.costs import is_own
-from autotune.trainee.stream import Report, process_stream
+from autotune.trainee.stream import process_stream
 
 _FRAMEWORKS = re.compile(r"[/\\](?:jax|jaxlib|flax|torch|tensorflow|keras)[/\\]")
 _EVERY_S = 0.01  # of one core: 0.1 %
@@ -29,15 +29,10 @@ _MOST_S = 1.0  # after which a stay is told of in parts: the trial may end meanw
 
 
 class Whereabouts(threading.Thread):
-    """Thread that looks where the main thread is.
+    """Thread that looks where the main thread is."""
 
-    It also asks what a device has completed: where the main thread waits for many steps at once, these would else all
-    seem to end with that.
-    """
-
-    def __init__(self, report: Report) -> None:
+    def __init__(self) -> None:
         super().__init__(name="autotune-whereabouts", daemon=True)
-        self._report = report
         self._main = threading.main_thread().ident or 0
         self._stays: list[tuple[str, float]] = []  # line of each function that calls the next one, and since when
         self._lines: dict[str, list[float]] = {}  # of each, outside of frameworks, time and CPU time; time within them
@@ -49,8 +44,6 @@ class Whereabouts(threading.Thread):
         while True:
             time.sleep(_EVERY_S)
             now_s, now_cpu_s = time.monotonic(), self._cpu_s()
-            if self._report.completions is not None:
-                self._report.completions.poll(now_s)
             frames, is_in_framework = self._own_frames()
             places = [_line_of(frame) for frame in frames]
             if places:
@@ -91,19 +84,20 @@ class Whereabouts(threading.Thread):
 
         Until then the stream's file is closed: a trainer may look at its descriptors, or close all.
         """
-        took_s: dict[str, float] = {}
+        took_s: dict[tuple[str, str], float] = {}
         last_s = time.monotonic()
         while not process_stream.has_steps:
             time.sleep(_EVERY_S)
-            now_s, (frames, _) = time.monotonic(), self._own_frames()
+            now_s, (frames, is_in_framework) = time.monotonic(), self._own_frames()
             if frames:
                 code = frames[-1].f_code
                 line = frames[-1].f_lineno if code.co_name == "<module>" else code.co_firstlineno
-                place = f"{code.co_filename}:{line} {code.co_name}"
-                took_s[place] = took_s.get(place, 0.0) + now_s - last_s
+                key = f"{code.co_filename}:{line} {code.co_name}", "framework" if is_in_framework else ""
+                took_s[key] = took_s.get(key, 0.0) + now_s - last_s
             last_s = now_s
-        for place, duration_s in sorted(took_s.items(), key=lambda one: -one[1])[:_MOST_PLACES]:
-            process_stream.write("cost", last_s, cost="before", place=place, duration_s=duration_s, times=1)
+        for (place, text), duration_s in sorted(took_s.items(), key=lambda one: -one[1])[:_MOST_PLACES]:
+            about = {"cost": "before", "place": place, "times": 1, "text": text}
+            process_stream.write("cost", last_s, duration_s=duration_s, **about)
         return last_s
 
     def _own_frames(self) -> tuple[list[Any], bool]:

@@ -179,15 +179,17 @@ def test_python_between_operations_is_no_loading() -> None:
 def test_what_passes_before_the_first_step_is_told_by_place(tmp_path: Path) -> None:
     """Imports are one; a place of the trainer's own that takes long is an issue."""
     (tmp_path / "train.py").write_text("import tensorflow as tf\n\n\ndef prepare(): ...\n")
-    places = {"train.py:1 <module>": 4.0, "train.py:4 prepare": 15.0}
+    about = {"kind": "cost", "t_s": 0.0, "stream": "7.0", "cost": "before"}
+    places = [("train.py:1 <module>", 4.0, ""), ("train.py:9 main", 9.0, "framework"), ("train.py:4 prepare", 15.0, "")]
     events = [
-        TraineeEvent(kind="cost", t_s=0.0, stream="7.0", cost="before", place=f"{tmp_path}/{place}", duration_s=took_s)
-        for place, took_s in places.items()
+        TraineeEvent(place=f"{tmp_path}/{place}", duration_s=took_s, text=text, **about)  # type: ignore[arg-type]
+        for place, took_s, text in places
     ]
-    (found,) = judge_start(events, 22.0, str(tmp_path)).issues
-    assert found.sentence == "The first step ends 22s after the start: 15s at train.py:4 in prepare, 4.0s imports."
+    (found,) = judge_start(events, 31.0, str(tmp_path)).issues
+    told = "15s at train.py:4 in prepare, 9.0s within the framework, 4.0s imports"
+    assert found.sentence == f"The first step ends 31s after the start: {told}."
     assert found.place == "train.py:4"
-    assert judge_start(events[:1], 5.0, str(tmp_path)).issues == ()
+    assert judge_start(events[:2], 14.0, str(tmp_path)).issues == ()
     assert judge_start([], 5.0, str(tmp_path)).why_not
 
 
