@@ -113,7 +113,8 @@ def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[tuple[s
         limit = next((one.limit for one in issues if one.check == "input"), None) or Limit.LOADING
         yield "waiting for data", limit, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio)
     for one in issues if bounds.free_data is None else ():
-        if one.check == "input" and one.limit is not None:
+        if one.check == "input" and one.limit is not Limit.HOST:
+            assert one.limit is not None, "others are left out"
             yield "loading in the loop", one.limit, one.numbers["time_fraction"]
     fixed = [1.0 - 1.0 / one.bound.ratio for one in issues if one.limit is Limit.HOST and one.bound]
     if fixed:
