@@ -145,7 +145,7 @@ def _at(place: str) -> str:
 
 
 _BUSY = 0.5  # of the time, in CPU time, from which on a line computes, and does not wait
-_WITHIN = 0.1  # of the time outside of a framework, from which on a function also has it work
+_WITHIN = 0.1  # of the time outside of a framework, from which on a line also has it work
 _LEAST_OWN = 0.1  # share of the time, from which on it is an issue: a sample is taken every 10 ms
 
 
@@ -170,7 +170,7 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     lines = sorted(found, key=lambda line: -_loop_times(line)[0])
     place = (lines[0].place or "").removeprefix(f"{folder}/")
     line, _, name = place.rpartition(" ")
-    took_s, used_s, within_s = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
+    took_s, used_s, _ = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
     slow = sum(one.numbers["time_fraction"] for one in steadiness.issues if one.place in ("", line))
     share = min(MOST_SHARE, took_s / all_s - slow) if all_s > 0.0 else 0.0
     if share < _LEAST_OWN:
@@ -178,7 +178,8 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
             f"The loop is outside of its framework for {percent(max(0.0, share))} of the time at most in one place."
         )
         return CheckResult(check="input", sentence=sentence)
-    if within_s > _WITHIN * took_s:
+    alone_s, _, within_s = _loop_times(lines[0])
+    if within_s > _WITHIN * alone_s:
         return CheckResult(check="input", issues=(_between_operations(place, share),))
     busy = used_s / took_s
     # with both at the same time a step takes as long as the longer one: as `_limit` has it for loaders

@@ -3,8 +3,8 @@
 A step that takes much longer than others tells how long, and not where. So a thread looks now and then which line of
 the trainer's own the main thread is in, or has called a library from, and reports each stay of some length as a
 ``cost`` of the kind ``stay``, with its seconds, and so that of each line that has called it, from the outermost one on:
-``times`` is how deep it is. Steps that are usual hardly make one. The lines that take most of all,
-while no framework is at work in the main thread, are told of as a ``loop``.
+``times`` is how deep it is. Steps that are usual hardly make one. The lines that take most of all while no framework is
+at work in the main thread are told of as a ``loop``.
 
 What passed before the first step is reported once there are steps, as a ``cost`` of the kind ``before`` for each
 function, or line of a module, that took long; by itself, or within a framework, as ``text`` has it.
@@ -48,10 +48,11 @@ class Whereabouts(threading.Thread):
             places = [_line_of(frame) for frame in frames]
             if places:
                 times = self._lines.setdefault(places[-1], [0.0, 0.0, 0.0])
-                for kind, took_s in (
-                    ((2, now_s - last_s),) if is_in_framework else ((0, now_s - last_s), (1, now_cpu_s - cpu_s))
-                ):
-                    times[kind] += took_s
+                if is_in_framework:
+                    times[2] += now_s - last_s
+                else:
+                    times[0] += now_s - last_s
+                    times[1] += now_cpu_s - cpu_s
             if now_s - self._told_s >= _MOST_S:
                 self._tell(now_s)
             last_s, cpu_s = now_s, now_cpu_s
