@@ -269,25 +269,30 @@ _BOUND_MARGIN = 1.1  # the loader alone is measured in rounds of a second
 def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
     """Return what a switch gains at most by the part of the training that it acts on; None where that is not known.
 
-    So many times the workers load at most so many times as fast; what only loads ahead makes neither loading nor the
-    step faster than it is alone; threads serve both.
+    So many times the workers load at most so many times as fast, and a batch so many times as large makes what a step
+    takes whatever its batch so many times less for a sample; what only loads ahead makes neither loading nor the step
+    faster than it is alone; threads serve both.
     """
     knob = switch.knobs[0]
     if knob.kind in _THREADS:
         return None
     whole = bounds.free_step if switch.on_step else bounds.free_data
-    loading = bounds.speeds.get(TrialPhase.LOAD)
-    if whole is None or loading is None or switch.on_step:
+    loading, counts = bounds.speeds.get(TrialPhase.LOAD), traits_of(knob).counts
+    before, after = number_of(knob.baseline), number_of(switch.changes[knob.path])
+    times = math.inf
+    if counts in ("workers", "samples") and is_number(before) and is_number(after) and after > 0:  # type: ignore[operator]
+        times = max(1.0, float(after) / max(1.0, float(before)))  # type: ignore[arg-type]
+    if whole is None or (loading is None and not switch.on_step):
         return whole
-    faster, before, after = math.inf, number_of(knob.baseline), number_of(switch.changes[knob.path])
-    if knob.kind in _AHEAD:
-        faster = 1.0
-    elif traits_of(knob).counts == "workers" and is_number(before) and is_number(after) and after > 0:  # type: ignore[operator]
-        faster = float(after) / max(1.0, float(before))  # type: ignore[arg-type]
-    most = max(
-        1.0, _BOUND_MARGIN * min(faster * loading, bounds.speeds[TrialPhase.REPLAY]) / bounds.speeds[TrialPhase.TRAIN]
-    )
-    most = bounds.in_whole(most)
+    if switch.on_step:
+        most = times
+    else:
+        faster = 1.0 if knob.kind in _AHEAD else times
+        speeds = bounds.speeds
+        most = (
+            _BOUND_MARGIN * min(faster * speeds[TrialPhase.LOAD], speeds[TrialPhase.REPLAY]) / speeds[TrialPhase.TRAIN]
+        )
+    most = bounds.in_whole(max(1.0, most))
     return Ratio(ratio=min(whole.ratio, most), low=min(whole.low, most), high=min(whole.high, most))
 
 

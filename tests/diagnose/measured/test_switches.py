@@ -1,5 +1,7 @@
 """Which single changes a diagnosis tries, and what a change says of what was found."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.diagnose.findings import CheckResult, Limit, issue
@@ -70,3 +72,7 @@ def test_a_change_gains_no_more_than_the_part_that_it_acts_on(
     )
     bound = bound_of(switch, bounds)
     assert (bound and bound.ratio) == (most if most is None else pytest.approx(most))
+    if kind == "batch_size":
+        free = bound_of(switch, replace(bounds, free_step=Ratio(ratio=50.0, low=40.0, high=60.0)))
+        assert free is not None
+        assert free.ratio == 2.0, "of a batch twice as large"
