@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from autotune.config.sources import (
     last_part,
     own_words,
     read_sources,
+    spelled,
     trainer_files,
     words_in,
     words_of,
@@ -204,11 +204,26 @@ def serial_maps(training: Training) -> Places:
 
 
 def shuffles_behind_maps(training: Training) -> Places:
-    """Yield calls of ``shuffle`` of datasets that ``map`` has been called on before."""
-    mapped = {unit.node: call.lineno for unit, call in reversed(list(dataset_calls(training.code, "map")))}
+    """Yield calls of ``shuffle`` on datasets that ``map`` has been called on, in one expression or by their names."""
     for unit, call in dataset_calls(training.code, "shuffle"):
-        if _line(call) >= mapped.get(unit.node, math.inf):
+        mapped: set[str] = set()
+        assigned = [one for one in unit.nodes if isinstance(one, ast.Assign) and one.lineno < call.lineno]
+        for one in sorted(assigned, key=lambda one: one.lineno):
+            methods, name = _chain(one.value)
+            names = {spelled(to) for to in one.targets}
+            mapped = mapped | names if "map" in methods or name in mapped else mapped - names
+        methods, name = _chain(call)
+        if "map" in methods or name in mapped:
             yield unit, call
+
+
+def _chain(node: ast.expr) -> tuple[list[str], str]:
+    """Return the methods that are called on one another, the last one first, and the name that they begin with."""
+    methods = []
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        methods.append(node.func.attr)
+        node = node.func.value
+    return methods, spelled(node)
 
 
 def functions_made_in_loops(training: Training) -> Places:

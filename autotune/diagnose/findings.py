@@ -65,6 +65,11 @@ class Recommendation:
     data: DataFinding | None = None
     cost: str = ""
 
+    @property
+    def name(self) -> tuple[object, ...]:
+        """What it is told from others by."""
+        return (*self.values.items(), self.label) if self.values else (self.sentence,)
+
     def is_worth(self, least: float) -> bool:
         """Return whether it may gain so much."""
         return self.gain is not None and self.gain.ratio >= least
@@ -87,7 +92,8 @@ class Issue:
         bound: Speed if this cost nothing, over that of today; None where that is not known.
         limit: Part of the training that it is about; None where it is about something else.
         recommendations: What to do, the best first.
-        rule: Id of the rule that found it, where the check goes by a table of rules; None for the other checks.
+        rule: Id of the rule that found it, where the check goes by a table of rules, or the kind of pause; None for the
+            other checks.
     """
 
     check: str
@@ -179,10 +185,11 @@ class Diagnosis:
 
         Of several that write the same values it is the first.
         """
-        found = [one.change for one in self.shares if one.change]
-        found += [one for issue in self.issues for one in issue.recommendations]
-        found.sort(key=Recommendation.rank)
-        told = [(one.values, one.label) if one.values else one.sentence for one in found]
+        acting = [one.change for one in self.shares if one.change]  # whose bounds are those of their cause
+        named = [one.name for one in acting]
+        others = [one for issue in self.issues for one in issue.recommendations if one.name not in named]
+        found = sorted([*acting, *others], key=Recommendation.rank)
+        told = [one.name for one in found]
         return tuple(one for n, one in enumerate(found) if told[n] not in told[:n])
 
     @property
@@ -193,12 +200,12 @@ class Diagnosis:
         time worth having.
         """
         switches = [one for issue in self.issues if issue.check == "switches" for one in issue.recommendations]
-        called_for = [one.change for one in self.shares if one.change and one.change.is_worth(LEAST_BOUND)]
+        called_for = [one.change.values for one in self.shares if one.change and one.change.is_worth(LEAST_BOUND)]
         left_out = [one.values for one in switches if one.evidence is not GainBasis.MEASURED]
         same = [
             one
             for one in self.recommendations
-            if one.label == "same training" and (one.values not in left_out or one in called_for)
+            if one.label == "same training" and (one.values not in left_out or one.values in called_for)
         ]
         return {path: one for one in reversed(same) for path in one.values if not path.startswith(CODE)}
 

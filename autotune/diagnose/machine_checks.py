@@ -504,8 +504,13 @@ def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str
     """Return the framework that the trainer imports; where a library may do that for it, one that is installed."""
     installed = [name for name, row in _QUERIED.items() if not versions.keys().isdisjoint(row.distributions)]
     text = trainer_text(problem) if problem is not None else b""
-    imported = {one.decode() for one in re.findall(rb"^\s*(?:import|from)\s+(\w+)", text, re.M)}
-    if imported and imported <= sys.stdlib_module_names | _NO_FRAMEWORKS:
+    lines = re.findall(rb"^\s*(?:import\s+([\w., ]+)|from\s+([\w.]+))", text, re.M)
+    modules = [
+        part.split()[0] for named, source in lines for part in (named or source).decode().split(",") if part.split()
+    ]
+    imported = {module.split(".")[0] for module in modules}
+    # of a module that imports others beside it, these may
+    if imported and "" not in imported and imported <= sys.stdlib_module_names | _NO_FRAMEWORKS:
         return ""
     return next((name for name in installed if name in imported), next(iter(installed), ""))
 

@@ -174,7 +174,7 @@ def _bounded(share: float, least: float, most: float, bounds: Bounds) -> Ratio:
     """Return the speed without the fixed part over today's: no more than with a step that costs nothing at all."""
     free_step, of_training = bounds.free_step, bounds.fraction
     if bounds.free_data:
-        of_training = 1.0 / bounds.free_data.ratio - (1.0 - bounds.fraction)
+        of_training = max(0.0, 1.0 / bounds.free_data.ratio - (1.0 - bounds.fraction) - bounds.anew)
     ratio, low, high = (1.0 / (1.0 - min(part * of_training, MOST_SHARE)) for part in (share, least, most))
     if free_step is None:
         return Ratio(ratio=ratio, low=low, high=high)

@@ -30,6 +30,7 @@ _SLOW = {
     Limit.OUTSIDE: "evaluation, checkpoints",
     Limit.COMPILING: "compiling",
 }
+_ABOUT_KEYS = ("configuration", "in-force", "switches")
 _LEAST = 0.01  # share of the time that is worth a row
 _SEEN = 0.8  # of what slow steps add to the average one, where a trial has them, too
 _WAITING = 0.7  # of slow steps, for these to be slow by that
@@ -77,63 +78,74 @@ def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequenc
         bounds: What the phases showed, as bounds of the whole training.
         static: Results of the static checks, for the places that causes may come from.
     """
-    found = [*static, *measured]
+    found = [*measured, *static]
     issues = [one for result in measured for one in result.issues if one.limit and one.severity is not Severity.NOTE]
     shares: list[TimeShare] = []
     left = 1.0
-    for cause, limit, fraction in (*_by_steps(issues), *_of_usual_steps(issues, bounds)):
+    for cause, limit, fraction, issue in (*_by_steps(issues), *_of_usual_steps(issues, bounds)):
         if fraction >= _LEAST and left > 0.0:
-            shares.append(_share(cause, limit, min(fraction, left), found))
+            shares.append(_share(cause, limit, min(fraction, left), issue, found))
             left -= shares[-1].fraction
     is_seen = any(result.check == "input" and not result.why_not for result in measured)
     rest = "steps" if is_seen else "steps and their data"
     shares.sort(key=lambda one: -one.fraction)
-    return [*shares, _share(rest, Limit.STEP, left, found, is_rest=True)]
+    return [*shares, _share(rest, Limit.STEP, left, None, found)]
 
 
-def _by_steps(issues: Sequence[Issue]) -> Iterator[tuple[str, Limit, float]]:
-    """Yield what was found by looking at each step, with its share of the time."""
+_Cause = tuple[str, Limit, float, Issue | None]
+"""What passes meanwhile, the part of training that it is, its share of the time, and the issue that tells it."""
+
+
+def _by_steps(issues: Sequence[Issue]) -> Iterator[_Cause]:
+    """Yield what was found by looking at each step."""
     restarts = [one for one in issues if one.check == "recurring-costs" and one.limit is Limit.STALLS]
     for one in issues:
         assert one.limit is not None, "others are left out"
         fraction = one.numbers.get("time_fraction")
         if one.check == "outside-steps" and fraction:
-            yield one.rule or "pauses", one.limit, fraction
+            yield one.rule or "pauses", one.limit, fraction, one
         elif one.check == "recurring-costs" and one.limit is not Limit.HOST and one.bound and fraction:
-            yield "compiling" if one.limit is Limit.COMPILING else "starting workers", one.limit, fraction
+            yield "compiling" if one.limit is Limit.COMPILING else "starting workers", one.limit, fraction, one
         elif one.check == "steadiness" and fraction:
-            # steps that are slow as workers start are among them
+            # a step that waits for the first batch of new workers is slow, and their start is told already
             known = sum(other.numbers["time_fraction"] for other in restarts) if one.limit is Limit.STALLS else 0.0
-            yield _SLOW[one.limit], one.limit, fraction - known
+            yield _SLOW[one.limit], one.limit, fraction - known, one
 
 
-def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[tuple[str, Limit, float]]:
+def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[_Cause]:
     """Yield waiting for data and the fixed cost of steps, what was found by looking at single steps taken off."""
-    if bounds.free_data is not None:
-        limit = next((one.limit for one in issues if one.check == "input"), None) or Limit.LOADING
-        yield "waiting for data", limit, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio)
-    for one in issues if bounds.free_data is None else ():
-        if one.check == "input" and one.limit is not Limit.HOST:
-            assert one.limit is not None, "others are left out"
-            yield "loading in the loop", one.limit, one.numbers["time_fraction"]
-    fixed = [1.0 - 1.0 / one.bound.ratio for one in issues if one.limit is Limit.HOST and one.bound]
+    loading = next((one for one in issues if one.check == "input" and one.limit is not Limit.HOST), None)
+    if loading is not None and loading.limit is not None and bounds.free_data is None:
+        yield "loading in the loop", loading.limit, loading.numbers["time_fraction"], loading
+    elif bounds.free_data is not None:
+        limit = loading.limit if loading is not None else None
+        yield "waiting for data", limit or Limit.LOADING, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio), loading
+    fixed = [one for one in issues if one.limit is Limit.HOST and one.bound]
     if fixed:
-        yield "fixed cost of steps", Limit.HOST, max(fixed)
+        most = max(fixed, key=lambda one: one.bound.ratio if one.bound else 0.0)
+        assert most.bound is not None, "others are left out"
+        yield "fixed cost of steps", Limit.HOST, 1.0 - 1.0 / most.bound.ratio, most
 
 
-def _share(
-    cause: str, limit: Limit, fraction: float, found: Sequence[CheckResult], *, is_rest: bool = False
-) -> TimeShare:
-    """Return a share with the place that it comes from, and the best change of what is its cause."""
-    about = [one for result in found for one in result.issues if one.limit in side_of(limit)]
-    about.sort(key=lambda one: one.limit is not limit)
-    # a key of the config is no place that time goes to
-    place = next((one.place for one in about if one.place and one.check != "switches"), "")
+def _share(cause: str, limit: Limit, fraction: float, issue: Issue | None, found: Sequence[CheckResult]) -> TimeShare:
+    """Return a share with the place that it comes from, and the best change of what is its cause.
+
+    Args:
+        issue: What tells it; None for what is left.
+        found: What else may be about the same side of training.
+    """
     if fraction < _LEAST:
         return TimeShare(cause=cause, limit=limit, fraction=fraction)
-    advice = sorted((advice for one in about for advice in one.recommendations), key=Recommendation.rank)
-    change = advice[0] if advice else None
-    if change is not None and not is_rest:
+    alike = [one for result in found for one in result.issues if one.limit in side_of(limit)]
+    alike.sort(key=lambda one: one.limit is not limit)
+    about = sorted([*([issue] if issue else []), *alike], key=lambda one: not one.recommendations)
+    # a key of the config is no place that time goes to
+    place = next((one.place for one in about if one.place and one.check not in _ABOUT_KEYS), "")
+    own = issue.recommendations if issue else ()
+    others = [advice for one in alike for advice in one.recommendations]
+    measured = [one for one in others if one.evidence is GainBasis.MEASURED]
+    change = next(iter(sorted([*own, *(measured if own else others)], key=Recommendation.rank)), None)
+    if change is not None and issue is not None:
         change = _bounded(change, fraction)
     return TimeShare(cause=cause, limit=limit, fraction=fraction, place=place, change=change)
 

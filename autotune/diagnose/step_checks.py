@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean, median, pstdev
 from typing import Any
 
@@ -130,7 +131,9 @@ def judge_start(events: Sequence[TraineeEvent], first_step_s: float, folder: str
     place, spent_s = next((one for one in largest if one[0] not in ("imports", _IN_FRAMEWORK)), ("", 0.0))
     if spent_s < _LONG_S:
         return CheckResult(check="start", sentence=sentence)
-    remedy = "Do it once, in parallel, and keep the result; for text `autotune.tf.text.prepare` does that."
+    remedy = (
+        "Do it once, in parallel, and keep the result; for text `prepare` of autotune.tf.text does, without TensorFlow."
+    )
     numbers = {"first_step_s": first_step_s, "longest_s": spent_s}
     where = place.partition(" ")[0]
     found = issue("start", sentence, remedy, severity=Severity.NOTE, place=where, numbers=numbers)
@@ -187,8 +190,8 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     limit = Limit.OVERLAP if overlaps else Limit.PREPARING if busy >= _BUSY else Limit.READING
     how = f"computes there for {percent(min(1.0, busy))} of it" if busy >= _BUSY else "mostly waits there"
     sentence = (
-        f"For {percent(share)} of the time the loop is at {line} in {name}, calls no framework meanwhile, and {how}; "
-        "its steps wait for that."
+        f"For {percent(share)} of the time the loop is in {name}, mostly at {line}, calls no framework meanwhile, and "
+        f"{how}; its steps wait for that."
     )
     remedy = "Do it ahead of the step, in a thread or in workers of a loader."
     error = 2.0 * share / max(1.0, took_s / 0.5) ** 0.5  # half a second of it is one look, for the certain part
@@ -209,6 +212,8 @@ def _loop_times(event: TraineeEvent) -> tuple[float, float, float]:
     used_s = within_s = 0.0
     with suppress(ValueError):  # whatever a trainer has written there
         used_s, within_s = map(float, (event.text or "").split())
+    if not math.isfinite(used_s + within_s):
+        used_s = within_s = 0.0
     return event.duration_s or 0.0, used_s, within_s
 
 
@@ -314,7 +319,8 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {line} in {name}."
     if pause:
         sentence += f" That is {pause[1]}."
-    remedy = "Do what that line does more seldom, on less, or beside training." if fraction >= 0.5 else ""
+    is_named = fraction >= 0.5 and (when != _AT_EPOCHS or pause is not None)  # else it is the line of the loop
+    remedy = "Do what that line does more seldom, on less, or beside training." if is_named else ""
     found = issue(
         "steadiness",
         sentence,
@@ -390,6 +396,7 @@ def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple
         A place as `TraineeEvent` has it, and 0 where none is known.
     """
     stays_s: defaultdict[str, float] = defaultdict(float)
+    whole_s: defaultdict[str, float] = defaultdict(float)
     depths: dict[str, int] = {}
     for event in events:
         if event.kind == "cost" and event.cost == "stay" and event.place and event.duration_s:
@@ -397,17 +404,26 @@ def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple
             for step in slow:
                 within_s = min(event.t_s, step.end_s) - max(begin_s, step.end_s - step.duration_s)
                 stays_s[event.place] += max(0.0, within_s)
+            whole_s[event.place] += event.duration_s
             depths[event.place] = event.times or 0
     all_s = sum(step.duration_s for step in slow)
-    most = [place for place, stay_s in stays_s.items() if stay_s >= 0.5 * all_s]
-    place = max(most, key=lambda place: (depths[place], stays_s[place]), default=max(stays_s, default=""))
+    # a line that it always stays in, such as the call of all training, tells nothing
+    telling = [place for place, stay_s in stays_s.items() if stay_s >= 0.5 * whole_s[place]]
+    most = [place for place in telling if stays_s[place] >= 0.5 * all_s]
+    place = max(
+        most,
+        key=lambda place: (depths[place], stays_s[place]),
+        default=max(telling, key=stays_s.__getitem__, default=""),
+    )
     return place, stays_s[place] / all_s
 
 
 def _source_of(place: str) -> str:
     """Return the line of source at a place; empty where there is none."""
     file, _, line = place.rpartition(" ")[0].rpartition(":")
-    return linecache.getline(file, int(line) if line.isdigit() else 0).strip()
+    if not line.isdecimal() or not Path(file).is_file():  # a trainer may have written anything there
+        return ""
+    return linecache.getline(file, int(line)).strip()
 
 
 # what a call is named that is no part of training, and that trainers do now and then
@@ -454,6 +470,8 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
     if len(pairs) < 10:
         return CheckResult(check="recurring-costs", why_not="too few steps were seen")
     begin_s, end_s = pairs[0][0].t_s, pairs[-1][1].t_s
+    if end_s <= begin_s:
+        return CheckResult(check="recurring-costs", why_not="all steps were told of at one time")
     usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
     of_whole = min(1.0, usual_s * len(pairs) / (end_s - begin_s))  # time of usual steps
     issues: list[Issue] = []

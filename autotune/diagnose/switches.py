@@ -282,7 +282,7 @@ def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
     times = math.inf
     if counts in ("workers", "samples") and is_number(before) and is_number(after) and after > 0:  # type: ignore[operator]
         times = max(1.0, float(after) / max(1.0, float(before)))  # type: ignore[arg-type]
-    if whole is None or (loading is None and not switch.on_step):
+    if whole is None or (loading is None and not switch.on_step) or (switch.on_step and math.isinf(times)):
         return whole
     if switch.on_step:
         most = times

@@ -153,6 +153,8 @@ class Bounds:
         why_not: Reasons for which a phase could not be made.
         fraction: Share of the time of training that is like what the phases have seen; the rest, such as evaluations,
             stays as it is, and the ratios are those of the whole.
+        anew: Share of the time in which something is done anew, as on the same few batches nothing is: not taken for
+            data.
     """
 
     free_data: Ratio | None
@@ -164,6 +166,7 @@ class Bounds:
     wait_s: float | None = None
     why_not: tuple[str, ...] = ()
     fraction: float = 1.0
+    anew: float = 0.0
 
     def within(self, fraction: float) -> Bounds:
         """Return them for a training of which the phases have seen only a share of the time."""
@@ -177,15 +180,12 @@ class Bounds:
         return replace(of_whole, free_data=diluted(self.free_data), free_step=diluted(self.free_step))
 
     def less(self, anew: float) -> Bounds:
-        """Return them without what is done anew, a share of the time, as on the same few batches nothing is.
-
-        It is not taken for data.
-        """
+        """Return them without what is done anew."""
         gain = self.free_data
         if gain is None or not anew:
             return self
         left = {end: max(1.0, 1.0 / (1.0 / getattr(gain, end) + anew)) for end in ("ratio", "low", "high")}
-        return replace(self, free_data=Ratio(**left))
+        return replace(self, free_data=Ratio(**left), anew=anew)
 
     def in_whole(self, ratio: float) -> float:
         """Return what the whole training gains where the part that the phases have seen gets so many times as fast."""

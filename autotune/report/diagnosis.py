@@ -40,14 +40,14 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
         console.print()
     for issue in diagnosis.issues:
         is_told = issue.sentence in diagnosis.verdict.sentence and issue.place in diagnosis.verdict.sentence
-        if not is_told or issue.rule:
+        if not is_told:
             _print_issue(console, issue)
     if diagnosis.shares:
         console.print()
         say("Where the time goes, and what acts on each part", "bold")
         console.print(_shares(diagnosis.shares))
-    acting = [one.change for one in diagnosis.shares]
-    if others := [one for one in diagnosis.recommendations if one not in acting]:
+    acting = [one.change.name for one in diagnosis.shares if one.change]
+    if others := [one for one in diagnosis.recommendations if one.name not in acting]:
         console.print()
         say("Other changes, the most certain gain first" if diagnosis.shares else "What to do", "bold")
         console.print(_table(others))
@@ -106,7 +106,10 @@ def _shares(shares: Sequence[TimeShare]) -> Table:
 def whole_percents(fractions: Sequence[float]) -> list[int]:
     """Return shares as whole percentages that add up to 100: each as sentences have it, the last one what is left."""
     found = [round(100.0 * fraction) for fraction in fractions[:-1]]
-    return [*found, max(0, 100 - sum(found))]
+    left = 100 - sum(found)
+    if left < 0:
+        found[found.index(max(found))] += left
+    return [*found, max(0, left)]
 
 
 def _headed() -> Table:

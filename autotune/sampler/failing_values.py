@@ -61,8 +61,21 @@ class FailingValues:
             for path, value in self.values.items()
         )
 
+    def where(self, space: Space) -> str:
+        """Tell under which other values they fail, for people."""
+        if not self.only_with:
+            return "wherever it is tried"
+        with_others = [
+            f"{path}: {scalar_text(value)}"
+            for path, value in self.only_with.items()
+            if not same_scalar(value, space.knob(path).baseline)
+        ]
+        return f"with {', '.join(with_others)}" if with_others else f"with today's {', '.join(self.only_with)}"
+
     def advice(self, space: Space) -> str:
         """Return what leaves them out of later searches, too, or of the trainer's use, for people."""
+        if self.only_with:
+            return "what makes a step need less memory may let it fit"
         if self.is_product:
             return f"keep that below {_product(self.values, self.values):g}"
         if len(self.values) > 1:
@@ -78,7 +91,8 @@ class Blame:
     """What failed points have in common.
 
     Attributes:
-        failing: Values that are to blame: at least two points failed alike with them, one of them with nothing else.
+        failing: Values that are to blame: at least two points failed alike with them, and one with nothing else, or it
+            is known that such a one fails.
         deciding: Point that tells whether values are to blame that two failed points share; None for none.
         ending: How these two points ended.
     """

@@ -118,19 +118,19 @@ class Feasibility:
         always = (one for one in self.blame.failing if one.are_in(values, self._space))
         return (
             self._space.why_infeasible(values)
-            or next((f"{one.text(self._space)} fails wherever it is tried" for one in always), None)
+            or next((f"{one.text(self._space)} fails {one.where(self._space)}" for one in always), None)
             or self._why_out_of_memory(values)
             or self._why_over_the_edge(values)
         )
 
     def what_fails(self) -> dict[tuple[Ending, frozenset[str]], str]:
-        """Return what is left out because it fails as sentences, by how it ended and the paths in it."""
+        """Return what is left out because it fails as sentences, by how it ended, the paths in it, and where."""
         found = {}
         for one in self.blame.failing:
             how = f"{one.ending.value}, {one.points} points"
-            where = "in confirming pairs" if one in self._failing_in_pairs else "wherever it is tried"
+            where = "in confirming pairs" if one in self._failing_in_pairs else one.where(self._space)
             what = f"{one.text(self._space)} fails {where} ({how}), and is left out"
-            found[one.ending, frozenset(one.values)] = f"{what}; {one.advice(self._space)}."
+            found[one.ending, frozenset((*one.values, where))] = f"{what}; {one.advice(self._space)}."
         for ending, sizes in self._too_large():
             point = {**self._space.baseline, **sizes}
             if not any(one.ending is ending and one.are_in(point, self._space) for one in self.blame.failing):

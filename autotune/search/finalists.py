@@ -262,7 +262,8 @@ class Finalists(SearchStage):
         trials_left, left_s = plan.arms * plan.most_pairs - turn.done + 1, self._parts.budget.left_s()
         fair_s = left_s / trials_left - plan.usual_trial_s + plan.usual_window_s
         # what is usual may have become longer meanwhile
-        window_s = max(min(usual.length_s, max(plan.usual_window_s, fair_s)) + plan.longer_s, look_s)
+        planned_s = plan.usual_window_s + plan.longer_s
+        window_s = max(min(usual.length_s + plan.longer_s, max(planned_s, fair_s)), look_s)
         # stalls that come up are waited for, as far as the other trials leave time
         most_s = min(usual.most_s, max(window_s, fair_s))
         if turn.is_first and (to_learn_s := self._state.windows.to_learn_cycle_s(values)) < _MOST_TO_LEARN * left_s:

@@ -2,12 +2,13 @@
 
 Operations of the backward pass are named ``gradient_tape/…`` after those that they differentiate. What assigns to
 variables under a scope that nothing differentiates is the optimizer. What is differentiated is the forward pass, or the
-loss: by its name, or where it stands outside of all layers.
+loss: by its name, or where it stands outside of all layers, as does what else comes after these.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections import Counter
 from typing import NamedTuple, Optional
 
@@ -15,6 +16,8 @@ FORWARD, LOSS, BACKWARD, OPTIMIZER = PHASES = "forward", "loss", "backward", "op
 """In their order; of those that go on at the same time the last one counts."""
 
 STEP = "step"
+
+_MOST_STEPS = 500
 
 _TAPE = "gradient_tape"
 _CALLS = re.compile(r"(?:.*/)?StatefulPartitionedCall(?:_\d+)?/")  # what has called the step, in front of its names
@@ -43,10 +46,14 @@ def phases_of(executed: list[Executed], steps: int) -> dict[str, list[float]]:
     borders_ms = _borders_ms([one for one in named if phase_of.get(one.name) == OPTIMIZER], steps)
     if len(borders_ms) < 4 or BACKWARD not in phase_of.values():
         return {}
+    phase_of.update(_outside_of_layers(named, phase_of, borders_ms[0], borders_ms[1]))
     found: dict[str, list[float]] = {phase: [] for phase in (*PHASES, STEP)}
-    told = sorted((one for one in named if one.name in phase_of), key=lambda one: one.begin_ms)
+    told = sorted((one for one in named if one.name in phase_of), key=lambda one: one.end_ms)
+    ends_ms = [one.end_ms for one in told]
     for begin_ms, end_ms in zip(borders_ms, borders_ms[1:]):  # noqa: B905, RUF007 -- Python 3.9 has neither
-        within = [one for one in told if one.end_ms > begin_ms and one.begin_ms < end_ms]
+        # the next step begins with what ends in it
+        first, behind = bisect_right(ends_ms, begin_ms), bisect_right(ends_ms, end_ms)
+        within = [one for one in told[first:behind] if one.begin_ms < end_ms]
         for phase, ms in _busy_ms(within, phase_of, begin_ms, end_ms).items():
             found[phase].append(ms)
         found[STEP].append(end_ms - begin_ms)
@@ -76,11 +83,31 @@ def _phases_by_name(executed: list[Executed]) -> dict[str, str]:
     return found
 
 
+def _outside_of_layers(
+    executed: list[Executed], phase_of: dict[str, str], begin_ms: float, end_ms: float
+) -> dict[str, str]:
+    """Return operations without a scope that a step executes after its layers, while it is not yet back: the loss's.
+
+    Constants of the backward pass may be made at any time.
+    """
+    within = [one for one in executed if begin_ms <= one.begin_ms < end_ms]
+    layers_ms, back_ms = (
+        max((one.begin_ms for one in within if phase_of.get(one.name) == phase), default=end_ms)
+        for phase in (FORWARD, BACKWARD)
+    )
+    names = {
+        one.name
+        for one in within
+        if layers_ms < one.begin_ms < back_ms and "/" not in one.name and not _ASSIGNS.fullmatch(one.kind)
+    }
+    return dict.fromkeys(names - phase_of.keys(), LOSS)
+
+
 def _borders_ms(updates: list[Executed], steps: int) -> list[float]:
     """Return the ends of an operation of the optimizer that each step executes once."""
     counts = Counter(one.name for one in updates)
     name = min(counts, key=lambda name: (abs(counts[name] - steps), name), default=None)
-    return sorted(one.end_ms for one in updates if one.name == name)
+    return sorted(one.end_ms for one in updates if one.name == name)[:_MOST_STEPS]
 
 
 def _busy_ms(within: list[Executed], phase_of: dict[str, str], begin_ms: float, end_ms: float) -> dict[str, float]:

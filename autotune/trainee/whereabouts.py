@@ -3,8 +3,8 @@
 A step that takes much longer than others tells how long, and not where. So a thread looks now and then which line of
 the trainer's own the main thread is in, or has called a library from, and reports each stay of some length as a
 ``cost`` of the kind ``stay``, with its seconds, and so that of each line that has called it, from the outermost one on:
-``times`` is how deep it is. Steps that are usual hardly make one. The lines that take most of all while no framework is
-at work in the main thread are told of as a ``loop``.
+``times`` is how deep it is. Of usual steps only the lines that call them make one. The lines that take most of all
+while no framework is at work in the main thread are told of as a ``loop``.
 
 What passed before the first step is reported once there are steps, as a ``cost`` of the kind ``before`` for each
 function, or line of a module, that took long; by itself, or within a framework, as ``text`` has it.
@@ -21,7 +21,10 @@ from typing import Any
 from autotune.trainee.costs import is_own
 from autotune.trainee.stream import process_stream
 
-_FRAMEWORKS = re.compile(r"[/\\](?:jax|jaxlib|flax|torch|tensorflow|keras)[/\\]")
+# a call of a function that JAX has compiled has no frame but that of its observer
+_FRAMEWORKS = re.compile(
+    r"(?:site|dist)-packages[/\\](?:jax|jaxlib|flax|torch|tensorflow|(?:tf_)?keras)[/\\]|observe_jax\.py$"
+)
 _EVERY_S = 0.01  # of one core: 0.1 %
 _LEAST_S = 0.03  # a stay of fewer looks is none
 _MOST_PLACES, _MOST_DEEP = 8, 6
@@ -45,7 +48,7 @@ class Whereabouts(threading.Thread):
             time.sleep(_EVERY_S)
             now_s, now_cpu_s = time.monotonic(), self._cpu_s()
             frames, is_in_framework = self._own_frames()
-            places = [_line_of(frame) for frame in frames]
+            places = [_line_of(frame) for frame in frames[-_MOST_DEEP:]]
             if places:
                 times = self._lines.setdefault(places[-1], [0.0, 0.0, 0.0])
                 if is_in_framework:
@@ -71,7 +74,7 @@ class Whereabouts(threading.Thread):
                     took_s = now_s - since_s
                     process_stream.write("cost", now_s, cost="stay", place=place, duration_s=took_s, times=depth + 1)
                 self._stays[depth] = place, now_s
-        self._stays[same:] = [(place, now_s) for place in places[same:][:_MOST_DEEP]]
+        self._stays[same:] = [(place, now_s) for place in places[same:]]
 
     def _tell(self, now_s: float) -> None:
         """Tell of the lines that have taken most so far."""

@@ -206,4 +206,8 @@ def test_a_batch_that_fits_in_half_the_precision_is_found(search: Search) -> Non
     searched = search(train, config=config, budget_s=300.0)
     best = searched.answer.best.values
     assert (best["data.batch_size"], best["training.precision"]) == (16, 16)
+    assert any(
+        "data.batch_size: 16 and beyond fails with today's training.precision" in one
+        for one in searched.answer.cautions
+    )
     assert len(failed(searched)) <= 6

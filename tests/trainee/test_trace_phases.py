@@ -42,6 +42,9 @@ def test_a_loss_of_ones_own_is_what_stands_outside_of_layers() -> None:
     }
     found = phases_of([one._replace(name=names.get(one.name, one.name)) for one in executed(8)], 8)
     assert found["loss"] == pytest.approx([0.5] * 7)
+    plain = {**names, "gradient_tape/compile_loss/mean_squared_error/Tile": "gradient_tape/Tile"}
+    found = phases_of([one._replace(name=plain.get(one.name, one.name)) for one in executed(8)], 8)
+    assert found["loss"] == pytest.approx([0.5] * 7), "nothing is named after it, and it comes before the backward pass"
 
 
 def test_without_an_optimizer_or_a_backward_pass_nothing_is_told() -> None:

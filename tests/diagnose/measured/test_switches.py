@@ -54,6 +54,7 @@ LOAD, REPLAY, TRAIN = TrialPhase.LOAD, TrialPhase.REPLAY, TrialPhase.TRAIN
         ("cache", ("none", "memory"), 8.0),
         ("batch_size", (8, 16), 1.2),
         ("torch_threads", (1, 2), None),
+        ("graph_mode", (False, True), 1.2),
     ],
 )
 def test_a_change_gains_no_more_than_the_part_that_it_acts_on(

@@ -12,7 +12,7 @@ from autotune.cli import run
 from autotune.workloads.tts.corpus import write_corpus
 
 HERE = Path(__file__).parent
-KERAS, TORCH = HERE / "keras_trainer.py", HERE / "torch_trainer.py"
+KERAS, LOOP, TORCH = (HERE / f"{name}_trainer.py" for name in ("keras", "loop", "torch"))
 TOY = HERE.parents[1] / "toys" / "toy_trainer.py"
 
 Profiled = Callable[..., dict[str, Any]]

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from autotune.cli import run
-from tests.diagnose.profile.conftest import KERAS, TORCH, TOY, Profiled, shipped, started
+from tests.diagnose.profile.conftest import KERAS, LOOP, TORCH, TOY, Profiled, shipped, started
 from tests.trainee.conftest import interpreter_with
 
 LOAD_S = 0.0005
 BATCH = 16
+PHASES = ["data", "forward", "loss", "backward", "optimizer", "the rest"]
 
 
 @pytest.mark.services
@@ -22,12 +23,25 @@ def test_the_operations_of_a_keras_model_are_seen(way: str, profiled: Profiled) 
     """By TensorFlow's profiler, in an unchanged trainer; data is what the steps before it waited for."""
     config = f"batch_size: 16\nload_s: 0.005\nslow_every: 1000000\n{way}\nepochs: 10000"
     profile = profiled("step", started(KERAS, config))
-    assert list(profile["phases"]) == ["data", "all but data"]
+    is_a_graph = way == "xla: false\neager: false"  # XLA makes one operation of it, and eager ones have no scopes
+    assert list(profile["phases"]) == (PHASES if is_a_graph else ["data", "all but data"])
     assert (profile["framework"], profile["batch_size"], profile["why_not"]) == ("TensorFlow", 16, None)
     assert profile["phases"]["data"]["median_ms"] > 0
     assert profile["steps"] > 10
     assert sum(one["times"] for one in profile["operations"] if "conv" in one["name"].lower()) >= 3
     assert profile["operations"][0]["host_ms"] > 0
+
+
+@pytest.mark.services
+@pytest.mark.timeout(300)
+def test_the_phases_of_a_loop_of_tensorflow_are_those_of_its_graph(profiled: Profiled) -> None:
+    """A compiled step with a loss of its own, in a loop that reports nothing."""
+    profile = profiled("step", started(LOOP, "log_every: 50"))
+    phases = profile["phases"]
+    assert list(phases) == PHASES
+    assert all(phases[name]["median_ms"] > 0 for name in ("forward", "loss", "backward", "optimizer"))
+    assert phases["loss"]["median_ms"] < phases["backward"]["median_ms"]
+    assert sum(one["mean_ms"] for one in phases.values()) == pytest.approx(profile["step"]["mean_ms"], rel=0.05)
 
 
 @pytest.mark.services

@@ -44,6 +44,8 @@ def test_a_trainer_without_a_framework_is_asked_for_none(tmp_path: Path) -> None
     for text, framework in (
         ("import sys\nimport numpy as np\nimport yaml\n", ""),
         ("import transformers\n", "tensorflow"),
+        ("import os, tensorflow.keras as k\n", "tensorflow"),
+        ("import sys\nfrom .model import Net\n", "tensorflow"),
     ):
         problem = problem_of(tmp_path, "a: 1", trainer=text)
         assert machine_checks._used_framework(problem, {"tensorflow": "2.21.0"}) == framework
