@@ -210,7 +210,7 @@ def shuffles_behind_maps(training: Training) -> Places:
         assigned = [one for one in unit.nodes if isinstance(one, ast.Assign) and one.lineno < call.lineno]
         for one in sorted(assigned, key=lambda one: one.lineno):
             methods, name = _chain(one.value)
-            names = {spelled(to) for to in one.targets}
+            names = {spelled(to) for to in one.targets} - {""}
             mapped = mapped | names if "map" in methods or name in mapped else mapped - names
         methods, name = _chain(call)
         if "map" in methods or name in mapped:
