@@ -1,5 +1,6 @@
 """Promises about a search as a child: it starts, it ends, nothing of it stays; and about its lifeline."""
 
+import gc
 import os
 import signal
 import sys
@@ -127,6 +128,7 @@ def test_what_has_lost_its_guard_is_killed(begin: Start, tmp_path: Path) -> None
 
 def test_what_cannot_be_started_says_why(tmp_path: Path, begin: Start) -> None:
     """No program, no folder, a link in place of the log; no pipe stays open."""
+    gc.collect()  # what other tests have left open
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(CommandError, match="No such file"):
         begin(str(tmp_path / "missing"))

@@ -398,6 +398,7 @@ def warm(other: Project, guard: Guard) -> psutil.Process:
     install(other, "framework", "print('imported')\n")
     other.write("train.py", "import framework\nprint('trained')\n")
     assert other.said() == ["imported\ntrained\n", "trained\n"]
+    until(lambda: len(below(guard)) == 1)  # the trials' own are about to be gone
     (zygote,) = below(guard)
     return zygote
 
