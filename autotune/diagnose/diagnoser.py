@@ -8,12 +8,11 @@ from statistics import median
 
 from autotune.diagnose.findings import CheckResult, Limit
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
+from autotune.diagnose.place_checks import judge_own_loading, judge_start
 from autotune.diagnose.shares import of_phases
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
-    judge_own_loading,
-    judge_start,
     judge_steadiness,
     timed_steps,
 )
@@ -74,13 +73,16 @@ class Diagnoser:
         self._parts = parts
         self._events = parts.events
         self._problem = parts.problem
+        self._folder = str(parts.problem.settings.folder)  # that places are named as seen from
         self._cores = cores
         self._readings = BusyReadings(parts.clock.now_s, busy_s)
         parts.events.subscribe(self._readings)
         self._state = SearchState(parts)
         self._trials = TrialMaker(parts, self._state)
         self._records: list[TrialRecord] = []
-        self._foreign_cores: list[float] = []  # that others kept busy during each trial, as far as it is known
+        self._foreign_cores: list[
+            float
+        ] = []  # cores used by other processes, one value per trial; unknown ones are missing
 
     def run(self) -> Measured:
         """Make the trials, and judge them.
@@ -103,11 +105,15 @@ class Diagnoser:
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
         costs, outside = self._judge_costs(watched, phased), judge_outside_steps(watched.events)
         steps = timed_steps(watched.events)
-        steadiness = judge_steadiness(steps, watched.events, str(self._problem.settings.folder))
+        steadiness = judge_steadiness(steps, watched.events, self._folder)
         bounds = of_phases(bounds, trial, steps, outside, costs, steadiness)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
-        drifts = any(one.limit is Limit.DRIFT for one in steadiness.issues)  # then two trials are not alike
-        is_clear = drifts or compiles > 0.33  # of the time: a change that may mend it is tried with the time
+        drifts = any(
+            one.limit is Limit.DRIFT for one in steadiness.issues
+        )  # then two trials of different length cannot be compared
+        is_clear = (
+            drifts or compiles > 0.33
+        )  # of the time: the cause is known, and the trial's time is better spent on its remedy
         larger, larger_record = (None, None) if is_clear else self._larger_batch(bounds)
         plan, gains = self._try_switches(
             bounds,
@@ -119,8 +125,7 @@ class Diagnoser:
         why_no_switch = "no time was left for it" if plan.not_tried else ""
         if not self._problem.can_vary:
             why_no_switch = "this config has no knob that may vary"
-        folder = str(self._problem.settings.folder)
-        own_loading = judge_own_loading(watched.events, steadiness, folder) if bounds.free_data is None else None
+        own_loading = judge_own_loading(watched.events, steadiness, self._folder) if bounds.free_data is None else None
         own_cores = watched.measurement.cpu_cores if watched.measurement else None
         machine = self._problem.machine
         batches = self._batches(record, larger_record)
@@ -130,7 +135,7 @@ class Diagnoser:
             own_loading or judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem)),
             costs,
             judge_fixed_cost(today, larger, bounds),
-            judge_start(watched.events, record.measurement.first_step_s, str(self._problem.settings.folder)),
+            judge_start(watched.events, record.measurement.first_step_s, self._folder),
             explained(steadiness, measured),
             outside,
             judge_memory(machine, record.measurement, watched.memory, batches),
@@ -152,7 +157,7 @@ class Diagnoser:
         return Measured(results=(in_force, self._judge_costs(watched, phased)))
 
     def _judge_costs(self, watched: Execution, phased: Execution) -> CheckResult:
-        return judge_costs(watched.events, str(self._problem.settings.folder), phased.events)
+        return judge_costs(watched.events, self._folder, phased.events)
 
     # Trials
 
@@ -169,7 +174,7 @@ class Diagnoser:
         return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, phases=phases, limit_s=45.0))
 
     def _larger_batch(self, bounds: Bounds) -> tuple[ReplayedSteps | None, TrialRecord | None]:
-        """Make a trial of a larger batch in phases, for what a step takes whatever its batch.
+        """Run a larger batch through the phases, to measure the cost of a step that does not depend on the batch.
 
         Only where the step matters, and the batch is a key that may grow.
         """

@@ -67,7 +67,7 @@ class Recommendation:
 
     @property
     def name(self) -> tuple[object, ...]:
-        """What it is told from others by."""
+        """Identity: recommendations with equal names are the same change."""
         return (*self.values.items(), self.label) if self.values else (self.sentence,)
 
     def is_worth(self, least: float) -> bool:
@@ -185,12 +185,12 @@ class Diagnosis:
 
         Of several that write the same values it is the first.
         """
-        acting = [one.change for one in self.shares if one.change]  # whose bounds are those of their cause
+        acting = [one.change for one in self.shares if one.change]  # bounded by the share of their cause
         named = [one.name for one in acting]
         others = [one for issue in self.issues for one in issue.recommendations if one.name not in named]
         found = sorted([*acting, *others], key=Recommendation.rank)
-        told = [one.name for one in found]
-        return tuple(one for n, one in enumerate(found) if told[n] not in told[:n])
+        names = [one.name for one in found]
+        return tuple(one for n, one in enumerate(found) if names[n] not in names[:n])
 
     @property
     def changes(self) -> dict[str, Recommendation]:
@@ -256,7 +256,7 @@ def issue(
 
 
 MOST_SHARE = 0.99
-"""Largest share of the time that is told of anything: what is left of it is no division by zero."""
+"""Upper limit of any reported share of the time, so that 1 / (1 - share) stays finite."""
 
 
 # Words and numbers of a diagnosis as people read them.

@@ -18,7 +18,7 @@ from autotune.diagnose.findings import (
 from autotune.measure.phases import Bounds
 from autotune.records import Ratio, TrialPhase
 
-_WORTH_TELLING = 1.05  # gain from which on it is an issue: less is not told from the noise of a few short trials
+_WORTH_TELLING = 1.05  # least gain that is an issue: smaller ones drown in the noise of a few short trials
 
 
 # Input: how fast training would be if data cost nothing, and what the loader spends its time on.
@@ -95,7 +95,7 @@ def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> L
     is_saturated = cores.get(_TRAIN, 0.0) >= 0.85 * machine_cores  # of the machine's cores
     slower = min(loading, replay)
     in_turn = loading * replay / (loading + replay)
-    # no slower than one after the other, as far as rounds tell; overlapped it has the speed of the slower of the two
+    # loader and step in turn, within the noise of rounds; overlapped, the slower of the two sets the speed
     may_overlap = 0.88 * in_turn <= training < 0.9 * slower
     # with free data that loading ahead has to bring: else the loader itself is what counts
     may_overlap &= math.log(slower / training) >= 0.3 * math.log(replay / training)

@@ -62,11 +62,11 @@ def verdict_of(
         sentence = "Nothing worth doing was found: the step itself is the limit, and no change that was tried helps."
         return DiagnosisVerdict(sentence=sentence, limit=Limit.STEP)
     sentence = f"{_NAMES[main.limit]}: {main.sentence}"
-    counted = [result for result in results if result.check == "recurring-costs"]
-    if (place := _place(main.limit, (*static, *counted))) is not None and place is not main:
-        sentence = f"{sentence} Look at {place.place}: {place.sentence[:1].lower()}{place.sentence[1:]}"
+    costs = [result for result in results if result.check == "recurring-costs"]
+    if (place := _place(main.limit, (*static, *costs))) is not None and place is not main:
+        sentence = f"{sentence} Look at {place.place}: {_continued(place.sentence)}"
     if doubtful := [one for one in _spoiling(issues) if one is not main]:
-        sentence = f"{sentence} The numbers are doubtful: {doubtful[0].sentence[:1].lower()}{doubtful[0].sentence[1:]}"
+        sentence = f"{sentence} The numbers are doubtful: {_continued(doubtful[0].sentence)}"
     measured = [
         (one.gain, one)
         for issue in issues
@@ -82,6 +82,11 @@ def verdict_of(
 def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:
     side = side_of(limit)
     return next((one for result in static for one in result.issues if one.limit in side and one.place), None)
+
+
+def _continued(sentence: str) -> str:
+    """Return a sentence as it stands behind a colon."""
+    return f"{sentence[:1].lower()}{sentence[1:]}"
 
 
 def static_verdict(results: Sequence[CheckResult]) -> DiagnosisVerdict:

@@ -171,21 +171,17 @@ class Bounds:
     def within(self, fraction: float) -> Bounds:
         """Return them for a training of which the phases have seen only a share of the time."""
         of_whole = replace(self, fraction=fraction)
-
-        def diluted(ratio: Ratio | None) -> Ratio | None:
-            if ratio is None:
-                return None
-            return Ratio(**{end: of_whole.in_whole(getattr(ratio, end)) for end in ("ratio", "low", "high")})
-
-        return replace(of_whole, free_data=diluted(self.free_data), free_step=diluted(self.free_step))
+        free_data, free_step = (
+            one and _at_each_end(one, of_whole.in_whole) for one in (self.free_data, self.free_step)
+        )
+        return replace(of_whole, free_data=free_data, free_step=free_step)
 
     def less(self, anew: float) -> Bounds:
         """Return them without what is done anew."""
-        gain = self.free_data
-        if gain is None or not anew:
+        if self.free_data is None or not anew:
             return self
-        left = {end: max(1.0, 1.0 / (1.0 / getattr(gain, end) + anew)) for end in ("ratio", "low", "high")}
-        return replace(self, free_data=Ratio(**left), anew=anew)
+        free_data = _at_each_end(self.free_data, lambda gain: max(1.0, 1.0 / (1.0 / gain + anew)))
+        return replace(self, free_data=free_data, anew=anew)
 
     def in_whole(self, ratio: float) -> float:
         """Return what the whole training gains where the part that the phases have seen gets so many times as fast."""
@@ -195,6 +191,10 @@ class Bounds:
         """Return whether a change of the step alone, or of the input alone, may gain something worth having."""
         bound = self.free_step if on_step else self.free_data
         return bound is None or bound.high > CANNOT_MATTER
+
+
+def _at_each_end(ratio: Ratio, change: Callable[[float], float]) -> Ratio:
+    return Ratio(ratio=change(ratio.ratio), low=change(ratio.low), high=change(ratio.high))
 
 
 def bounds_of(trial: PhasedTrial, cpu_cores: Callable[[float, float], float | None]) -> Bounds:

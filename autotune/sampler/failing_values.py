@@ -102,11 +102,7 @@ class Blame:
     ending: Ending | None = None
 
 
-def blame(
-    space: Space,
-    observations: Mapping[str, Observation],
-    lacks_memory: Callable[[Values], bool] = lambda _values: False,
-) -> Blame:
+def blame(space: Space, observations: Mapping[str, Observation], lacks_memory: Callable[[Values], bool]) -> Blame:
     """Return what failed points have in common.
 
     Args:

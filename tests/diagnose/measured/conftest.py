@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from autotune.diagnose import findings, phased_checks, step_checks, surroundings
+from autotune.diagnose import findings, phased_checks, place_checks, step_checks, surroundings
 from autotune.diagnose.findings import Issue, milliseconds, percent
 
 _BOUNDS = re.compile(r"[\d.]+x \([\d.]+ to [\d.]+\)|more than \d+x")  # told from the bound itself
@@ -21,7 +21,7 @@ def _every_number_is_on_record(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
         made.append(findings.issue(*args, **kwargs))
         return made[-1]
 
-    for module in (phased_checks, step_checks, surroundings):
+    for module in (phased_checks, place_checks, step_checks, surroundings):
         monkeypatch.setattr(module, "issue", recorded)
     yield
     for one in made:

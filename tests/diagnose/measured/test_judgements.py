@@ -9,11 +9,10 @@ import pytest
 
 from autotune.diagnose.findings import CheckResult, Limit, Severity, bound_text
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
+from autotune.diagnose.place_checks import judge_own_loading, judge_start
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
-    judge_own_loading,
-    judge_start,
     judge_steadiness,
     timed_steps,
 )

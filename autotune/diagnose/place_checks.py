@@ -1,0 +1,155 @@
+"""Checks of where the main thread is: before the first step, and in loops whose batches cannot be replayed."""
+
+import linecache
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from autotune.clock import format_duration
+from autotune.diagnose.findings import (
+    MOST_SHARE,
+    CheckResult,
+    Issue,
+    Limit,
+    Severity,
+    issue,
+    percent,
+)
+from autotune.measure.phases import without
+from autotune.records import TraineeEvent
+
+# Time before the first step, by the trainer's own functions.
+
+
+_IN_FRAMEWORK = "within the framework"
+_LONG_S = 5.0  # in one place, from which on it is an issue: what a framework takes to be imported
+
+
+def judge_start(events: Sequence[TraineeEvent], first_step_s: float, folder: str) -> CheckResult:
+    """Judge what passes before the first step.
+
+    Args:
+        first_step_s: From the start of the process to the end of its first step.
+    """
+    took_s: defaultdict[str, float] = defaultdict(float)
+    for event in events:
+        if event.kind == "cost" and event.cost == "before" and event.place and event.duration_s:
+            place, _, name = event.place.rpartition(" ")
+            is_import = source_of(event.place).startswith(("import ", "from "))
+            shown = place.removeprefix(f"{folder}/")
+            own = shown if name == "<module>" else f"{shown} {name}"
+            took_s["imports" if is_import else _IN_FRAMEWORK if event.text else own] += event.duration_s
+    if not took_s:
+        return CheckResult(check="start", why_not="where the time before the first step passes was not seen")
+    largest = sorted(took_s.items(), key=lambda one: -one[1])
+    told = ", ".join(f"{format_duration(spent_s)} {_at(place)}" for place, spent_s in largest[:4] if spent_s > 0.1)
+    sentence = f"The first step ends {format_duration(first_step_s)} after the start: {told or 'no place takes long'}."
+    place, spent_s = next((one for one in largest if one[0] not in ("imports", _IN_FRAMEWORK)), ("", 0.0))
+    if spent_s < _LONG_S:
+        return CheckResult(check="start", sentence=sentence)
+    remedy = (
+        "Do it once, in parallel, and keep the result; for text `prepare` of autotune.tf.text does, without TensorFlow."
+    )
+    numbers = {"first_step_s": first_step_s, "longest_s": spent_s}
+    where = place.partition(" ")[0]
+    found = issue("start", sentence, remedy, severity=Severity.NOTE, place=where, numbers=numbers)
+    return CheckResult(check="start", issues=(found,))
+
+
+def _at(place: str) -> str:
+    return f"at {place.replace(' ', ' in ')}" if ":" in place else place
+
+
+# Input of loops whose batches cannot be replayed: the lines of its own that the loop stays in, outside of frameworks.
+
+
+_BUSY = 0.5  # of the time, in CPU time, from which on a line computes, and does not wait
+_WITHIN = 0.1  # of the time outside of a framework, from which on a line also has it work
+_LEAST_OWN = 0.1  # share of the time, from which on it is an issue: a sample is taken every 10 ms
+
+
+def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, folder: str) -> CheckResult | None:
+    """Judge what the loop does besides what it has a framework do; None where that is not seen.
+
+    It is one thread, so that this and the steps take turns.
+
+    Args:
+        steadiness: What was found of slow steps: what these take is told there.
+    """
+    latest = {event.place: event for event in events if event.kind == "cost" and event.cost == "loop" and event.place}
+    steps_s = [event.t_s for event in events if event.kind == "step"]
+    if not latest or len(steps_s) < 10:
+        return None
+    all_s = max(event.t_s for event in latest.values()) - steps_s[0]
+    by_function: defaultdict[str, list[TraineeEvent]] = defaultdict(list)
+    for event in latest.values():
+        file, _, name = event.place.rpartition(" ")  # type: ignore[union-attr]
+        by_function[f"{file.rpartition(':')[0]} {name}"].append(event)
+    found = max(by_function.values(), key=lambda lines: sum(_loop_times(line)[0] for line in lines))
+    lines = sorted(found, key=lambda line: -_loop_times(line)[0])
+    place = (lines[0].place or "").removeprefix(f"{folder}/")
+    line, _, name = place.rpartition(" ")
+    took_s, used_s, _ = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
+    slow = sum(one.numbers["time_fraction"] for one in steadiness.issues if one.place in ("", line))
+    share = min(MOST_SHARE, took_s / all_s - slow) if all_s > 0.0 else 0.0
+    if share < _LEAST_OWN:
+        sentence = (
+            f"The loop is outside of its framework for {percent(max(0.0, share))} of the time at most in one place."
+        )
+        return CheckResult(check="input", sentence=sentence)
+    alone_s, _, within_s = _loop_times(lines[0])
+    if within_s > _WITHIN * alone_s:
+        return CheckResult(check="input", issues=(_between_operations(place, share),))
+    busy = used_s / took_s
+    # with both at the same time a step takes as long as the longer one: as `_limit` has it for loaders
+    overlaps = -math.log(max(share, 1.0 - share)) >= 0.3 * -math.log(1.0 - share)
+    limit = Limit.OVERLAP if overlaps else Limit.PREPARING if busy >= _BUSY else Limit.READING
+    how = f"computes there for {percent(min(1.0, busy))} of it" if busy >= _BUSY else "mostly waits there"
+    sentence = (
+        f"For {percent(share)} of the time the loop is in {name}, mostly at {line}, calls no framework meanwhile, and "
+        f"{how}; its steps wait for that."
+    )
+    remedy = "Do it ahead of the step, in a thread or in workers of a loader."
+    error = 2.0 * share / max(1.0, took_s / 0.5) ** 0.5  # half a second of it is one look, for the certain part
+    about = issue(
+        "input",
+        sentence,
+        remedy,
+        place=line,
+        numbers={"time_fraction": share, "busy_fraction": busy},
+        bound=without(share, error),
+        limit=limit,
+    )
+    return CheckResult(check="input", issues=(about,))
+
+
+def _loop_times(event: TraineeEvent) -> tuple[float, float, float]:
+    """Return the seconds of a line outside of its framework, of these the CPU time, and those within it."""
+    used_s = within_s = 0.0
+    with suppress(ValueError):  # whatever a trainer has written there
+        used_s, within_s = map(float, (event.text or "").split())
+    if not math.isfinite(used_s + within_s):
+        used_s = within_s = 0.0
+    return event.duration_s or 0.0, used_s, within_s
+
+
+def _between_operations(place: str, share: float) -> Issue:
+    line, _, name = place.rpartition(" ")
+    sentence = (
+        f"For {percent(share)} of the time the loop is at {line} in {name}, between operations of its framework that "
+        "are launched there."
+    )
+    remedy = "Make fewer of them: whole batches at once, in one compiled function."
+    numbers = {"time_fraction": share}
+    bound = without(share, 0.3 * share)
+    return issue("input", sentence, remedy, place=line, numbers=numbers, bound=bound, limit=Limit.HOST)
+
+
+def source_of(place: str) -> str:
+    """Return the line of source at a place; empty where there is none."""
+    file, _, line = place.rpartition(" ")[0].rpartition(":")
+    if not line.isdecimal() or not Path(file).is_file():  # a trainer may have written anything there
+        return ""
+    return linecache.getline(file, int(line)).strip()
