@@ -30,7 +30,12 @@ def _condition(text: str) -> "FailOn":
 
 @click.command(name="diagnose")
 @config_if_any_option
-@click.option("--budget", "budget_s", type=DURATION, default="3m", show_default=True, help="Wall for everything.")
+@click.option(
+    "--budget",
+    "budget_s",
+    type=DURATION,
+    help="Wall for everything. Without it 3m, of which a trainer that starts in 3 s uses one minute.",
+)
 @click.option("--static", is_flag=True, help="Start no training: only look at the machine, the config and the code.")
 @click.option(
     "--verify",
@@ -57,6 +62,11 @@ def _condition(text: str) -> "FailOn":
     type=Parsed("condition", _condition),
     metavar="CONDITION",
     help="Exit with 1 where it holds: gain, bound, errors or warnings, then >=, <=, >, < or ==, and a number.",
+)
+@click.option(
+    "--strict",
+    is_flag=True,
+    help="Exit with the gravest finding: 1 for an error, 3 for a warning, 4 for a note, 0 for nothing.",
 )
 @click.option(
     "--out",
@@ -95,7 +105,7 @@ def command(call: Invocation, /, **options: Any) -> int:
         return 0
     clock = call.clock
     makes_trials = request.config is not None and not request.static
-    ends_s = call.started_s + request.budget_s if makes_trials else float("inf")
+    ends_s = call.started_s + request.wall_s if makes_trials else float("inf")
     with Watchdog(ends_s, lambda: _late(call), clock) as watchdog:
         try:
             return _diagnose(call, request, watchdog, clock)
@@ -110,7 +120,7 @@ def _late(call: Invocation) -> int:
 
 def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog, clock: Clock) -> int:
     with signals_held():
-        from autotune.commands.diagnose_run import diagnose_with_display, fix, keep, say_diagnosis
+        from autotune.commands.diagnose_run import diagnose_with_display, fix, keep, say_diagnosis, strict_exit_code
 
     done = diagnose_with_display(request, clock, started_s=call.started_s, simulator=call.simulator)
     watchdog.stand_down()
@@ -120,4 +130,4 @@ def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog,
     call.answer(lambda: say_diagnosis(request, done, elapsed_s=elapsed_s, as_json=call.as_json))
     if request.fix:
         fix(done)
-    return 1 if done.has_failed else 0
+    return 1 if done.has_failed else strict_exit_code(done.diagnosis) if request.strict else 0

@@ -44,11 +44,12 @@ class DiagnosisRequest:
 
     Attributes:
         config: The config as it was typed; None for the machine alone.
-        budget_s: The wall for everything, in seconds.
+        budget_s: The wall for everything, in seconds; None for as long as the trainer needs.
         static: True to make no trials.
         verify: True to look only whether the step is what the config says.
         fix: True to write the best measured change into the config.
         fail_on: Condition under which the exit code is 1; None for none.
+        strict: True for an exit code that says how grave the gravest finding is.
         effective_batch: Samples of an update for which settings of GPUs are said; None takes the config's.
         out: Folder to keep everything in; None for none.
         allow_busy_gpu: True to make trials although somebody else is on the GPU.
@@ -58,17 +59,23 @@ class DiagnosisRequest:
     """
 
     config: Path | None
-    budget_s: float
+    budget_s: float | None
     static: bool
     verify: bool
     fix: bool
     fail_on: FailOn | None
+    strict: bool
     effective_batch: int | None
     out: Path | None
     allow_busy_gpu: bool
     state_dir: Path | None
     storage: str | None
     trainer: tuple[str, ...]
+
+    @property
+    def wall_s(self) -> float:
+        """Time after which everything ends, in seconds."""
+        return 180.0 if self.budget_s is None else self.budget_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,8 +132,8 @@ def diagnose_with_display(
     else:
         problem.require_command()
         problem.require_program()
-        kept_s = profiles_s(request.budget_s) if request.out is not None else 0.0
-        budget_s, is_allowed = request.budget_s - kept_s, request.allow_busy_gpu
+        kept_s = profiles_s(request.wall_s) if request.out is not None else 0.0
+        budget_s, is_allowed = request.wall_s - kept_s, request.allow_busy_gpu
         display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=budget_s)
         with display:
             diagnosis = diagnose(
@@ -135,13 +142,14 @@ def diagnose_with_display(
                 display,
                 budget_s=budget_s,
                 started_s=started_s,
+                is_brief=request.budget_s is None,
                 allow_busy_gpu=is_allowed,
                 verifies=request.verify,
                 simulator=simulator,
             )
         if request.out is not None:
             say_aside("profiling the input pipeline and the step")
-            profiles = make_profiles(problem, clock, ends_s=started_s + request.budget_s - 3.0)  # to end and to write
+            profiles = make_profiles(problem, clock, ends_s=started_s + request.wall_s - 3.0)  # to end and to write
     condition = request.fail_on
     failed_on = condition.text if condition is not None and condition.holds(diagnosis) else None
     has_errors = any(issue.severity is Severity.ERROR for issue in diagnosis.issues)
@@ -225,6 +233,12 @@ def fixing(diagnosis: Diagnosis) -> Recommendation | None:
     ]
     alike = [one for one in same if one.gain and same[0].gain and one.gain.ratio * 1.02 >= same[0].gain.ratio]
     return min(alike, key=lambda one: len(one.values), default=None)
+
+
+def strict_exit_code(diagnosis: Diagnosis) -> int:
+    """Return the exit code of the gravest finding; 2, which is for wrong usage, is none of them."""
+    codes = {Severity.ERROR: 1, Severity.WARNING: 3, Severity.NOTE: 4}
+    return next((codes[one.severity] for one in diagnosis.issues), 0)
 
 
 def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:

@@ -25,6 +25,7 @@ from autotune.diagnose.switches import (
     explained,
     judge_switches,
     plan_switches,
+    switch_to,
     together,
 )
 from autotune.diagnose.tables import MEASURED_CHECKS
@@ -44,6 +45,7 @@ from autotune.study.members import on_one_scale
 from autotune.trial.execution import Execution, PhasePlan, TrialSpec
 
 _ENDING_S = 3.0  # kept for the answer
+_CONFIRMED_TRIALS = 3  # of a point: fewer are no confirmation
 _WELL = (Ending.STOPPED, Ending.COMPLETED, Ending.KILLED_BY_BUDGET)
 
 
@@ -67,10 +69,14 @@ class Diagnoser:
 
     Args:
         busy_s: Returns the CPU time of all processes; None where that is not known.
+        is_brief: Whether to take less than the budget for a trainer that starts quickly.
     """
 
-    def __init__(self, parts: SearchParts, *, busy_s: Callable[[], float | None], cores: float) -> None:
+    def __init__(
+        self, parts: SearchParts, *, busy_s: Callable[[], float | None], cores: float, is_brief: bool = False
+    ) -> None:
         self._parts = parts
+        self._is_brief = is_brief
         self._events = parts.events
         self._problem = parts.problem
         self._folder = str(parts.problem.settings.folder)  # that places are named as seen from
@@ -94,7 +100,7 @@ class Diagnoser:
         if record.measurement is None:
             return _nothing_seen(record)
         # eight rounds tell a bound of 2 % from the noise of rounds
-        rounds = 8 if self._parts.budget.budget_s >= 120.0 else 5
+        rounds = 8 if self._planned_s() >= 120.0 else 5
         phased, phased_record = self._take_through_phases(self._problem.space.baseline, rounds)
         trial = phased_trial(phased.events)
         assert phased.bounds is not None, "it was taken through phases"
@@ -165,7 +171,7 @@ class Diagnoser:
         """Make a longer trial of today's config, through an evaluation and a checkpoint where it comes to these."""
         self._events.change_phase("diagnosing", "today's config, through what it does besides steps")
         # of the budget, for the trial that goes through evaluations and checkpoints
-        longest_s = min(40.0, max(20.0, 0.15 * self._parts.budget.budget_s))
+        longest_s = min(40.0, max(20.0, 0.15 * self._planned_s()))
         values = self._problem.space.baseline
         return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, validate_s=longest_s))
 
@@ -225,12 +231,18 @@ class Diagnoser:
         return finding_of(self._state.trials.of_study(), self._problem.space.name(switch.values))
 
     def _known(self, switches: Sequence[Switch]) -> list[Gain]:
-        """Return what earlier trials of this study have shown of switches on this machine."""
+        """Return what earlier trials of this study have shown on this machine: of switches, and of confirmed points."""
         space = self._problem.space
         earlier = [one for one in of_space(self._state.trials.of_study(), space) if one.machine == self._parts.machine]
         observations = Observations(space, THROUGHPUT, on_one_scale(earlier))
-        trials = SwitchTrials(switches)
-        for place, values in [(None, space.baseline), *((place, one.values) for place, one in enumerate(switches))]:
+        singly = {space.name(one.values) for one in switches}
+        confirmed = [
+            switch_to(space, one.values)
+            for name, one in observations.items()
+            if len(one.ln_speeds) >= _CONFIRMED_TRIALS and name not in singly and name != space.name(space.baseline)
+        ]
+        trials = SwitchTrials([*switches, *confirmed])
+        for place, values in [(None, space.baseline), *enumerate(one.values for one in trials.switches)]:
             known = observations.get(space.name(values))
             trials.speeds[place] = list(known.ln_speeds) if known else []
         return [one for one in trials.gains() if one.gain is not None]
@@ -265,8 +277,15 @@ class Diagnoser:
             self._foreign_cores += [foreign] if foreign is not None else []
         return done, record
 
+    def _planned_s(self) -> float:
+        """Return the time for all trials, which grows with the time that the trainer takes to start."""
+        wall_s = self._parts.budget.budget_s
+        starts_s = [record.measurement.first_step_s for record in self._records if record.measurement]
+        return min(wall_s, max(60.0, 20.0 * median(starts_s or [0.0]))) if self._is_brief else wall_s
+
     def _left_s(self) -> float:
-        return self._parts.budget.left_s() - _ENDING_S
+        budget = self._parts.budget
+        return budget.left_s() - (budget.budget_s - self._planned_s()) - _ENDING_S
 
     def _batches(self, *records: TrialRecord | None) -> list[tuple[float, Measurement]]:
         return [

@@ -47,6 +47,7 @@ def diagnose(
     *,
     budget_s: float,
     started_s: float,
+    is_brief: bool = False,
     allow_busy_gpu: bool = False,
     verifies: bool = False,
     simulator: Simulator | None = None,
@@ -58,6 +59,7 @@ def diagnose(
         on_event: Told everything that happens.
         budget_s: The wall for everything, in seconds.
         started_s: When the process started, on the monotonic clock; the budget counts from there.
+        is_brief: Whether to take less than the budget for a trainer that starts quickly.
         allow_busy_gpu: Whether to make trials although somebody else is on the GPU.
         verifies: Whether to look only whether the step is what the config says: traced once, compiled, in its
             precision, on its device.
@@ -69,7 +71,7 @@ def diagnose(
     cpu = BusyCpu()
     search = SearchOptions(budget_s=budget_s, allow_busy_gpu=allow_busy_gpu, warm_start=False)
     with open_parts(problem, search, Session(started_s=started_s), clock, on_event, simulator=simulator) as (parts, _):
-        diagnoser = Diagnoser(parts, busy_s=cpu.busy_s, cores=cpu.cores)
+        diagnoser = Diagnoser(parts, busy_s=cpu.busy_s, cores=cpu.cores, is_brief=is_brief)
         if verifies:
             return _verification(check_code(Subject(problem=problem, clock=clock)), diagnoser.verify())
         static = static_checks(problem, clock, is_run=True)

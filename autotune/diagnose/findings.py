@@ -75,8 +75,10 @@ class Recommendation:
         return self.gain is not None and self.gain.ratio >= least
 
     def rank(self) -> tuple[int, float]:
-        """Return what it is sorted by: measured ones by the lower end of their gain, then bounded ones, the rest."""
-        return list(GainBasis).index(self.evidence), -(self.gain.low if self.gain else 0.0)
+        """Return what it is sorted by: measured ones by the lower end of their gain, bounded ones by it, the rest."""
+        is_certain = self.evidence is GainBasis.MEASURED
+        gain = 0.0 if self.gain is None else self.gain.low if is_certain else self.gain.ratio
+        return list(GainBasis).index(self.evidence), -gain
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -96,7 +96,8 @@ def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> L
     slower = min(loading, replay)
     in_turn = loading * replay / (loading + replay)
     # loader and step in turn, within the noise of rounds; overlapped, the slower of the two sets the speed
-    may_overlap = 0.88 * in_turn <= training < 0.9 * slower
+    least = 0.88 if loads_ahead is None else 0.7  # where nothing is loaded ahead, nothing else can hold them up
+    may_overlap = least * in_turn <= training < 0.9 * slower
     # with free data that loading ahead has to bring: else the loader itself is what counts
     may_overlap &= math.log(slower / training) >= 0.3 * math.log(replay / training)
     # of the time that a batch takes to load: nothing of it passes during the step, or the config itself says so

@@ -30,7 +30,7 @@ _SLOW = {
     Limit.OUTSIDE: "evaluation, checkpoints",
     Limit.COMPILING: "compiling",
 }
-_ABOUT_KEYS = ("configuration", "in-force", "switches")
+_ABOUT_KEYS = ("in-force", "switches")  # their places are keys, and no time goes to a key
 _LEAST = 0.01  # share of the time that is worth a row
 _SEEN = 0.8  # of what slow steps add to the average one, where a trial has them, too
 _WAITING = 0.7  # of slow steps, for these to be slow by that
@@ -89,7 +89,11 @@ def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequenc
     is_seen = any(result.check == "input" and not result.why_not for result in measured)
     rest = "steps" if is_seen else "steps and their data"
     shares.sort(key=lambda one: -one.fraction)
-    return [*shares, _share(rest, Limit.STEP, left, None, found)]
+    of_steps = left + sum(one.fraction for one in shares if one.limit in _STEP)  # what a change of the step acts on
+    last = _share(rest, Limit.STEP, left, None, found, of_change=of_steps)
+    told = [one.change.name for one in shares if one.change]
+    is_told = last.change is not None and last.change.name in told
+    return [*shares, replace(last, change=None) if is_told else last]
 
 
 _Cause = tuple[str, Limit, float, Issue | None]
@@ -127,27 +131,52 @@ def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[_Cause]
         yield "fixed cost of steps", Limit.HOST, 1.0 - 1.0 / most.bound.ratio, most
 
 
-def _share(cause: str, limit: Limit, fraction: float, issue: Issue | None, found: Sequence[CheckResult]) -> TimeShare:
+def _share(
+    cause: str,
+    limit: Limit,
+    fraction: float,
+    issue: Issue | None,
+    found: Sequence[CheckResult],
+    *,
+    of_change: float | None = None,
+) -> TimeShare:
     """Return a share with the place that it comes from, and the best change of what is its cause.
 
     Args:
         issue: What tells it; None for what is left.
         found: What else may be about the same side of training.
+        of_change: Share of the time that the change acts on; None for the share itself.
     """
     if fraction < _LEAST:
         return TimeShare(cause=cause, limit=limit, fraction=fraction)
-    alike = [one for result in found for one in result.issues if one.limit in side_of(limit)]
-    alike.sort(key=lambda one: one.limit is not limit)
-    about = sorted([*([issue] if issue else []), *alike], key=lambda one: not one.recommendations)
-    # a key of the config is no place that time goes to
-    place = next((one.place for one in about if one.place and one.check not in _ABOUT_KEYS), "")
+    located = issue_with_place(limit, issue, found)
     own = issue.recommendations if issue else ()
-    others = [advice for one in alike for advice in one.recommendations]
+    others = [advice for one in _alike(limit, found) for advice in one.recommendations]
     measured = [one for one in others if one.evidence is GainBasis.MEASURED]
     change = next(iter(sorted([*own, *(measured if own else others)], key=Recommendation.rank)), None)
-    if change is not None and issue is not None:
-        change = _bounded(change, fraction)
-    return TimeShare(cause=cause, limit=limit, fraction=fraction, place=place, change=change)
+    if change is not None:
+        change = _bounded(change, fraction if of_change is None else of_change)
+    return TimeShare(cause=cause, limit=limit, fraction=fraction, place=located.place if located else "", change=change)
+
+
+def issue_with_place(limit: Limit, issue: Issue | None, found: Sequence[CheckResult]) -> Issue | None:
+    """Return the issue that says in which line the time of a limit passes; None where none does.
+
+    That is the issue of the limit itself, or else another about the same side of training: one with a remedy before one
+    without, and a line of the code before one of the config.
+
+    Args:
+        issue: What tells the limit; None for what is left.
+        found: What else may be about the same side of training.
+    """
+    about = [*([issue] if issue else []), *_alike(limit, found)]
+    about = [one for one in about if one.place and one.check not in _ABOUT_KEYS]
+    return min(about, key=lambda one: (one.check == "configuration", not one.recommendations), default=None)
+
+
+def _alike(limit: Limit, found: Sequence[CheckResult]) -> list[Issue]:
+    alike = [one for result in found for one in result.issues if one.limit in side_of(limit)]
+    return sorted(alike, key=lambda one: one.limit is not limit)
 
 
 def _bounded(advice: Recommendation, fraction: float) -> Recommendation:

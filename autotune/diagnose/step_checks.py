@@ -25,6 +25,7 @@ from autotune.diagnose.findings import (
     percent,
 )
 from autotune.diagnose.place_checks import source_of
+from autotune.diagnose.tables import RULES
 from autotune.measure.phases import without
 from autotune.measure.trend import Trend, trend
 from autotune.measure.window import main_stream
@@ -393,7 +394,7 @@ def _python(place: str, times: int, took_s: float, share: float) -> Issue:
         f"{place} is Python that TensorFlow calls: {times} times, {milliseconds(took_s / times)} each, "
         f"{percent(share)} of the time in all. Calls wait for each other while they hold Python's lock."
     )
-    remedy = "Write it in operations of TensorFlow, which run side by side."
+    remedy = next(rule.remedy for rule in RULES if rule.id == "python-in-graph")  # one change, proposed once
     numbers = {"time_fraction": share, "times": float(times), "each_s": took_s / times}
     return _cost(place, sentence, remedy, numbers=numbers, limit=Limit.PREPARING)
 

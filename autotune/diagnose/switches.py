@@ -101,7 +101,7 @@ def plan_switches(
         values = space.with_heuristic(space.baseline, knob.path, wished)
         if space.why_infeasible(values) is None:
             settles = space.settles(values) and not may_settle
-            (not_tried if settles else found).append(_switch(space, (knob,), values))
+            (not_tried if settles else found).append(switch_to(space, values, knob))
     # to be gained for certain with free data, for changes of the input to be tried first
     input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > 1.1
     # stable: then as an expert would turn them; what is compiled again and again comes first
@@ -147,11 +147,17 @@ def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
         values = {**values, **switch.changes}
     if len(winners) < 2 or space.why_infeasible(values) is not None:
         return None
-    return _switch(space, tuple(knob for switch in winners for knob in switch.knobs), values)
+    return switch_to(space, values)
 
 
-def _switch(space: Space, knobs: tuple[Knob, ...], values: Values) -> Switch:
+def switch_to(space: Space, values: Values, knob: Knob | None = None) -> Switch:
+    """Return the change from today's values to these.
+
+    Args:
+        knob: The knob that it is about, where others change only because this one needs it; None for all that differ.
+    """
     changes = space.changes(values)
+    knobs = (knob,) if knob is not None else tuple(one for one in space.knobs if one.path in changes)
     labels = [space.label_of(path, value) for path, value in changes.items()]
     changing = (label for label in labels if label is not Label.SAME_TRAINING)
     return Switch(knobs=knobs, values=values, changes=changes, label=next(changing, Label.SAME_TRAINING))

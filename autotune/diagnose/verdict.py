@@ -20,7 +20,7 @@ from autotune.diagnose.findings import (
     counted,
     ratio_text,
 )
-from autotune.diagnose.shares import INPUT, side_of
+from autotune.diagnose.shares import INPUT, issue_with_place
 
 _SPOILS_ALL = (Limit.THROTTLING, Limit.NEIGHBOUR)  # they make all other numbers doubtful
 _NAMES = {
@@ -62,9 +62,9 @@ def verdict_of(
         sentence = "Nothing worth doing was found: the step itself is the limit, and no change that was tried helps."
         return DiagnosisVerdict(sentence=sentence, limit=Limit.STEP)
     sentence = f"{_NAMES[main.limit]}: {main.sentence}"
-    costs = [result for result in results if result.check == "recurring-costs"]
-    if (place := _place(main.limit, (*static, *costs))) is not None and place is not main:
-        sentence = f"{sentence} Look at {place.place}: {_continued(place.sentence)}"
+    located = issue_with_place(main.limit, main, (*results, *static))
+    if located is not None and located is not main:
+        sentence = f"{sentence} Look at {located.place}: {_continued(located.sentence)}"
     if doubtful := [one for one in _spoiling(issues) if one is not main]:
         sentence = f"{sentence} The numbers are doubtful: {_continued(doubtful[0].sentence)}"
     measured = [
@@ -77,11 +77,6 @@ def verdict_of(
     if gain is not None and best is not None and best not in main.recommendations:
         sentence = f"{sentence} Measured: {best.sentence}, {ratio_text(gain)}."
     return DiagnosisVerdict(sentence=sentence, limit=main.limit, bound=main.bound)
-
-
-def _place(limit: Limit, static: Sequence[CheckResult]) -> Issue | None:
-    side = side_of(limit)
-    return next((one for result in static for one in result.issues if one.limit in side and one.place), None)
 
 
 def _continued(sentence: str) -> str:

@@ -98,6 +98,19 @@ def test_everything_is_kept_in_a_folder(autotune: CommandLine) -> None:
     assert json.loads((autotune.folder / "kept/diagnosis.json").read_text())["format"] == FORMAT
 
 
+def test_the_gravest_finding_is_an_exit_code(autotune: CommandLine) -> None:
+    """With ``--strict``: a warning is 3; without it only errors are a failure."""
+    source = "import torch\nfor batch in data:\n    loss.backward()\n    torch.cuda.empty_cache()\n"
+    (autotune.folder / "train.py").write_text(source)
+    words = (*DIAGNOSE, "--static", "--json")
+    trainer = ("--", "python3", "train.py", "{config}")
+    done = autotune(*words, *trainer).well()
+    weights = {one["severity"] for check in done.document["checks"] for one in check["issues"]}
+    assert "warning" in weights
+    assert "error" not in weights
+    assert autotune(*words, "--strict", *trainer).returncode == 3
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(autotune: CommandLine) -> None:
     """Said with its name, and what to do."""
     (autotune.folder / "taken").write_text("")

@@ -13,13 +13,17 @@ from autotune.diagnose.findings import Diagnosis, DiagnosisVerdict
 from autotune.diagnose.shares import time_shares
 from autotune.diagnose.verdict import verdict_of
 from autotune.events import Event, EventBus
+from autotune.measure.window import WindowGoal
 from autotune.options import SearchOptions
-from autotune.records import TrialRecord
+from autotune.records import Purpose, TrialRecord
 from autotune.search.parts import SearchParts
 from autotune.search.problem import open_problem
 from autotune.search.schedule import Budget
+from autotune.search.state import SearchState
+from autotune.search.trial_maker import TrialMaker
 from autotune.study.claims import Owner
 from autotune.study.record import StudyRecord
+from autotune.trial.execution import TrialSpec
 from autotune.trial.instruments import Instruments
 from scripts.bench.simulated_runner import SimulatedHostProbe, SimulatedRunner, Training
 
@@ -86,6 +90,8 @@ def diagnose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Diagnose:
         seed: int = 0,
         busy_s: Callable[[VirtualClock], float | None] = lambda _clock: None,
         told: Callable[[Event], None] = lambda _event: None,
+        is_brief: bool = False,
+        confirmed: Mapping[str, Any] | None = None,
     ) -> Diagnosed:
         Path("config.yaml").write_text(config)
         problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
@@ -105,7 +111,12 @@ def diagnose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Diagnose:
             events=EventBus([told]),
             instruments=lambda: Instruments(SimulatedHostProbe(simulator)),
         )
-        measured = Diagnoser(parts, busy_s=lambda: busy_s(clock), cores=2.0).run()
+        if confirmed is not None:
+            trials = TrialMaker(parts, SearchState(parts))
+            for values in 3 * [problem.space.baseline, {**problem.space.baseline, **confirmed}]:
+                goal = WindowGoal(min_s=1.0, min_steps=10, target_s=3.0)
+                trials.make_once(TrialSpec(values=values, purpose=Purpose.CONFIRM, goal=goal))
+        measured = Diagnoser(parts, busy_s=lambda: busy_s(clock), cores=2.0, is_brief=is_brief).run()
         return Diagnosed(measured, list(study.records()), clock.now_s() - started_s)
 
     return diagnosed

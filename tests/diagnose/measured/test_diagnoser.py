@@ -100,6 +100,19 @@ def test_what_the_study_has_measured_is_not_measured_again(diagnose: Diagnose) -
     assert (best.values, best.evidence) == ({"data.num_workers": 2}, GainBasis.MEASURED)
 
 
+def test_what_a_search_has_confirmed_is_recommended(diagnose: Diagnose) -> None:
+    """Several changes together, none of which was tried alone: what is measured comes before what is not."""
+    changes = {"data.num_workers": 2, "data.prefetch_buffer_size": 2}
+    done = diagnose(trainer(load_s=0.09), confirmed=changes, budget_s=60.0)
+    best = done.diagnosis.recommendations[0]
+    assert (best.values, best.evidence) == (changes, GainBasis.MEASURED)
+    assert best.gain is not None
+    assert best.gain.low < 2.0 < best.gain.high
+    assert {path: one.evidence for path, one in done.diagnosis.changes.items()} == dict.fromkeys(
+        changes, GainBasis.MEASURED
+    )
+
+
 def test_loading_and_step_in_turn_are_told_from_a_slow_loader(diagnose: Diagnose) -> None:
     """A loop that waits for each batch as long as it takes to load has nothing loaded ahead."""
 
@@ -139,6 +152,16 @@ def test_trials_of_a_diagnosis_are_told_apart(diagnose: Diagnose) -> None:
 def test_it_stays_within_its_budget(diagnose: Diagnose) -> None:
     """The wall holds, also for a trainer that takes long to start."""
     assert diagnose(trainer(start_s=12.0), budget_s=120.0).took_s <= 120.0
+
+
+@pytest.mark.parametrize(("start_s", "most_s"), [(3.0, 60.0), (6.0, 120.0), (30.0, 180.0)])
+def test_it_takes_as_long_as_a_trainer_that_starts_so_quickly_needs(
+    diagnose: Diagnose, start_s: float, most_s: float
+) -> None:
+    """Without a budget that was asked for: a minute where a start takes three seconds."""
+    done = diagnose(trainer(load_s=0.09, start_s=start_s), is_brief=True)
+    assert done.verdict.limit is Limit.PREPARING
+    assert done.took_s <= most_s
 
 
 def test_a_config_without_knobs_is_diagnosed(diagnose: Diagnose) -> None:
