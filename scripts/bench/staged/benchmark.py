@@ -1,6 +1,6 @@
 """Benchmark of the diagnosis: trainers with one staged cause each, and healthy ones; what is it said to be?
 
-Cases are those of this folder (ten causes in a loop of PyTorch, a loop of TensorFlow, and Keras' fit; healthy ones of
+Cases are those of this folder (twelve causes in a loop of PyTorch, a loop of TensorFlow, Keras' fit; healthy ones of
 four sizes), or those of a folder that is named: one folder a case, with ``train.py``, ``config.yaml`` and ``case.toml``
 (``kind = "reading"``), written by somebody who does not know the rules of the diagnosis.
 """
@@ -148,7 +148,7 @@ def _own_cases() -> Iterator[Case]:
             if kind == "workers" and framework != "torch":
                 continue  # it is a matter of PyTorch's processes
             # A step that is quicker than the loader is no healthy one, and nothing overlaps with it.
-            is_large = kind in ("compute", "no_overlap", "outside")
+            is_large = kind in ("compute", "no_overlap", "outside", "refill")
             for width in (1024, 1280, 1536, 2048) if kind == "healthy" else (1024 if is_large else 64,):
                 config = {
                     "staged": kind,

@@ -18,8 +18,8 @@ def prepare(number: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     image = tf.reshape(tf.cast(number % 7, tf.float32) + tf.linspace(0.0, 1.0, SIZE * SIZE), (SIZE, SIZE, 1))
     if CAUSE in ("reading", "no_overlap", "python"):
         image = tf.ensure_shape(tf.numpy_function(_slow, [image], tf.float32), (SIZE, SIZE, 1))
-    elif CAUSE == "preparing":
-        for _ in range(12):
+    elif CAUSE in ("preparing", "refill"):
+        for _ in range(12 if CAUSE == "preparing" else 3):
             image = tf.math.real(
                 tf.signal.ifft2d(tf.signal.fft2d(tf.cast(tf.tile(image[..., 0], (4, 4)), tf.complex64)))
             )
@@ -38,8 +38,11 @@ def _slow(image: np.ndarray) -> np.ndarray:
 
 def batches() -> tf.data.Dataset:
     """Endless batches; where the cause is in the input, made as the config says."""
-    data = tf.data.Dataset.range(1 << 40)
-    data = data.map(prepare, num_parallel_calls=DATA["num_workers"], deterministic=True).batch(DATA["batch_size"])
+    passes = CAUSE == "refill"
+    data = tf.data.Dataset.range(2048 if passes else 1 << 40)
+    data = data.map(prepare, num_parallel_calls=DATA["num_workers"], deterministic=True)
+    data = data.shuffle(2048).repeat() if passes else data
+    data = data.batch(DATA["batch_size"])
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return data.with_options(options).prefetch(DATA["prefetch"]) if DATA["prefetch"] else data.with_options(options)
@@ -66,6 +69,7 @@ def train_in_a_loop() -> None:
 
     step = update if CAUSE == "launches" else tf.function(update)
     evaluate = tf.function(lambda images: model(images, training=False))
+    seen = np.empty(0, np.float32)
     for number, (images, labels) in enumerate(batches()):
         if CAUSE == "compiling" and number % 8 == 0:
             step(images, labels, 1.0 - 1e-6 * number)  # a Python number: traced anew for each
@@ -73,6 +77,9 @@ def train_in_a_loop() -> None:
             step(images, labels, 1.0)
         if CAUSE == "stalls" and number % 40 == 39:
             np.save("/dev/null", np.sort(np.random.default_rng(0).random(3_000_000)))
+        if CAUSE == "drift":
+            seen = np.concatenate([seen, images.numpy().ravel()])
+            seen.std()
         if CAUSE == "outside" and number % 60 == 59:
             for _ in range(300):
                 evaluate(images).numpy()
@@ -87,6 +94,19 @@ class Sorting(tf.keras.callbacks.Callback):  # type: ignore[misc]
             np.sort(np.random.default_rng(0).random(3_000_000))
 
 
+class Keeping(tf.keras.callbacks.Callback):  # type: ignore[misc]
+    """Something that takes longer each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = np.empty(0, np.float32)
+
+    def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        """Keep some numbers, and go through all of them."""
+        self.seen = np.concatenate([self.seen, np.ones(4096, np.float32)])
+        self.seen.std()
+
+
 def train_with_fit() -> None:
     """Train for ever, with Keras."""
     model = make_model()
@@ -96,7 +116,7 @@ def train_with_fit() -> None:
     if CAUSE == "compiling":
         data = data.unbatch().apply(_of_many_sizes)
     validation = data.take(200) if CAUSE == "outside" else None
-    callbacks = [Sorting()] if CAUSE == "stalls" else []
+    callbacks = [Sorting()] if CAUSE == "stalls" else [Keeping()] if CAUSE == "drift" else []
     model.fit(data, steps_per_epoch=100, epochs=1 << 20, validation_data=validation, callbacks=callbacks, verbose=0)
 
 

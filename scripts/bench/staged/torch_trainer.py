@@ -3,11 +3,12 @@
 import gc
 import sys
 import time
+from collections.abc import Iterator
 
 import torch
 import yaml
 from torch import nn
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 with open(sys.argv[1]) as _file:
     CONFIG = yaml.safe_load(_file)
@@ -28,12 +29,23 @@ class Sounds(Dataset):  # type: ignore[misc]
         sound = torch.linspace(0, number % 7, LENGTH)
         if CAUSE == "reading" or CAUSE == "no_overlap":
             time.sleep(0.004 if CAUSE == "reading" else 0.0008)
-        elif CAUSE == "preparing":
-            for _ in range(40):
+        elif CAUSE in ("preparing", "refill"):
+            for _ in range(40 if CAUSE == "preparing" else 4):
                 sound = torch.fft.irfft(torch.fft.rfft(sound.repeat(8)))[:LENGTH]
         elif CAUSE == "python":
             sound = torch.tensor([value * 0.5 + (place % 3) for place, value in enumerate(sound.tolist() * 8)][:LENGTH])
         return sound, number % 10
+
+
+class Shuffled(IterableDataset):  # type: ignore[misc]
+    """The same in a random order: each pass begins by preparing all of them."""
+
+    def __init__(self, sounds: Sounds) -> None:
+        self.sounds = sounds
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, int]]:
+        buffer = [self.sounds[number] for number in range(len(self.sounds))]
+        yield from (buffer[place] for place in torch.randperm(len(buffer)).tolist())
 
 
 class Deep(nn.Module):  # type: ignore[misc]
@@ -61,11 +73,12 @@ def main() -> None:
     model, loss_of = Deep(), nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     call = torch.compile(model, backend="aot_eager", dynamic=False) if CAUSE == "compiling" else model
-    size = 64 if CAUSE == "workers" else 512 if CAUSE == "outside" else 1 << 16
+    size = {"workers": 64, "outside": 512, "refill": 2048}.get(CAUSE, 1 << 16)
     workers = DATA["num_workers"]
     keeps = workers > 0 and CAUSE != "workers"
-    loader = DataLoader(Sounds(size), DATA["batch_size"], num_workers=workers, persistent_workers=keeps)
-    steps = 0
+    sounds = Shuffled(Sounds(size)) if CAUSE == "refill" else Sounds(size)
+    loader = DataLoader(sounds, DATA["batch_size"], num_workers=workers, persistent_workers=keeps)
+    steps, seen = 0, torch.empty(0)
     while True:
         for sounds, labels in loader:
             if CAUSE == "compiling" and steps % 5 == 0:
@@ -79,6 +92,9 @@ def main() -> None:
                 kept = [[number] for number in range(600_000)]
                 gc.collect()
                 del kept
+            elif CAUSE == "drift":
+                seen = torch.cat([seen, sounds.flatten()])
+                seen.std()
         if CAUSE == "outside":
             model.eval()
             with torch.no_grad():
