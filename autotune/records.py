@@ -208,6 +208,29 @@ of the config."""
 
 
 @dataclass(frozen=True, kw_only=True)
+class Rank:
+    """Rank of a process in a training of several.
+
+    Attributes:
+        number: From 0.
+        world: Number of ranks.
+        local: Rank within its node; None if unknown.
+        node: Name of the node.
+        is_joined: Whether its framework has joined the ranks; else only the variables of a launcher say so.
+    """
+
+    number: Count
+    world: Annotated[int, Meta(ge=1, le=1 << 16)]
+    local: Count | None = None
+    node: Annotated[str, Meta(max_length=255)] = ""
+    is_joined: bool = False
+
+
+RANK_STEP = "rank_step"
+"""Kind of the event that is a step of one rank; ``step`` is one of the whole training."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TraineeEvent:
     """Event that a training process reported about itself: one line of its step file.
 
@@ -218,7 +241,8 @@ class TraineeEvent:
             (of the first step, its batch included), or of a trial that is taken through phases ``phase`` (one begins),
             ``load`` (batches were drawn and not trained on), ``unphased`` (that cannot be done with this trainer) and
             ``in_force`` (what the frameworks are set to), or ``cost`` (what recurs besides the arithmetic of steps);
-            readers ignore kinds they do not know.
+            readers ignore kinds they do not know. Of a training of several ranks: ``rank`` (which of them a process
+            is), ``own`` (its time outside of the exchange of gradients) and ``rank_step`` (a step of one rank).
             ``launched`` comes from the runner, when the process has begun that it may have prepared a warm interpreter
             for.
         stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
@@ -259,6 +283,7 @@ class TraineeEvent:
     cost: str | None = None
     place: str | None = None
     times: int | None = None
+    rank: Rank | None = None
 
     @property
     def pid(self) -> int:
@@ -385,6 +410,26 @@ class GpuMeasurement:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankMeasurement:
+    """Measurement of one rank over the steady window of a trial, by its own clock.
+
+    Attributes:
+        number: Its number, from 0.
+        node: Name of its node.
+        step_s: Median time of its steps.
+        data_wait_fraction: Share of the time that it waited for data; None if not reported.
+        own_fraction: Share of the time outside of the exchange of gradients, waiting for data included; None if that is
+            not seen.
+    """
+
+    number: Count
+    node: Annotated[str, Meta(max_length=255)]
+    step_s: Time
+    data_wait_fraction: Share | None = None
+    own_fraction: Share | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pauses:
     """What a training does between its steps: evaluations, checkpoints and the ends of epochs, over a stretch of it.
 
@@ -451,6 +496,7 @@ class Measurement:
         energy_per_sample_j: Energy that the GPUs drew for each sample; None means not measured.
         gpus: Measurements of each GPU, in the order in which the trial sees them; empty means not measured.
         stages: Times of the two stages of a pipeline over two devices; None where the trainer reports none.
+        ranks: Measurements of each rank of a training of several processes; empty for one.
     """
 
     window_s: Length
@@ -480,6 +526,7 @@ class Measurement:
     energy_per_sample_j: Amount | None = None
     gpus: Annotated[tuple[GpuMeasurement, ...], Meta(max_length=256)] = ()
     stages: PipelineTimes | None = None
+    ranks: Annotated[tuple[RankMeasurement, ...], Meta(max_length=1 << 16)] = ()
 
     @property
     def fullest_gpu(self) -> GpuFigures | None:
@@ -892,6 +939,7 @@ class Side:
         metrics: Its numbers, by the names of `metrics.METRICS`.
         gpus: Its GPUs.
         stages: Times of the two stages of a pipeline over two devices.
+        ranks: Its ranks, where training has several.
     """
 
     point: str
@@ -899,6 +947,7 @@ class Side:
     metrics: Mapping[str, float | None] | None
     gpus: PooledGpus | None = None
     stages: PipelineTimes | None = None
+    ranks: tuple[RankMeasurement, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

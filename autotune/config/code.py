@@ -35,10 +35,13 @@ from autotune.errors import ConfigError
 from autotune.records import CODE, Scalar, Values
 
 _MOST_CALLS = 4  # of one kind: a project with more has them for several trainings
-_TELLING = re.compile(rb"DataLoader|TrainingArguments|\.(?:map|interleave|prefetch|batch|padded_batch|compile)\(")
+_TELLING = re.compile(
+    rb"DataLoader|TrainingArguments|DistributedDataParallel|\.(?:map|interleave|prefetch|batch|padded_batch|compile)\("
+)
 _CLASSES = (
     *("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"),
     *("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"),
+    *("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"),
 )
 _CLASS_NAMES = {name.rpartition(".")[2] for name in _CLASSES}
 _PREFETCH = "prefetch"
@@ -72,6 +75,11 @@ _ARGUMENTS: Mapping[str, tuple[_Argument, ...]] = {
         _Argument("num_workers", 0, 5),
         _Argument("pin_memory", False, 7),
         _Argument("persistent_workers", False),
+    ),
+    "DistributedDataParallel": (
+        _Argument("bucket_cap_mb", 25),
+        _Argument("gradient_as_bucket_view", False),
+        _Argument("find_unused_parameters", False),
     ),
     **dict.fromkeys(
         ("TrainingArguments", "Seq2SeqTrainingArguments"),
@@ -146,8 +154,9 @@ def _found(stamps: tuple[tuple[Path, int, int], ...], folder: Path, named: tuple
     code = read_sources(paths, folder, named, _TELLING).code
     files = {str(path.relative_to(folder)): path for path in paths}
     live: dict[str, set[tuple[str, int]]] = {}
+    aliases = {file.name: _aliases(file.tree) for file in code.files}
     for name, call in _calls(code):
-        live.setdefault(name, set()).add((last_part(call.func), _line(call)))
+        live.setdefault(name, set()).add((_callee(call, aliases[name]), _line(call)))
     script = [file.name for file in code.files if file.is_script]
     set_elsewhere = {last_part(call.func) for unit in code.units if not unit.file.is_script for call in unit.calls}
     found = {
@@ -172,9 +181,9 @@ def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgumen
     source = parse(name, content, is_script=False)
     if isinstance(source, str) or not _is_plain(content):
         return {}
-    starts = _line_starts(content)
+    starts, aliases = _line_starts(content), _aliases(source.tree)
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
-    places = [(last_part(call.func), _line(call)) for call in calls]
+    places = [(_callee(call, aliases), _line(call)) for call in calls]
     found: dict[str, CodeArgument] = {}
     for callee, arguments in _ARGUMENTS.items():  # a `prefetch` that is there comes behind one that is not
         named = [call for call, place in zip(calls, places, strict=True) if place[0] == callee]
@@ -190,7 +199,7 @@ def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgumen
                 value = argument.default if node is None else getattr(node, "value", None)
                 if type(value) is not (int if argument.default is None else type(argument.default)):
                     continue
-                path = f"{CODE}{name}:{_shown(call, argument)}"
+                path = f"{CODE}{name}:{_shown(call, callee, argument)}"
                 found[path] = CodeArgument(
                     path=path,
                     file=file,
@@ -326,9 +335,19 @@ def _line(call: ast.Call) -> int:
     return call.func.end_lineno or call.lineno
 
 
-def _shown(call: ast.Call, argument: _Argument) -> str:
+def _aliases(tree: ast.AST) -> dict[str, str]:
+    """Return the names of what a file imports under another name, by that."""
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {alias.asname: alias.name for node in imports for alias in node.names if alias.asname}
+
+
+def _callee(call: ast.Call, aliases: Mapping[str, str]) -> str:
+    written = last_part(call.func)
+    return aliases.get(written, written) if isinstance(call.func, ast.Name) else written
+
+
+def _shown(call: ast.Call, callee: str, argument: _Argument) -> str:
     """Return line, callee and argument: ``41 DataLoader.num_workers``, ``52 Dataset.map.num_parallel_calls``."""
-    callee = last_part(call.func)
     if _PREFETCH in (callee, argument.name):  # the same name, whether it is there or not
         return f"{call.end_lineno if argument.is_added else _line(call)} Dataset.{_PREFETCH}"
     return f"{_line(call)} {_METHODS.get(callee, callee)}.{argument.name}"
@@ -400,7 +419,8 @@ def _edits(content: bytes, one: CodeArgument | None, value: Scalar) -> Iterator[
     source = parse("", content, is_script=False)
     assert isinstance(source, SourceFile), "it was found there"
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
-    call = next(call for call in calls if (last_part(call.func), _line(call)) == (one.callee, one.lines[0]))
+    aliases = _aliases(source.tree)
+    call = next(call for call in calls if (_callee(call, aliases), _line(call)) == (one.callee, one.lines[0]))
     _, end = _span(call, starts)
     if one.argument.is_added:
         yield end, end, f".{one.argument.name}({value!r})"
@@ -425,8 +445,10 @@ def _is_same_code(one: bytes, other: bytes) -> bool:
 class _WithoutValues(ast.NodeTransformer):
     def __init__(self) -> None:
         self._packages: set[str] = set()
+        self._aliases: Mapping[str, str] = {}
 
     def visit_Module(self, node: ast.Module) -> ast.AST:
+        self._aliases = _aliases(node)
         for one in ast.walk(node):
             names = [one.module or ""] if isinstance(one, ast.ImportFrom) else []
             names += [alias.name for alias in one.names] if isinstance(one, ast.Import) else []
@@ -442,7 +464,7 @@ class _WithoutValues(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
-        callee = last_part(node.func)
+        callee = _callee(node, self._aliases)
         known = {"torch", "transformers"} if callee in _CLASS_NAMES else {"tensorflow", "keras"}
         if self._packages.isdisjoint(known):
             return node

@@ -16,7 +16,7 @@ from autotune.diagnose.step_checks import (
     judge_steadiness,
     timed_steps,
 )
-from autotune.diagnose.surroundings import BusyReadings, judge_in_force, judge_memory, judge_neighbours
+from autotune.diagnose.surroundings import BusyReadings, judge_in_force, judge_memory, judge_neighbours, judge_ranks
 from autotune.diagnose.switches import (
     Gain,
     Switch,
@@ -138,6 +138,7 @@ class Diagnoser:
         results = (
             judge_in_force(phased.events, self._problem.space, machine),
             judge_neighbours(self._foreign_cores, self._cores, own_cores, self._records),
+            judge_ranks(record.measurement),
             own_loading or judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem)),
             costs,
             judge_fixed_cost(today, larger, bounds),

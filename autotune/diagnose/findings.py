@@ -36,6 +36,7 @@ class Limit(StrEnum):
     COMPILING = "compiling"  # functions that are traced or compiled again and again
     STALLS = "stalls"  # steps that are far slower than the others
     DRIFT = "drift"  # each step is slower than the one before
+    STRAGGLER = "straggler"  # one rank of several that the others wait for
     NEIGHBOUR = "neighbour"  # somebody else on the machine
     THROTTLING = "throttling"  # the GPU's clocks are held down
     MEMORY = "memory"  # it is full, or the machine swaps

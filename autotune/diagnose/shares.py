@@ -106,7 +106,9 @@ def _by_steps(issues: Sequence[Issue]) -> Iterator[_Cause]:
     for one in issues:
         assert one.limit is not None, "others are left out"
         fraction = one.numbers.get("time_fraction")
-        if one.check == "outside-steps" and fraction:
+        if one.check == "ranks" and fraction:
+            yield "waiting for one rank", one.limit, fraction, one
+        elif one.check == "outside-steps" and fraction:
             yield one.rule or "pauses", one.limit, fraction, one
         elif one.check == "recurring-costs" and one.limit is not Limit.HOST and one.bound and fraction:
             yield "compiling" if one.limit is Limit.COMPILING else "starting workers", one.limit, fraction, one

@@ -6,10 +6,12 @@ from functools import partial
 from statistics import median
 
 from autotune.clock import format_duration
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue, percent
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, issue, percent
 from autotune.diagnose.subject import written
 from autotune.events import Event, TrialProgress
+from autotune.measure.phases import without
 from autotune.measure.probe import MemorySeries
+from autotune.measure.ranks import straggler
 from autotune.measure.window import growth_bytes_per_s
 from autotune.records import Machine, Measurement, Ratio, Scalar, TraineeEvent, TrialRecord, Validity
 from autotune.space.catalog import traits_of
@@ -47,6 +49,25 @@ class BusyReadings:
             return None
         (begin_s, before_s), (end_s, after_s) = inside[0], inside[-1]
         return max(0.0, (after_s - before_s) / (end_s - begin_s) - own_cores) if end_s > begin_s else None
+
+
+def judge_ranks(measurement: Measurement) -> CheckResult:
+    """Judge whether the ranks of a training wait for one of them."""
+    found, count = straggler(measurement.ranks), len(measurement.ranks)
+    if found is None:
+        return CheckResult(check="ranks", sentence=f"None of the {count} ranks holds up the others." if count else "")
+    sentence = f"{capitalized(found.sentence)}."
+    remedy = (
+        "Give that rank as much data and as many cores as the others: look at its shard, its disk and its node."
+        if found.waits_for_data
+        else "Look at what that rank does besides training (logs, checkpoints, evaluation), and at its node."
+    )
+    numbers = {"time_fraction": found.excess, "rank_fraction": found.fraction, "others_fraction": found.others}
+    bound = without(found.excess, 0.3 * found.excess)
+    return CheckResult(
+        check="ranks",
+        issues=(issue("ranks", sentence, remedy, numbers=numbers, bound=bound, limit=Limit.STRAGGLER),),
+    )
 
 
 def judge_neighbours(

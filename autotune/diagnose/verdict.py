@@ -31,6 +31,7 @@ _NAMES = {
     Limit.COMPILING: "Compiled again and again",
     Limit.STALLS: "Stalls",
     Limit.DRIFT: "Slower and slower",
+    Limit.STRAGGLER: "One rank holds up the others",
     Limit.NEIGHBOUR: "Somebody else is on the machine",
     Limit.THROTTLING: "The GPU is held down",
     Limit.MEMORY: "Memory is nearly full",

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from autotune.measure.cycles import Ends, Lengths, Series, find_cycles, first_end, speed_error, warm_up
 from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
 from autotune.measure.statistics import lacks_cycles
-from autotune.records import PAUSES, Measurement, Pauses, TraineeEvent
+from autotune.records import PAUSES, Measurement, Pauses, RankMeasurement, TraineeEvent
 from autotune.stage_times import PipelineTimes
 
 _SHORTEST_S = 1e-3  # stamps closer than this are no training
@@ -449,6 +449,7 @@ def measure_trial(
     filling: bool = False,
     stages: PipelineTimes | None = None,
     pauses: Pauses | None = None,
+    ranks: tuple[RankMeasurement, ...] = (),
 ) -> Measurement:
     """Condense a window to the numbers that are kept.
 
@@ -458,6 +459,7 @@ def measure_trial(
         filling: True if the trial's caches were still being filled.
         stages: Times of its pipeline's stages, see `stages_between`; None where it has no such pipeline.
         pauses: What it came to between its steps, see `pauses_of`; None for nothing.
+        ranks: Its ranks, see `ranks_of`; empty for a training of one process.
     """
     p50_s, p95_s, p99_s, max_s = np.percentile(window.durations_s, (50, 95, 99, 100))
     stalls = window.stalls()
@@ -490,6 +492,7 @@ def measure_trial(
         gpus=gpu.devices,
         filled_samples_per_s=window.filled_samples_per_s(default_samples) if filling else None,
         stages=stages,
+        ranks=ranks,
     )
 
 

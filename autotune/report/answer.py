@@ -16,6 +16,7 @@ from autotune.clock import format_duration
 from autotune.config.command import TypedOptions
 from autotune.config.keys import first_of, listed
 from autotune.errors import ConfigError
+from autotune.measure.ranks import straggler
 from autotune.measure.score import UTILIZATION
 from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import (
@@ -29,6 +30,7 @@ from autotune.records import (
     PooledGpu,
     Race,
     Raced,
+    RankMeasurement,
     Ratio,
     SearchResult,
     Side,
@@ -121,6 +123,15 @@ def _details(result: SearchResult, baseline: Side, shown: Side | None) -> Iterat
     for heading, side in (("Today", baseline), (f"The {column}", shown)):
         if side is not None and side.stages:
             yield f"{heading}'s pipeline: {side.stages.verdict()}."
+        if side is not None and side.ranks:
+            yield f"{heading}'s {_ranks_text(side.ranks)}."
+
+
+def _ranks_text(ranks: Sequence[RankMeasurement]) -> str:
+    nodes = len({one.node for one in ranks})
+    slowest = straggler(ranks)
+    does = plain(slowest.sentence, longest=_LONGEST) if slowest else "none holds up the others"
+    return f"{len(ranks)} ranks on {nodes} node{'' if nodes == 1 else 's'}: {does}"
 
 
 def _changed(result: SearchResult, side: Side) -> Values:

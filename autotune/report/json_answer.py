@@ -78,6 +78,7 @@ def _side(side: Side) -> dict[str, Any]:
         "metrics": dict(side.metrics) if side.metrics else None,
         "gpus": _gpus(side.gpus) if side.gpus else None,
         "stages": _stages(side.stages) if side.stages else None,
+        "ranks": [asdict(rank) for rank in side.ranks],
     }
 
 

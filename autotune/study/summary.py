@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from autotune.measure.ranks import pooled_ranks
 from autotune.measure.score import (
     FEWEST_PAIRS,
     LEAST_SCORE_GAIN,
@@ -256,6 +257,7 @@ class _Searched:
             metrics=_medians(measured),
             gpus=self._gpus(measured),
             stages=reduce(add, times) if times else None,
+            ranks=pooled_ranks([one.ranks for one in measured]),
         )
 
     def _gpus(self, measured: Sequence[Measurement]) -> PooledGpus | None:

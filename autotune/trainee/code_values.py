@@ -24,7 +24,10 @@ MADE = "calls.made"
 _DATASET = "tensorflow.python.data.ops.dataset_ops:DatasetV2"
 PLACES = {
     "keras": {"compile": "keras.src.trainers.trainer:Trainer.compile"},
-    "torch": {"DataLoader": "torch.utils.data.dataloader:DataLoader.__init__"},
+    "torch": {
+        "DataLoader": "torch.utils.data.dataloader:DataLoader.__init__",
+        "DistributedDataParallel": "torch.nn.parallel.distributed:DistributedDataParallel.__init__",
+    },
     "transformers.training_args": {"TrainingArguments": "transformers.training_args:TrainingArguments.__init__"},
     "transformers.training_args_seq2seq": {
         "Seq2SeqTrainingArguments": "transformers.training_args_seq2seq:Seq2SeqTrainingArguments.__init__"

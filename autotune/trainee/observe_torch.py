@@ -10,7 +10,7 @@ from typing import Any, Callable, Optional
 
 from autotune.trainee.observe import Observer
 from autotune.trainee.steps import BatchSource, StepMaker
-from autotune.trainee.stream import WeakRecords
+from autotune.trainee.stream import WeakRecords, process_stream
 
 
 class TorchObserver(Observer):
@@ -21,6 +21,8 @@ class TorchObserver(Observer):
         self._datasets = WeakRecords(BatchSource)
         # Validation has an iterator of its own, even where it goes over the same dataset.
         self._iterators: WeakRecords[list[BatchSource]] = WeakRecords(list)
+        # Outside of backward passes, which is where DistributedDataParallel exchanges gradients.
+        self._own_s, self._passes, self._left_s, self._own_due_s = 0.0, 0, 0.0, 0.0
 
     def install(self) -> None:
         loader = "torch.utils.data.dataloader:_BaseDataLoaderIter.__next__"
@@ -59,10 +61,20 @@ class TorchObserver(Observer):
             loss = loss[0] if loss else None
         if getattr(loss, "is_cuda", False):
             self._mark(loss)
+        self._add_own(begin_s)
         self.loop.worked(key, begin_s, thread=threading.get_ident())
         now_s = time.monotonic()
         if now_s >= self.loop.report.loss_due_s and getattr(loss, "ndim", None) == 0:
             self.loop.saw_loss(now_s, loss.detach(), loss.device.type == "cpu")
+
+    def _add_own(self, begin_s: float) -> None:
+        """Add the time since the last backward pass to that outside of them; a rank of several reports it."""
+        self._own_s += begin_s - self._left_s if self._left_s else 0.0
+        self._passes += 1
+        self._left_s = now_s = time.monotonic()
+        if process_stream.is_ranked and now_s >= self._own_due_s:
+            self._own_due_s = now_s + 0.5
+            self.loop.report.line("own", now_s, duration_s=self._own_s, times=self._passes)
 
     def _mark(self, loss: Any) -> None:
         """Add a marker behind what the GPU was given: an event that it passes. The loss is read from there."""

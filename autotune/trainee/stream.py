@@ -29,6 +29,15 @@ Of the loop's stay in one line (whereabouts.py): a ``stay``, with its own second
 before the first step; a ``loop`` for all that a line took so far outside of frameworks, with the seconds of CPU time,
 and those within a framework, as ``text``.
 
+Of a process that trains together with others, before its first step (ranks.py):
+
+    {"k": "rank", "t_s": 83.0, "rank": {"number": 1, "world": 4, "local": 1, "node": "gpu-7", "is_joined": true}}
+
+and twice a second, where gradients are exchanged in the backward pass, the seconds that it spent outside of these so
+far: the time for which the others may have waited for it.
+
+    {"k": "own", "t_s": 84.2, "duration_s": 0.71, "times": 42}
+
 Before the first step, the files of the trainer's own modules that are loaded by then:
 
     {"k": "files", "t_s": 83.0, "paths": ["/home/me/project/train.py"]}
@@ -42,7 +51,12 @@ and when the first step began, its batch included:
 The header may come again: where the injected observer (observe.py) has opened the file, a trainer that reports
 its own steps adds a header with its own ``source``, and from there on all steps are the trainer's.
 
-``t_s`` is the END of what the line tells, in seconds of CLOCK_MONOTONIC. What is not known is left out
+``t_s`` is the END of what the line tells, in seconds of CLOCK_MONOTONIC. Where that is another than the reader's, on
+another node, the header's ``clock`` is ``node``, and the reader asks once for the time there, in the file
+``steps.<pid>.<n>.jsonl.clock``; the answer is the time that it read there, with its own:
+
+    {"k": "clock", "t_s": 5083.0, "host_s": 83.2}
+ What is not known is left out
 (``update`` only where it is false). JSON has no NaN and no infinity: such numbers are the strings
 "nan", "inf" and "-inf", which ``float()`` reads. Readers ignore kinds and fields that they do not know.
 
@@ -71,6 +85,7 @@ from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Generic, Literal, Optional, TypeVar
 
 from autotune.trainee.completion import Completions
+from autotune.trainee.ranks import answer_in_background, has_own_clock, own_rank
 
 if TYPE_CHECKING:
     from autotune.trainee.pace import Pace
@@ -94,6 +109,7 @@ class Stream:
         source: Reporter of the steps; None until there is one.
         pace: Sums of the steps in a training that is only watched; then no step is written by itself.
         has_steps: Whether steps have been written, the trainer's files before them.
+        is_ranked: Whether this process has written that it trains together with others.
         batches: Batches that the trainer reports with its steps; None before the first.
     """
 
@@ -104,7 +120,7 @@ class Stream:
         self._lock = threading.Lock()
         self._path: Optional[str] = None  # of the open file
         self._fd: Optional[int] = None
-        self._looked = self.has_steps = False
+        self._looked = self.has_steps = self.is_ranked = False
         self.pace: Optional[Pace] = None
         self.source: Optional[str] = None
         self.batches: Any = None
@@ -126,6 +142,8 @@ class Stream:
                 if self._path is not None or self.pace is not None:
                     self.source = source
                 self._append(_header(source, devices))
+                if is_first and self._path is not None and has_own_clock():
+                    answer_in_background(f"{self._path}.clock", lambda host_s: self.write("clock", host_s=host_s))
                 if source == OBSERVER:  # until there is a step: a trainer may look at its descriptors, or close all
                     self._let_go()
                 if self.pace is not None and takes_over:
@@ -166,9 +184,12 @@ class Stream:
         self._append(line_of(kind, time.monotonic() if t_s is None else t_s, **fields))
 
     def write_steps(self, lines: str) -> None:
-        """Append the lines of steps; before the first ones those that name the trainer's files, loaded by now."""
+        """Append the lines of steps; before the first ones its rank, and the trainer's files that are loaded by now."""
         if self._path is not None and not self.has_steps:
             self.has_steps = True
+            if (rank := own_rank()) is not None:
+                self.is_ranked = True
+                self.write("rank", rank=rank)
             for paths in _own_files():
                 self.write("files", paths=paths)
         self._append(lines)
@@ -201,7 +222,8 @@ def _header(source: str, devices: Optional[Iterable[str]]) -> str:
         # Indices of CUDA_VISIBLE_DEVICES mean nothing outside the process (CUDA's order need not be NVML's), UUIDs do.
         visible = (part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(","))
         devices = (name for name in visible if name.startswith(("GPU-", "MIG-")))
-    header = {"v": FORMAT_VERSION, "pid": os.getpid(), "clock": "monotonic", "start_s": round(time.monotonic(), 6)}
+    clock = "node" if has_own_clock() else "monotonic"
+    header = {"v": FORMAT_VERSION, "pid": os.getpid(), "clock": clock, "start_s": round(time.monotonic(), 6)}
     return json.dumps({**header, "source": source, "devices": list(devices)})
 
 
@@ -240,7 +262,7 @@ def _is_installed(path: str) -> bool:
 
 
 # All other fields are numbers.
-_TEXTS = frozenset(("cost", "paths", "place", "phase", "settings", "stages", "text", "update"))
+_TEXTS = frozenset(("cost", "paths", "place", "phase", "rank", "settings", "stages", "text", "update"))
 
 
 def line_of(kind: str, t_s: float, **fields: Any) -> str:

@@ -18,6 +18,7 @@ from autotune.measure.data import TrialData, read_data
 from autotune.measure.pauses import pauses_of
 from autotune.measure.phases import Bounds, bounds_of, phased_trial
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
+from autotune.measure.ranks import ranks_of
 from autotune.measure.window import Window, WindowGoal, measure_trial, stages_between
 from autotune.records import (
     CONFIGS_VARIABLE,
@@ -261,6 +262,7 @@ def _judged(
             filling=limits.filling,
             stages=stages_between(stop_rule.events, window),
             pauses=pauses_of(stop_rule.events, window, default_samples=spec.samples_per_step),
+            ranks=ranks_of(stop_rule.events, window),
         )
     return Execution(
         ending=ending,

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import msgspec
 import psutil
 
-from autotune.clock import Clock
+from autotune.clock import Clock, clock_identity
 from autotune.errors import AutotuneError, CommandError, TrialError
 from autotune.measure.host import cgroup_folders, text_of
 from autotune.process import inherited_environment
@@ -145,7 +145,7 @@ class ProcessRunner:
                 events.append(TraineeEvent(kind="launched", t_s=self._clock.now_s(), stream=f"{message.pid}.0"))
             if not stopping:
                 if has_started:  # else what it reports might come before the word that it was launched
-                    events += request.steps.poll()
+                    events += request.steps.poll(self._clock.now_s())
                 stop = request.watch(events)
                 if stop is not None:
                     stopping = True
@@ -177,6 +177,7 @@ class LaunchRequest:
             **plan.env,
             "AUTOTUNE_TRIAL_ID": plan.trial_id,
             "AUTOTUNE_TRIAL_DIR": str(folder.path),
+            "AUTOTUNE_CLOCK": clock_identity(),
         }
         # In front of the user's own path; an empty entry would mean the working directory.
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))

@@ -10,14 +10,17 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from autotune.files import json_object
-from autotune.records import Scalar, TraineeEvent, TrialPhase
+from autotune.records import Rank, Scalar, TraineeEvent, TrialPhase
 from autotune.stage_times import PipelineTimes
+from autotune.trial.node_clock import NodeClock
+from autotune.trial.rank_steps import RankSteps
 
 VERSION = 1
 # Process ids have at most 10 digits; the second number counts the loops of the process.
@@ -33,17 +36,22 @@ class StepReader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._streams: dict[str, _Stream] = {}
+        self._ranks = RankSteps()
 
-    def poll(self) -> list[TraineeEvent]:
+    def poll(self, now_s: float | None = None) -> list[TraineeEvent]:
         """Return the events written since the last poll, at most about 1 MiB of them, in the order of their time.
 
-        A last line without its newline is kept for the next poll.
+        A last line without its newline is kept for the next poll, and so is all of a process on another node until its
+        clock is aligned with ours.
+
+        Args:
+            now_s: Time of the monotonic clock; None where nobody writes any more.
         """
         self._find_streams()
         # read in one poll, shared by the streams; ten thousand steps
         share = max((1 << 20) // max(len(self._streams), 1), _LINE_BYTES)
-        found = (stream.understand(line) for stream in self._streams.values() for line in stream.read(share))
-        return sorted((event for event in found if event is not None), key=lambda event: event.t_s)
+        merged = self._ranks.merge([event for stream in self._streams.values() for event in stream.poll(share, now_s)])
+        return sorted(merged, key=lambda event: event.t_s)
 
     def _find_streams(self) -> None:
         try:
@@ -64,15 +72,29 @@ class _Stream:
     """One step file, and the position up to which it was read."""
 
     def __init__(self, path: Path, name: str) -> None:
+        self._path = path
         self._lines = LineTail(path, longest_bytes=_LINE_BYTES)
         self._name = name
         self._is_ours = True
+        self._clock: NodeClock | None = None  # of another node
+        self._held: list[TraineeEvent] = []  # until it is aligned
 
-    def read(self, limit: int) -> list[bytes]:
-        """Return the whole lines among the next bytes of the file."""
-        return self._lines.read(limit) if self._is_ours else []
+    def poll(self, limit: int, now_s: float | None) -> list[TraineeEvent]:
+        """Return the events among the next bytes of the file, on our clock."""
+        lines = self._lines.read(limit) if self._is_ours else []
+        found = (self._understood(line, now_s) for line in lines)
+        self._held += (event for event in found if event is not None)
+        offset_s = 0.0
+        if self._clock is not None:
+            latest_s = self._held[-1].t_s if self._held else None
+            known_s = self._clock.offset_s(now_s, latest_s)
+            if known_s is None:
+                return []
+            offset_s = known_s
+        events, self._held = self._held, []
+        return [replace(event, t_s=event.t_s + offset_s) for event in events] if offset_s else events
 
-    def understand(self, line: bytes) -> TraineeEvent | None:
+    def _understood(self, line: bytes, now_s: float | None) -> TraineeEvent | None:
         """Parse a line as an event; None if it is none, or the stream is of another version or clock."""
         if not self._is_ours or len(line) > _LINE_BYTES:
             return None
@@ -83,15 +105,23 @@ class _Stream:
         t_s = _number(fields.get("t_s"))
         if not isinstance(kind, str) or kind not in _KINDS or t_s is None or not 0 <= t_s < _LATEST_S:
             return None
+        if kind == "clock":
+            host_s = _number(fields.get("host_s"))
+            if self._clock is not None and host_s is not None:
+                self._clock.answered(t_s, host_s, now_s)
+            return None
         readers = {**_AMOUNTS, "loss": _loss, **_KINDS[kind]}
         found = {name: read(fields[name]) for name, read in readers.items() if name in fields}
         return TraineeEvent(kind=kind, t_s=t_s, stream=self._name, update=fields.get("update") is not False, **found)
 
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
         start_s = _number(fields.get("start_s"))
-        if fields["v"] != VERSION or fields.get("clock", "monotonic") != "monotonic":
+        clock = fields.get("clock", "monotonic")
+        if fields["v"] != VERSION or clock not in ("monotonic", "node"):
             self._is_ours = False  # what follows would be misread
             return None
+        if clock == "node" and self._clock is None:
+            self._clock = NodeClock(self._path)
         if start_s is None:
             return None
         return TraineeEvent(kind="start", t_s=start_s, stream=self._name, devices=_uuids(fields.get("devices")))
@@ -104,6 +134,15 @@ def _stages(value: Any) -> PipelineTimes | None:
         return None
     parts = (times.passed_s, *vars(times.data).values(), *vars(times.model).values())
     return times if all(0 <= part < _LATEST_S for part in parts) else None
+
+
+def _rank(value: Any) -> Rank | None:
+    try:
+        rank = msgspec.convert(value, Rank)
+    except msgspec.ValidationError:
+        return None
+    # named on screens, as the texts of events are
+    return replace(rank, node=_text(rank.node) or "") if rank.number < rank.world else None
 
 
 def _text(value: Any) -> str | None:
@@ -161,7 +200,7 @@ def _loss(value: Any) -> float | None:
 
 _AMOUNTS: Mapping[str, Callable[[Any], Any]] = dict.fromkeys(("wait_s", "samples", "work", "duration_s"), _amount)
 _KINDS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
-    **{kind: {} for kind in ("step", "loss", "epoch_end", "eval", "checkpoint", "sync", "reporter")},
+    **{kind: {} for kind in ("step", "loss", "epoch_end", "eval", "checkpoint", "sync", "reporter", "clock")},
     **{kind: {"text": _text} for kind in ("note", "unseen", "unphased")},
     "stages": {"stages": _stages},
     "phase": {"phase": lambda value: next((phase for phase in TrialPhase if phase == value), None)},
@@ -169,6 +208,8 @@ _KINDS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "in_force": {"settings": _settings},
     "cost": {"cost": _text, "place": _text, "times": _count, "text": _text},
     "files": {"paths": _paths},
+    "rank": {"rank": _rank},
+    "own": {"times": _count},
 }
 """The kinds of event, and what is read of each besides what all may have."""
 

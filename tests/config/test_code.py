@@ -49,6 +49,32 @@ def test_what_a_loader_is_not_given_has_the_frameworks_value(tmp_path: Path) -> 
     assert found_in(tmp_path, text) == loader | {"3 torch.set_num_threads": 0}
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from torch.nn.parallel import DistributedDataParallel as DDP\n\na = DDP(x)\n",
+        "from torch import nn\n\na = nn.parallel.DistributedDataParallel(x)\n",
+    ],
+)
+def test_how_ranks_exchange_gradients_is_found(tmp_path: Path, line: str) -> None:
+    """By any of its names; a static graph is the user's to know."""
+    found = found_in(tmp_path, line)
+    assert {path.rpartition(".")[2]: value for path, value in found.items() if "Distributed" in path} == {
+        "bucket_cap_mb": 25,
+        "gradient_as_bucket_view": False,
+        "find_unused_parameters": False,
+    }
+
+
+def test_an_argument_is_written_into_a_call_by_another_name(tmp_path: Path) -> None:
+    """Which is the same code as before."""
+    old = b"from torch.nn.parallel import DistributedDataParallel as DDP\n\na = DDP(x, static_graph=True)\n"
+    found = arguments_of(tmp_path / "x.py", "x.py", old)
+    (argument,) = (one for path, one in found.items() if path.endswith("bucket_cap_mb"))
+    new = with_values(old, [argument], {argument.path: 50})
+    assert new == old.replace(b"static_graph=True", b"static_graph=True, bucket_cap_mb=50")
+
+
 def test_a_pipeline_has_its_maps_and_the_prefetch_that_is_missing(tmp_path: Path) -> None:
     """A map without parallel calls makes one element at a time."""
     assert found_in(tmp_path, TENSORFLOW) == {

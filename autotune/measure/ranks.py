@@ -1,0 +1,122 @@
+"""Ranks of a training of several processes: what each does with its time, and which one the others wait for."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import TYPE_CHECKING
+
+from autotune.records import RANK_STEP, Rank, RankMeasurement, TraineeEvent
+
+if TYPE_CHECKING:
+    from autotune.measure.window import Window
+
+_LEAST_EXCESS = 0.1  # of the time that a rank needs more than the others, to be named
+_NO_EXCHANGE = 0.9
+
+
+def ranks_of(events: Sequence[TraineeEvent], window: "Window") -> tuple[RankMeasurement, ...]:
+    """Return the measurement of each rank over the steady window of a trial; nothing for a training of one process.
+
+    Args:
+        events: All events of the trial, each stream in order of time.
+    """
+    of_stream = {event.stream: event.rank for event in events if event.kind == "rank" and event.rank is not None}
+    streams = {rank.number: stream for stream, rank in of_stream.items()}  # of a rank that was restarted the last
+    measured = [_measured(of_stream[stream], stream, events, window) for _, stream in sorted(streams.items())]
+    return tuple(one for one in measured if one is not None)
+
+
+def _measured(rank: Rank, stream: str, events: Sequence[TraineeEvent], window: "Window") -> RankMeasurement | None:
+    own = [event for event in events if event.stream == stream and window.t0_s <= event.t_s <= window.t1_s]
+    steps = [event for event in own if event.kind == RANK_STEP]
+    if len(steps) < 2 or steps[-1].t_s <= steps[0].t_s:
+        return None
+    length_s = steps[-1].t_s - steps[0].t_s
+    waits_s = [step.wait_s for step in steps[1:]]
+    waited = None if None in waits_s else min(1.0, sum(wait_s or 0.0 for wait_s in waits_s) / length_s)
+    outside = [event for event in own if event.kind == "own" and event.duration_s is not None]
+    busy = None
+    if len(outside) > 1 and outside[-1].t_s > outside[0].t_s:
+        spent_s = (outside[-1].duration_s or 0.0) - (outside[0].duration_s or 0.0)
+        busy = min(1.0, max(0.0, spent_s / (outside[-1].t_s - outside[0].t_s)))
+    return RankMeasurement(
+        number=rank.number,
+        node=rank.node,
+        step_s=median(after.t_s - before.t_s for before, after in pairwise(steps)),
+        data_wait_fraction=waited,
+        own_fraction=busy,
+    )
+
+
+def pooled_ranks(trials: Sequence[Sequence[RankMeasurement]]) -> tuple[RankMeasurement, ...]:
+    """Return the medians of each rank over the trials of a point."""
+    by_number: dict[int, list[RankMeasurement]] = {}
+    for one in (one for trial in trials for one in trial):
+        by_number.setdefault(one.number, []).append(one)
+    return tuple(
+        RankMeasurement(
+            number=number,
+            node=of_rank[-1].node,
+            step_s=median(one.step_s for one in of_rank),
+            data_wait_fraction=_median([one.data_wait_fraction for one in of_rank]),
+            own_fraction=_median([one.own_fraction for one in of_rank]),
+        )
+        for number, of_rank in sorted(by_number.items())
+    )
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return median(known) if known else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """Rank that the others wait for.
+
+    Attributes:
+        excess: Share of the time for which it needs more than they do.
+        fraction: Share of its time that it waits for data, or else is outside of the exchange of gradients.
+        others: The same share of the others, their median.
+        waits_for_data: Whether data are the reason.
+    """
+
+    rank: RankMeasurement
+    excess: float
+    fraction: float
+    others: float
+    waits_for_data: bool
+
+    @property
+    def sentence(self) -> str:
+        """What it does, for people."""
+        does = "waits for data" if self.waits_for_data else "is busy outside of the exchange of gradients"
+        return (
+            f"rank {self.rank.number} on {self.rank.node} {does} {100.0 * self.fraction:.0f} % of the time, the others "
+            f"{100.0 * self.others:.0f} %: they wait for it"
+        )
+
+
+def straggler(ranks: Sequence[RankMeasurement]) -> Straggler | None:
+    """Return the rank that the others wait for; None where there is none, or it cannot be told.
+
+    Ranks exchange their gradients in each step, so that steps take equally long on all of them. The one that they wait
+    for is the one that spends most of that outside of the exchange.
+    """
+    waits = {one.number: one.data_wait_fraction for one in ranks if one.data_wait_fraction is not None}
+    busy = {one.number: one.own_fraction for one in ranks if one.own_fraction is not None}
+    # where even the idlest is never in a backward pass for long, gradients are exchanged elsewhere, as by DeepSpeed
+    known = busy if len(busy) == len(ranks) and min(busy.values(), default=0.0) < _NO_EXCHANGE else waits
+    if len(ranks) < 2 or len(known) < len(ranks):
+        return None
+    slowest = max(ranks, key=lambda one: known[one.number])
+    others = median(share for number, share in known.items() if number != slowest.number)
+    excess = known[slowest.number] - others
+    if excess < _LEAST_EXCESS:
+        return None
+    others_wait = median([share for number, share in waits.items() if number != slowest.number] or [0.0])
+    waited = waits.get(slowest.number, 0.0)
+    if known is waits or waited - others_wait > 0.5 * excess:
+        return Straggler(rank=slowest, excess=excess, fraction=waited, others=others_wait, waits_for_data=True)
+    return Straggler(rank=slowest, excess=excess, fraction=known[slowest.number], others=others, waits_for_data=False)

@@ -1,0 +1,107 @@
+"""Rank of this process in a training of several processes, as its framework or its launcher says, and its clock.
+
+The rank is asked for with the first step: by then a framework knows, and a launcher's variables are this process's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Callable, Optional
+
+# Of each launcher: rank, number of ranks, rank within the node. Slurm's count of a step: a batch script, whose
+# allocation may have many tasks, runs once.
+_VARIABLES = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun, accelerate, DeepSpeed, Ray Train
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+)
+
+
+def own_rank() -> Optional[dict[str, Any]]:
+    """Return the rank of this process as the stream has it; None for a process that trains alone."""
+    for is_joined, told in ((True, _of_framework()), (False, _of_launcher())):
+        for number, world, local in told:
+            if world > 1 and 0 <= number < world:
+                where = {"local": local, "node": _node()}
+                return {"number": number, "world": world, "is_joined": is_joined, **where}
+    return None
+
+
+def _of_framework() -> Iterator[tuple[int, int, Optional[int]]]:
+    """Yield rank, number of ranks and rank within the node as frameworks have them that joined these."""
+    local = next((known for *_, name in _VARIABLES if (known := _number(os.environ, name)) is not None), None)
+    with contextlib.suppress(Exception):
+        distributed: Any = sys.modules.get("torch.distributed")
+        if distributed is not None and distributed.is_available() and distributed.is_initialized():
+            yield distributed.get_rank(), distributed.get_world_size(), local
+    with contextlib.suppress(Exception):
+        # Not jax.process_index(): where nothing uses JAX yet, it would open its devices.
+        state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+        if getattr(state, "client", None) is not None:
+            yield state.process_id, state.num_processes, local
+    with contextlib.suppress(Exception):
+        cluster = json.loads(os.environ["TF_CONFIG"])
+        sizes = {kind: len(cluster["cluster"].get(kind, ())) for kind in ("chief", "worker")}
+        kind, index = cluster["task"]["type"], int(cluster["task"]["index"])
+        if kind in sizes:  # parameter servers and evaluators train nothing
+            yield index + (sizes["chief"] if kind == "worker" else 0), sum(sizes.values()), None
+
+
+def _of_launcher() -> Iterator[tuple[int, int, Optional[int]]]:
+    """Yield the same as the variables of launchers say."""
+    for number_name, world_name, local_name in _VARIABLES:
+        number, world = _number(os.environ, number_name), _number(os.environ, world_name)
+        if number is not None and world is not None:
+            yield number, world, _number(os.environ, local_name)
+
+
+def _number(variables: Mapping[str, str], name: str) -> Optional[int]:
+    text = variables.get(name, "")
+    return int(text) if text.isdecimal() else None
+
+
+def _node() -> str:
+    return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+# Clocks: each node has one of its own, which the reader of the stream aligns with its own by a question.
+
+
+def has_own_clock() -> bool:
+    """Return whether the monotonic clock of this process is another than that of the search."""
+    theirs = os.environ.get("AUTOTUNE_CLOCK")
+    return bool(theirs) and theirs != _clock_identity()
+
+
+def answer_in_background(question: str, answer: Callable[[float], None]) -> None:
+    """Answer the question for this process's time, in a thread, once it is asked.
+
+    Args:
+        question: File with the reader's time.
+        answer: Called with that time.
+    """
+
+    def wait() -> None:
+        for _ in range(1200):  # a minute
+            with contextlib.suppress(OSError, ValueError), open(question, encoding="ascii") as file:
+                answer(float(file.read()))
+                return
+            time.sleep(0.05)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _clock_identity() -> str:
+    """Return what tells monotonic clocks apart: each boot of a machine has one, and each time namespace on it."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"{file.read().strip()} {os.readlink('/proc/self/ns/time')}"
+    except OSError:
+        return ""
