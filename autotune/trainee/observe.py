@@ -114,6 +114,8 @@ def install() -> None:
     atexit.register(instrumentation.guarded(loop.ends))
     for one in (loop, *phased):
         os.register_at_fork(after_in_child=instrumentation.guarded(one.forget))
+    if folder:
+        instrumentation.attempt("away", part("away.end_with_trial"), folder)
     if folder and not any(name.startswith("steps.") for name in os.listdir(folder)):
         announce(OBSERVER)
 

@@ -29,7 +29,7 @@ def own_rank() -> Optional[dict[str, Any]]:
     for is_joined, told in ((True, _of_framework()), (False, _of_launcher())):
         for number, world, local in told:
             if world > 1 and 0 <= number < world:
-                where = {"local": local, "node": _node()}
+                where = {"local": local, "node": node_name()}
                 return {"number": number, "world": world, "is_joined": is_joined, **where}
     return None
 
@@ -67,7 +67,8 @@ def _number(variables: Mapping[str, str], name: str) -> Optional[int]:
     return int(text) if text.isdecimal() else None
 
 
-def _node() -> str:
+def node_name() -> str:
+    """Return the name of the node that this process runs on."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 

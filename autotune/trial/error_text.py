@@ -42,6 +42,12 @@ _IGNORED = ("Exception ignored in", "Error in atexit", "Error in sys.excepthook"
 
 # Launchers only say that a process of theirs failed; why, it said itself.
 _LAUNCHERS = re.compile(r"(?:[\w.]*\.)?(?:ChildFailedError|CalledProcessError|ProcessExitedException)\b")
+# Ranks that lose another one while they exchange gradients: why that one ended, it said itself.
+_LOST_RANK = re.compile(
+    r"Connection (?:closed|reset) by (?:remote )?peer|remote process exited|ncclRemoteError"
+    r"|collective operation timeout|Timed out waiting \d+ ?ms for (?:send|recv) operation"
+    r"|Gloo (?:all-?reduce|AllReduce) failed"
+)
 _LOGGED = re.compile(
     r"^\[?\d{4}-\d\d-\d\d[ T,]|^[IWEF]\d{4} \d\d:\d\d|^\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b\]?[\s:|-]"
 )
@@ -142,8 +148,9 @@ def _exception(lines: Sequence[str]) -> str:
     if not chains:
         named = [line.strip() for line in lines if _EXCEPTION.fullmatch(line.strip())]
         return named[-1] if named else ""
-    own = [chain for chain in chains if not _LAUNCHERS.match(chain[0])]
-    return "\n".join(message for message in (own or chains)[-1] if message)
+    own = [chain for chain in chains if not _LAUNCHERS.match(chain[0])] or chains
+    causes = [chain for chain in own if not any(map(_LOST_RANK.search, chain))] or own
+    return "\n".join(message for message in causes[-1] if message)
 
 
 def _is_at_the_end(lines: Sequence[str]) -> bool:

@@ -445,6 +445,10 @@ class TrialFolder:
         """Return the last lines on stderr, at most 32 KiB; empty if there are none."""
         return _tail(self.stderr)
 
+    def has_processes_elsewhere(self) -> bool:
+        """Return whether processes of the trial have run that its guard cannot end by itself."""
+        return any(self.path.glob("away.*"))
+
     def stdout_tail(self) -> str:
         """Return the last lines on stdout, at most 32 KiB; empty if there are none."""
         return _tail(self.stdout)

@@ -42,10 +42,12 @@ import ctypes
 import fcntl
 import json
 import os
+import re
 import selectors
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -54,6 +56,7 @@ from typing import Any, NoReturn
 GRACE_S = 0.5  # from SIGTERM to SIGKILL
 GIVE_UP_S = 2.0  # from SIGKILL to reporting the processes that do not end
 CHASE_S = 0.01  # between checks for processes still alive after SIGKILL
+ELSEWHERE_S = 3.0  # for Slurm to cancel the steps of a trial
 KEPT_BYTES = 1 << 20  # of each output stream, as it comes; and as much of its end
 
 _CHUNK_BYTES = 1 << 16
@@ -116,6 +119,53 @@ def _send(number: int, pid: int = 0, *, group: int = 0) -> None:
             os.killpg(group, number)
         else:
             os.kill(pid, number)
+
+
+# Processes of a trial that are no descendants of the guard: those that a launcher has started on other nodes.
+
+
+_AWAY = re.compile(rb"away\.(?:slurm\.([0-9]{1,10})\.([0-9]{1,10})|.+)")
+
+
+def end_elsewhere(folder: bytes) -> None:
+    """End those processes of a trial that are out of reach: autotune/trainee/away.py, which is in them, says how.
+
+    A step of Slurm is cancelled besides: a process that hangs may not end itself.
+
+    Args:
+        folder: The trial's folder.
+    """
+    with contextlib.suppress(OSError):
+        names = [match for name in os.listdir(folder) if (match := _AWAY.fullmatch(name))]
+        if not names:
+            return
+        over = os.open(os.path.join(folder, b"over"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+        os.close(over)
+        own = tuple(os.environ.get(name, "").encode() for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        for match in names:
+            if match[1] and match.groups() != own:
+                _cancel_step(b".".join(match.groups()).decode("ascii"))
+
+
+def _cancel_step(step: str) -> None:
+    """Cancel a step of Slurm, and wait until no process of it is left, as Slurm's daemons on its nodes say."""
+    give_up_s = time.monotonic() + ELSEWHERE_S
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        _said("scancel", "--quiet", "--signal=KILL", step)
+        while _said("squeue", "--noheader", "--format=%i", f"--steps={step}") and time.monotonic() < give_up_s:
+            time.sleep(0.1)
+
+
+def _said(*command: str) -> bytes:
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=ELSEWHERE_S,
+        check=False,
+    )
+    return done.stdout.strip()
 
 
 class _Output:
@@ -205,6 +255,7 @@ class GuardLoop:
         self._received = bytearray()
         self._leaving = False
         self._temporary: bytes | None = None  # the latest trial's own folder for temporary files
+        self._folder = b""  # of the latest trial
         self._trial: _Trial | None = None
         self._sidecars: dict[str, _Sidecar] = {}
         self._spared: set[int] = set()  # sidecars that were started and not yet reaped
@@ -285,6 +336,7 @@ class GuardLoop:
     def _start(self, message: Mapping[str, Any]) -> None:
         trial = _Trial(message["deadline_s"])
         self._temporary = _bytes(message["temporary"]) if message["temporary"] else None
+        self._folder = os.path.dirname(_bytes(message["stdout"]))
         try:
             for stream in ("stdout", "stderr"):
                 trial.outputs.append(_Output(_bytes(message[stream])))
@@ -421,6 +473,7 @@ class GuardLoop:
         return True
 
     def _finish(self, trial: _Trial) -> None:
+        end_elsewhere(self._folder)
         self._forget(trial)
         trial_exit = {
             "exit_code": trial.status,
@@ -539,6 +592,7 @@ def _exec_program(
         os.chdir(_bytes(message["cwd"]))
         step = "exec"
         env = {_bytes(name): _bytes(value) for name, value in message["env"].items()}
+        env[b"AUTOTUNE_GUARD"] = str(guard).encode("ascii")
         argv = [_bytes(word) for word in message["argv"]]
         os.execvpe(argv[0], argv, env)  # noqa: S606 - a command is a list of arguments, never a line for a shell
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument, "=" in a variable's name

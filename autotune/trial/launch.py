@@ -151,7 +151,11 @@ class ProcessRunner:
                     stopping = True
                     self._guard.stop(stop)
                     over_s = min(over_s, self._clock.now_s() + ENDING_S)
-            if self._clock.now_s() > over_s:
+            late_s = self._clock.now_s() - over_s
+            # processes on other nodes are ended by a daemon there, which the guard waits for
+            if late_s > 2.0 * guard_process.ELSEWHERE_S or (
+                late_s > 0 and not request.folder.has_processes_elsewhere()
+            ):
                 raise GuardLost(f"no word from the guard (process {self._guard.pid}) for too long")
 
 
@@ -501,6 +505,9 @@ def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
         The killed processes, and those that could not be killed.
     """
     inside = os.path.realpath(trials)
+    for folder in os.scandir(inside) if os.path.isdir(inside) else ():
+        if folder.is_dir(follow_symlinks=False) and not os.path.lexists(os.path.join(folder, "over")):
+            guard_process.end_elsewhere(os.fsencode(folder.path))
     me = psutil.Process()
     spared = {me.pid, *(parent.pid for parent in me.parents())}
     uid = os.getuid()

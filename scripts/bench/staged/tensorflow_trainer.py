@@ -124,7 +124,7 @@ def _of_many_sizes(data: tf.data.Dataset) -> tf.data.Dataset:
     def generate() -> object:
         rows = iter(data)
         while True:
-            for size in range(4, 36):
+            for size in (4 + 7 * number % 512 for number in range(512)):  # hardly one comes again within a trial
                 images, labels = zip(*(next(rows) for _ in range(size)), strict=True)
                 yield tf.stack(images), tf.stack(labels)
 

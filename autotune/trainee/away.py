@@ -1,0 +1,59 @@
+"""End of processes that no guard of this machine can end: ranks on other nodes, or started there by a daemon.
+
+A launcher such as srun has the processes of a trial started by a daemon of its own. They are no descendants of the
+trial's guard, which ends all that are. Such a process leaves its name in the trial's folder, and ends itself once the
+file ``over`` is there; the guard writes that, and cancels the steps of Slurm, when the trial has ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import threading
+import time
+
+from autotune.trainee.ranks import has_own_clock, node_name
+
+_LOOKS_EVERY_S = 0.5
+
+
+def end_with_trial(folder: str) -> None:
+    """Have this process end with its trial, where it is out of reach of the guard.
+
+    Args:
+        folder: The trial's folder.
+    """
+    if not _is_away():
+        return
+    job, step = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    node = re.sub(r"[^\w.-]", "_", node_name())
+    name = f"slurm.{job}.{step}" if job.isdecimal() and step.isdecimal() else f"{node}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        os.close(os.open(os.path.join(folder, f"away.{name}"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    threading.Thread(target=_wait_for_the_end, args=(folder,), daemon=True).start()
+
+
+def _is_away() -> bool:
+    """Return whether the trial's guard is none of the processes that this one descends from."""
+    guard, pid = os.environ.get("AUTOTUNE_GUARD", ""), os.getpid()
+    if not guard or has_own_clock():
+        return bool(guard)
+    try:
+        while pid > 1:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                # the command's name, in parentheses, may itself hold parentheses and spaces
+                pid = int(file.read().rpartition(b")")[2].split()[1])
+            if str(pid) == guard:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def _wait_for_the_end(folder: str) -> None:
+    over = os.path.join(folder, "over")
+    while not os.path.exists(over) and os.path.isdir(folder):
+        time.sleep(_LOOKS_EVERY_S)
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,65 @@
+"""Processes of a trial that a daemon starts, on other nodes too: they are seen, and they end with the trial."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from autotune.clock import SystemClock
+from autotune.records import Stop, TraineeEvent
+from autotune.trial.launch import ProcessRunner, end_orphans
+from tests.slurm import Cluster, running_cluster
+from tests.trial.conftest import Trials, running
+from tests.until import until
+
+TRAINER = Path(__file__).with_name("srun_trainer.py")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Cluster:
+    """Two nodes of Slurm on this host."""
+    with running_cluster(2) as cluster:
+        yield cluster
+
+
+@pytest.mark.services
+def test_ranks_of_two_nodes_are_one_training_and_end_with_it(
+    trials: Trials, runner: ProcessRunner, cluster: Cluster
+) -> None:
+    """Also where they ignore SIGTERM: no process is left, and of the allocation that they ran in only its own step."""
+    seen: list[TraineeEvent] = []
+
+    def watch(events: Sequence[TraineeEvent]) -> Stop | None:
+        seen.extend(events)
+        return Stop.ENOUGH if sum(event.kind == "step" for event in seen) >= 50 else None
+
+    batch = ("sbatch", "--parsable", "--nodes=2", "--output=/dev/null", "--wrap", "sleep 600")
+    job = cluster.run(*batch).strip()
+    until(lambda: f"{job}.batch" in cluster.run("squeue", "--noheader", "--steps", "--format=%i"), cluster.logs)
+    argv = ("srun", "--nodes=2", "--ntasks=2", "--overlap", sys.executable, str(TRAINER))
+    plan = trials.plan(argv=argv, env={**cluster.environment, "SLURM_JOB_ID": job})
+    trial_exit = runner.run(plan, watch, trials.soon())
+    assert trial_exit.stop is Stop.ENOUGH, (trial_exit, cluster.logs())
+    assert {event.samples for event in seen if event.kind == "step"} == {16.0}
+    assert {event.rank.node for event in seen if event.rank} == set(cluster.names)
+    assert {path.name for path in trials.folder.glob("away.*")} == {f"away.slurm.{job}.0"}
+    assert (trials.folder / "over").exists()
+    assert not running(trials.trial_id)
+    steps = cluster.run("squeue", "--noheader", "--steps", "--format=%i").split()
+    assert [step for step in steps if step.rpartition(".")[2].isdecimal()] == []
+    cluster.run("scancel", job)
+
+
+def test_processes_that_a_killed_guard_left_elsewhere_end(trials: Trials, tmp_path: Path) -> None:
+    """The next search says that their trial is over; they are no descendants of anything that it could end."""
+    trials.folder.mkdir()
+    code = "import sys, time; from autotune.trainee.away import end_with_trial as end; end(sys.argv[1]); time.sleep(99)"
+    environment = {**os.environ, "AUTOTUNE_GUARD": "1000000000"}
+    process = subprocess.Popen([sys.executable, "-c", code, str(trials.folder)], env=environment)
+    until(lambda: any(trials.folder.glob("away.*")))
+    end_orphans(trials.study, SystemClock())
+    assert process.wait(timeout=60) == -9
+    assert (trials.folder / "over").exists()
