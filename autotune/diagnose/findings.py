@@ -75,11 +75,15 @@ class Recommendation:
         """Return whether it may gain so much."""
         return self.gain is not None and self.gain.ratio >= least
 
-    def rank(self) -> tuple[int, float]:
-        """Return what it is sorted by: measured ones by the lower end of their gain, bounded ones by it, the rest."""
-        is_certain = self.evidence is GainBasis.MEASURED
-        gain = 0.0 if self.gain is None else self.gain.low if is_certain else self.gain.ratio
-        return list(GainBasis).index(self.evidence), -gain
+    def rank(self) -> tuple[int, bool, float]:
+        """Return what it is sorted by: measured ones by the lower end of their gain, then bounded ones, then the rest.
+
+        Of what was not measured, that comes first which leaves the training the same, and acts on what takes time.
+        """
+        if self.evidence is GainBasis.MEASURED:
+            return 0, False, -(self.gain.low if self.gain else 0.0)
+        is_other = self.label not in ("", "same training")
+        return list(GainBasis).index(self.evidence), is_other, -(self.gain.ratio if self.gain else 0.0)
 
 
 @dataclass(frozen=True, kw_only=True)

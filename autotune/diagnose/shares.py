@@ -80,16 +80,25 @@ def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequenc
     """
     found = [*measured, *static]
     issues = [one for result in measured for one in result.issues if one.limit and one.severity is not Severity.NOTE]
-    shares: list[TimeShare] = []
+    causes: list[_Cause] = []
     left = 1.0
     for cause, limit, fraction, issue in (*_by_steps(issues), *_of_usual_steps(issues, bounds)):
         if fraction >= _LEAST and left > 0.0:
-            shares.append(_share(cause, limit, min(fraction, left), issue, found))
-            left -= shares[-1].fraction
+            causes.append((cause, limit, min(fraction, left), issue))
+            left -= causes[-1][2]
+    of_steps = left + sum(fraction for _, limit, fraction, _ in causes if limit in _STEP)  # what its changes act on
+    shares = [
+        # launches take the share that was counted at least: what spares them may spare more of the step
+        _share(
+            *one,
+            found,
+            of_change=of_steps if one[3] and one[3].check == "recurring-costs" and one[1] in _STEP else None,
+        )
+        for one in causes
+    ]
     is_seen = any(result.check == "input" and not result.why_not for result in measured)
     rest = "steps" if is_seen else "steps and their data"
     shares.sort(key=lambda one: -one.fraction)
-    of_steps = left + sum(one.fraction for one in shares if one.limit in _STEP)  # what a change of the step acts on
     last = _share(rest, Limit.STEP, left, None, found, of_change=of_steps)
     told = [one.change.name for one in shares if one.change]
     is_told = last.change is not None and last.change.name in told

@@ -103,7 +103,7 @@ class Findings:
         if record.purpose is Purpose.BASELINE and self.baseline_losses is None:
             self.baseline_losses = losses
         if samples is not None:
-            self._compare_with_config(record.values, samples)
+            self._compare_with_config(record.values, samples, len(record.comparable.ranks))
         self._printed.append((record.values, printed_values(_beginning(stdout), space)))
 
     def recall(self, records: Iterable[TrialRecord], space: Space) -> None:
@@ -145,7 +145,7 @@ class Findings:
         self.inert.update(found)
         return bool(found)
 
-    def _compare_with_config(self, values: Values, samples: Series) -> None:
+    def _compare_with_config(self, values: Values, samples: Series, ranks: int) -> None:
         path, size = self._problem.batch_key, self._problem.batch_size(values)
         if path is None or size is None or self._samples_differ:
             return
@@ -154,7 +154,7 @@ class Findings:
             size,
             samples,
             config={**self._problem.settings.scalars, **self._problem.space.keys(values)},
-            devices=max(1, len(visible_to(self._problem, values).uuids)),
+            devices=max(1, ranks, len(visible_to(self._problem, values).uuids)),
         )
         if sentence is not None:
             self._samples_differ = True
@@ -202,7 +202,7 @@ def unlike_the_config(
     Args:
         path: The key of the batch size.
         samples: Samples of each step of the steady window, as they were seen.
-        devices: Accelerators that the trial could use; at least 1.
+        devices: Accelerators that the trial could use, or ranks that it had; at least 1.
     """
     held = float(np.median(samples))
     # Where several steps are only seen together, their samples are means, with smaller last batches in them.

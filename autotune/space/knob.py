@@ -59,13 +59,19 @@ class BatchCount:
         """Return the effective batch of a size."""
         return max(size, self.kept_up_to) if self.kept_up_to else size * self.accumulated
 
-    def change(self, old: int, new: int) -> str:
-        """Describe in words what another size means for the effective batch."""
-        times = self.accumulated
-        what = f"The effective batch {self.where}".rstrip()
-        said = f"{what} changes from {self.effective(old)} to {self.effective(new)}"
-        both = times > 1 and not self.kept_up_to
-        return f"{said} ({old} and {new}, accumulated {times} times)" if both else said
+    def change(self, old: int, new: int, devices: int = 1) -> str:
+        """Describe in words what another size means for the effective batch.
+
+        Args:
+            devices: Ranks, or devices of one process, that each train on a batch of this size, as the steps show.
+        """
+        where = "" if devices > 1 else self.where
+        what = f"The effective batch {where}".rstrip()
+        said = f"{what} changes from {devices * self.effective(old)} to {devices * self.effective(new)}"
+        parts = [f"on each of {devices} devices"] if devices > 1 else []
+        if self.accumulated > 1 and not self.kept_up_to:
+            parts.append(f"accumulated {self.accumulated} times")
+        return f"{said} ({old} and {new}, {' and '.join(parts)})" if parts else said
 
 
 @dataclass(frozen=True, kw_only=True)

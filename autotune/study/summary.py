@@ -260,6 +260,11 @@ class _Searched:
             ranks=pooled_ranks([one.ranks for one in measured]),
         )
 
+    def _step_samples(self, point: str) -> float | None:
+        """Return the samples of a step of all ranks and devices together; None without a good trial."""
+        measured = [trial.comparable for trial in self.of(point) if trial.comparable]
+        return median([one.samples_per_s * one.window_s / one.steps for one in measured]) if measured else None
+
     def _gpus(self, measured: Sequence[Measurement]) -> PooledGpus | None:
         if not any(trial.gpus for trial in measured):
             return None
@@ -281,7 +286,13 @@ class _Searched:
         if candidate is None:
             return ()
         is_of_this = rating is not None and (rating.point, rating.trials) == (candidate.point, len(self.trials))
-        changes = changes_of(self.baseline.values, candidate.values, self.space, rating if is_of_this else None)
+        changes = changes_of(
+            self.baseline.values,
+            candidate.values,
+            self.space,
+            rating if is_of_this else None,
+            step_samples=self._step_samples(self.baseline.point),
+        )
         ends = ((self.baseline.point, self.baseline.values), (candidate.point, candidate.values))
         if all(self.space.is_named(name, values) for name, values in ends):
             changes = with_moved_keys(changes, self.space)
@@ -644,11 +655,19 @@ def ratings_among(attributes: Mapping[str, object]) -> dict[str, Rating]:
     return {name.removeprefix(RATING): rating for name, rating in found.items() if rating}
 
 
-def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | None = None) -> list[Change]:
+def changes_of(
+    baseline: Values,
+    point: Values,
+    space: Space,
+    rating: Rating | None = None,
+    *,
+    step_samples: float | None = None,
+) -> list[Change]:
     """Return what a point changes.
 
     Args:
         space: The present space; gives the labels.
+        step_samples: Samples of a step of the baseline, of all ranks together; None if unknown.
 
     Returns:
         One change for each knob that differs, in the order of the rating.
@@ -667,7 +686,7 @@ def changes_of(baseline: Values, point: Values, space: Space, rating: Rating | N
             group=one.group,
             needed=one.needed,
             label=space.label_of(path, point[path]).value,
-            effective_batch=_effective_batch(knobs.get(path), baseline[path], point[path]),
+            effective_batch=_effective_batch(knobs.get(path), baseline[path], point[path], step_samples),
         )
         for path, one in rated.items()
     ]
@@ -685,8 +704,14 @@ def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
     return found
 
 
-def _effective_batch(knob: Knob | None, old: Scalar, new: Scalar) -> str:
+def _effective_batch(knob: Knob | None, old: Scalar, new: Scalar, step_samples: float | None) -> str:
     if knob is None or knob.batch is None or knob.label_of(new) is not Label.BATCH:
         return ""
     before, after = number_of(old), number_of(new)
-    return knob.batch.change(before, after) if isinstance(before, int) and isinstance(after, int) else ""
+    if not (isinstance(before, int) and isinstance(after, int)):
+        return ""
+    times = 1.0 if step_samples is None else step_samples / before
+    devices = round(times)
+    # a smaller last batch, or batches by length, are no devices
+    is_whole = devices > 1 and abs(times - devices) < 0.02 * devices
+    return knob.batch.change(before, after, devices if is_whole else 1)

@@ -26,6 +26,7 @@ class JaxObserver(Observer):
         self.running: dict[int, _Jitted] = {}  # the outermost compiled function that is called, by thread
         self._latest: Any = None  # of a step's result, which may not be there yet
         self._arrays = 0  # of a result
+        self._rows: dict[Any, int] = {}  # of this process, by an array's sharding and shape
         self._place: Optional[int] = None  # of the smallest among them
 
     def install(self) -> None:
@@ -69,13 +70,27 @@ class JaxObserver(Observer):
             self._latest = array
             self.loop.sync = self._wait
         if not self.loop.steps.is_fetching:
-            # Not as a whole step: the device works on between two calls, so that time is no wait for data.
-            self.loop.worked(jitted, begin_s, None, False, threading.get_ident())
-            # What lies in the host's memory is the batch: parameters are the device's.
+            # What lies in the host's memory is the batch, and what is spread over devices: parameters are on each.
             leaves = import_module("jax").tree_util.tree_leaves(given)
             batch = [leaf for leaf in leaves if type(leaf).__module__ == "numpy" and leaf.ndim]
+            rows = [len(leaf) for leaf in batch]
+            samples = max(rows, key=rows.count) if rows else self._rows_of_shards(leaves)
+            # Not as a whole step: the device works on between two calls, so that time is no wait for data.
+            self.loop.worked(jitted, begin_s, samples, False, threading.get_ident())
             if batch:
-                self.loop.look_at_own(jitted, batch, len(batch[0]))
+                self.loop.look_at_own(jitted, batch, samples)
+
+    def _rows_of_shards(self, leaves: list[Any]) -> Optional[int]:
+        """Return the rows that this process holds of the last array that is spread over devices: batches come last."""
+        for leaf in reversed(leaves):
+            sharding, shape = getattr(leaf, "sharding", None), getattr(leaf, "shape", ())
+            if sharding is None or not shape or sharding.is_fully_replicated:
+                continue
+            if (sharding, shape) not in self._rows:
+                shards = {str(one.index): one.data.shape[0] for one in leaf.addressable_shards}
+                self._rows[sharding, shape] = sum(shards.values())
+            return self._rows[sharding, shape]
+        return None
 
     def _smallest(self, result: Any) -> Any:
         """Return the smallest array of a step's result, most probably the loss: the next step does not take it over.

@@ -16,6 +16,7 @@ from autotune.records import (
     Change,
     Ending,
     MovedKey,
+    RankMeasurement,
     Ratio,
     SearchResult,
     Side,
@@ -74,6 +75,17 @@ def _stages(whole: SearchResult) -> Changes:
     data = StageTimes(batches=100, busy_s=9.9, input_s=0.0, room_s=0.0)
     model = StageTimes(batches=100, busy_s=6.0, input_s=4.0, room_s=0.0)
     return {"best": replace(whole.best, stages=PipelineTimes(passed_s=10.0, data=data, model=model))}
+
+
+def _ranks(whole: SearchResult) -> Changes:
+    def with_waits(side: Side, *waits: float) -> Side:
+        ranks = [
+            RankMeasurement(number=number, node="gpu-7", step_s=0.1, data_wait_fraction=wait)
+            for number, wait in enumerate(waits)
+        ]
+        return replace(side, ranks=tuple(ranks))
+
+    return {"baseline": with_waits(whole.baseline, 0.04, 0.38), "best": with_waits(whole.best, 0.02, 0.03)}
 
 
 def _slow_start(whole: SearchResult) -> Changes:
@@ -166,6 +178,7 @@ TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "long keys": (_long_keys, {"width": 160}),
     "long keys, 80 columns": (_long_keys, {"width": 80}),
     "stages of a pipeline": (_stages, {"details": True}),
+    "ranks": (_ranks, {"details": True}),
     "one GPU": (_one_gpu, {}),
     "one GPU, fast stalls": (_stalls_faster_than_the_driver_looks, {"details": True}),
     "one GPU, not enough yet": (lambda whole: {"baseline": on_gpus(whole.baseline, FEW)}, {}),

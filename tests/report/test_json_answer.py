@@ -16,6 +16,7 @@ from autotune.records import (
     LossDifference,
     Race,
     Raced,
+    RankMeasurement,
     Ratio,
     SearchResult,
     Side,
@@ -33,13 +34,14 @@ def _everything(result: SearchResult) -> dict[str, Any]:
     """Two GPUs' worth of figures, stages, a race, a validation, and a change whose worth is not known."""
     data = StageTimes(batches=100, busy_s=5.0, input_s=0.0, room_s=5.0)
     stages = PipelineTimes(passed_s=10.0, data=data, model=StageTimes(batches=100, busy_s=8.0, input_s=2.0, room_s=0.0))
+    ranks = tuple(RankMeasurement(number=number, node="n1", step_s=0.1, data_wait_fraction=0.3) for number in range(2))
     gpu = pooled_gpu("91 % flat", 0.91, samples=96, covered_fraction=0.98)
     best = on_gpus(result.best, gpu, effective_utilization=0.88, gpu_utilization=0.91)
     raced = Raced(learning=Learning.FASTER, at_equal_time=LOSSES, learning_speed=1.5)
     broke = Validation(trained_s=12.0, broke=("crashed",))
     unknown = Change(path="a", old=1, new=2, worth=None, group=2, label="batch")
     return {
-        "best": replace(best, stages=replace(stages)),
+        "best": replace(best, stages=replace(stages), ranks=ranks),
         "changes": (*result.changes, unknown),
         "race": Race(winner=raced, scaled=raced, trained_s=9.0, pairs=2, learning_rate_key="lr", learning_rate=0.2),
         "validation": Validation(trained_s=65.0, epoch_ends=2),

@@ -136,6 +136,21 @@ def test_the_effective_batch_is_told_as_far_as_the_names_say_it(config: dict[str
     assert counted.change(8, 64).endswith(said)
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"batch_size": 8}, "The effective batch changes from 16 to 128 (8 and 64, on each of 2 devices)"),
+        ({"batch_size_per_gpu": 8}, "The effective batch changes from 16 to 128 (8 and 64, on each of 2 devices)"),
+        ({"batch_size": 8, "grad_accum": 4}, "changes from 64 to 128 (8 and 64, on each of 2 devices)"),
+    ],
+)
+def test_the_effective_batch_counts_the_devices_that_were_seen(config: dict[str, Scalar], said: str) -> None:
+    """Whatever the name says of them."""
+    counted = _knob(config, next(iter(config))).batch
+    assert counted is not None
+    assert counted.change(8, 64, 2).endswith(said)
+
+
 def test_a_global_batch_stays_where_each_devices_part_can_be_searched() -> None:
     """The trainer accumulates up to the global batch by itself: the per-device batch is free."""
     config: dict[str, Scalar] = {"model.micro_batch_size": 4, "model.global_batch_size": 24}
