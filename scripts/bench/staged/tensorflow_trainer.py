@@ -1,5 +1,6 @@
 """Trainer of TensorFlow, a loop of its own or Keras' fit, with one staged cause: ``tensorflow_trainer.py CONFIG``."""
 
+import itertools
 import sys
 import time
 
@@ -37,11 +38,11 @@ def _slow(image: np.ndarray) -> np.ndarray:
 
 
 def batches() -> tf.data.Dataset:
-    """Endless batches; where the cause is in the input, made as the config says."""
+    """Endless batches, or those of a pass that begins by filling a buffer; made as the config says."""
     passes = CAUSE == "refill"
     data = tf.data.Dataset.range(2048 if passes else 1 << 40)
     data = data.map(prepare, num_parallel_calls=DATA["num_workers"], deterministic=True)
-    data = data.shuffle(2048).repeat() if passes else data
+    data = data.shuffle(2048) if passes else data
     data = data.batch(DATA["batch_size"])
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
@@ -70,7 +71,9 @@ def train_in_a_loop() -> None:
     step = update if CAUSE == "launches" else tf.function(update)
     evaluate = tf.function(lambda images: model(images, training=False))
     seen = np.empty(0, np.float32)
-    for number, (images, labels) in enumerate(batches()):
+    data = batches()
+    endless = itertools.chain.from_iterable(itertools.repeat(data)) if CAUSE == "refill" else data
+    for number, (images, labels) in enumerate(endless):
         if CAUSE == "compiling" and number % 8 == 0:
             step(images, labels, 1.0 - 1e-6 * number)  # a Python number: traced anew for each
         else:
@@ -117,7 +120,14 @@ def train_with_fit() -> None:
         data = data.unbatch().apply(_of_many_sizes)
     validation = data.take(200) if CAUSE == "outside" else None
     callbacks = [Sorting()] if CAUSE == "stalls" else [Keeping()] if CAUSE == "drift" else []
-    model.fit(data, steps_per_epoch=100, epochs=1 << 20, validation_data=validation, callbacks=callbacks, verbose=0)
+    model.fit(
+        data,
+        steps_per_epoch=None if CAUSE == "refill" else 100,
+        epochs=1 << 20,
+        validation_data=validation,
+        callbacks=callbacks,
+        verbose=0,
+    )
 
 
 def _of_many_sizes(data: tf.data.Dataset) -> tf.data.Dataset:
