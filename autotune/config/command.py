@@ -6,6 +6,7 @@ import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from autotune.config.document import Document, Leaf
@@ -154,6 +155,26 @@ def takes_values(tokens: Sequence[str]) -> bool:
 def names_config(tokens: Sequence[str]) -> bool:
     """Return whether a command, placeholders not filled in, takes the path of its config: ``{config}``."""
     return any(match["name"] == "config" for token in tokens for match in _FIELD.finditer(token))
+
+
+_LAUNCHERS = (
+    *("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch"),
+    *("deepspeed", "srun", "mpirun"),
+)
+_RANKS_ON_NODE = ("--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--npernode", "--num-processes")
+_NODES = "--num-machines"  # accelerate's processes are those of all of them
+
+
+def ranks_on_node(tokens: Sequence[str]) -> int:
+    """Return the number of ranks that the launcher in a command starts on each node; 1 where it does not say."""
+    names = [os.path.basename(token) for token in tokens]
+    launcher = next((place for place, name in enumerate(names) if name in _LAUNCHERS), None)
+    if launcher is None:
+        return 1
+    words = [part for token in tokens[launcher:] for part in token.split("=", 1)]
+    told = {name.replace("_", "-"): int(value) for name, value in pairwise(words) if value.isdecimal()}
+    ranks = next((told[name] for name in _RANKS_ON_NODE if name in told), 1)
+    return max(1, ranks // max(1, told.get(_NODES, 1)))
 
 
 def is_word(text: str) -> bool:

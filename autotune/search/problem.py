@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from autotune import __version__
-from autotune.config.command import TypedOptions, resolve_executable, takes_values, typed_tokens, with_further
+from autotune.config.command import (
+    TypedOptions,
+    ranks_on_node,
+    resolve_executable,
+    takes_values,
+    typed_tokens,
+    with_further,
+)
 from autotune.config.hydra import ComposedDocument
 from autotune.config.keys import closest
 from autotune.config.load import Settings, load_settings
@@ -351,7 +358,9 @@ def open_problem(
         **of_other_sections(values, [word for part in used or () for word in part.split("=")]),
         **settings.refused,
     }
-    space, skipped = build_space(values, domains, hardware.machine, refused)
+    # each rank has loader workers and threads of its own
+    own_cores = max(1, hardware.machine.cpu_cores // ranks_on_node(used or ()))
+    space, skipped = build_space(values, domains, replace(hardware.machine, cpu_cores=own_cores), refused)
     if domains is None and not (used and _loads_by_pytorch(used, settings.folder)):
         space = replace(space, knobs=tuple(map(_with_workers, space.knobs)))
     return Problem(

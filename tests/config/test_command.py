@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.config.command import fill_command, resolve_executable, split_command
+from autotune.config.command import fill_command, ranks_on_node, resolve_executable, split_command
 from autotune.config.document import Document
 from autotune.config.sources import find_script, own_words
 from autotune.errors import CommandError, ConfigError
@@ -199,3 +199,21 @@ def test_what_a_shell_script_or_a_makefile_starts_is_found(
     (tmp_path / "Makefile").write_text("lint:\n\truff check\n\ntrain: data\n\t@echo hi\n\t$(PY) train.py -e 1\n")
     path = find_script(words, tmp_path).path
     assert (path.name if path else None) == found
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"),
+    [
+        ("torchrun --standalone --nproc-per-node 4 train.py {config}", 4),
+        ("python -m torch.distributed.run --nproc_per_node=2 train.py {config}", 2),
+        ("torchrun --nproc-per-node gpu train.py {config}", 1),
+        ("accelerate launch --num_processes 8 --num_machines 2 train.py {config}", 4),
+        ("deepspeed --num_gpus 2 train.py {config}", 2),
+        ("srun --nodes 2 --ntasks-per-node 3 python train.py {config}", 3),
+        ("python train.py --num_processes 8 {config}", 1),  # the trainer's own
+        ("", 1),
+    ],
+)
+def test_a_launcher_says_how_many_ranks_a_node_has(command: str, ranks: int) -> None:
+    """Each has workers of its own; where it does not say, one."""
+    assert ranks_on_node(command.split()) == ranks
