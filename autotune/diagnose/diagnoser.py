@@ -9,7 +9,7 @@ from statistics import median
 from autotune.diagnose.findings import CheckResult, Limit
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
 from autotune.diagnose.place_checks import judge_own_loading, judge_start
-from autotune.diagnose.shares import of_phases
+from autotune.diagnose.shares import by_waiting, of_phases
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
@@ -112,7 +112,7 @@ class Diagnoser:
         costs, outside = self._judge_costs(watched, phased), judge_outside_steps(watched.events)
         steps = timed_steps(watched.events)
         steadiness = judge_steadiness(steps, watched.events, self._folder)
-        bounds = of_phases(bounds, trial, steps, outside, costs, steadiness)
+        bounds = of_phases(by_waiting(bounds, steps), trial, steps, outside, costs, steadiness)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
         drifts = any(
             one.limit is Limit.DRIFT for one in steadiness.issues

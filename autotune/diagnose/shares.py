@@ -31,6 +31,7 @@ _SLOW = {
     Limit.COMPILING: "compiling",
 }
 _ABOUT_KEYS = ("in-force", "switches")  # their places are keys, and no time goes to a key
+_VAGUE = 2.0  # times the lower end of a bound that its upper end is, for it to say nothing
 _LEAST = 0.01  # share of the time that is worth a row
 _SEEN = 0.8  # of what slow steps add to the average one, where a trial has them, too
 _WAITING = 0.7  # of slow steps, for these to be slow by that
@@ -68,6 +69,26 @@ def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *f
     unseen = min(MOST_SHARE, shares.get("outside-steps", 0.0) + slow)
     anew = shares.get("recurring-costs", 0.0) + (shares["steadiness"] if waits else 0.0)
     return bounds.within(1.0 - unseen).less(anew)
+
+
+def by_waiting(bounds: Bounds, steps: Sequence[TimedStep]) -> Bounds:
+    """Return the bounds with what free data gain by the time that usual steps wait, where phases do not tell it.
+
+    Short passes over the data make rounds of phases unlike: then their interval holds a loss and a gain of much.
+
+    Args:
+        steps: Those of a trial that was not taken through phases.
+    """
+    gain = bounds.free_data
+    if gain is None or gain.low > 1.0 or gain.high < _VAGUE * gain.low or any(one.wait_s is None for one in steps):
+        return bounds
+    usual_s = median([one.duration_s for one in steps] or [0.0])
+    waits_s = sum(one.wait_s or 0.0 for one in steps if one.duration_s <= 3.0 * usual_s)
+    all_s = sum(one.duration_s for one in steps)
+    if not all_s:
+        return bounds
+    low, ratio, high = (1.0 / (1.0 - min(MOST_SHARE, times * waits_s / all_s)) for times in (0.9, 1.0, 1.1))
+    return replace(bounds, free_data=Ratio(ratio=ratio, low=low, high=high))
 
 
 def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequence[CheckResult]) -> list[TimeShare]:

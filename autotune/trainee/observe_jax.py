@@ -3,12 +3,14 @@
 A compiled step of JAX runs no Python, but its first call does, to trace it. If a gradient is taken then, the dataset of
 the last batch is trained on, and each of its batches is a step from there on. The batches themselves are observed at
 their source: ``tf.data`` or PyTorch's ``DataLoader``. A trainer that makes its batches of arrays has none: there each
-call of the function that `jax.jit` has returned is a step, if a gradient was taken while it was traced.
+call of the function that `jax.jit` has returned is a step, if a gradient was taken while it was traced. A gradient that
+is taken of arrays, and not of what is traced, is the work of a step itself: nothing is compiled around it.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import threading
 import time
 from importlib import import_module
@@ -43,13 +45,29 @@ class JaxObserver(Observer):
 
     def _around_transform(self, jax: Any, name: str) -> None:
         """Observe the functions that a transform returns."""
-        original, traced, instrumentation = getattr(jax, name), self._traced, self.instrumentation
+        original, begins, ends = getattr(jax, name), self._gradient_begins, self._gradient_ends
+        instrumentation = self.instrumentation
 
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
-            return instrumentation.observing(original(*args, **kwargs), traced, None)
+            return instrumentation.observing(original(*args, **kwargs), begins, ends)
 
         instrumentation.put(jax, name, observed)
+
+    def _gradient_begins(self, args: Any, kwargs: Any) -> Any:
+        """Return place, time and arguments of a gradient of arrays; None of one that is traced."""
+        jax = import_module("jax")
+        given = jax.tree_util.tree_leaves((args, kwargs))
+        if threading.get_ident() in self.running or any(isinstance(leaf, jax.core.Tracer) for leaf in given):
+            return self._traced(args, kwargs)
+        caller = sys._getframe(2)
+        return (caller.f_code, caller.f_lineno), time.monotonic(), given
+
+    def _gradient_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        if error is None:
+            key, begin_s, given = token
+            self._watch_completion(result)
+            self.loop.worked(key, begin_s, self._samples_in(given), False, threading.get_ident())
 
     def _around_jit(self, jax: Any, name: str) -> None:
         original = getattr(jax, name)
@@ -64,21 +82,29 @@ class JaxObserver(Observer):
 
     def stepped(self, jitted: _Jitted, begin_s: float, result: Any, given: Any) -> None:
         """Record a call of a compiled function that trains, as work unless its batches are seen."""
+        self._watch_completion(result)
+        if not self.loop.steps.is_fetching:
+            leaves = import_module("jax").tree_util.tree_leaves(given)
+            samples = self._samples_in(leaves)
+            # Not as a whole step: the device works on between two calls, so that time is no wait for data.
+            self.loop.worked(jitted, begin_s, samples, False, threading.get_ident())
+            if batch := _in_host_memory(leaves):
+                self.loop.look_at_own(jitted, batch, samples)
+
+    def _watch_completion(self, result: Any) -> None:
         now_s = time.monotonic()
         if self.loop.is_marker_due(now_s) and (array := self._smallest(result)) is not None:
             self.loop.completions.add(now_s, lambda: None if array.is_deleted() else array.is_ready())
             self._latest = array
             self.loop.sync = self._wait
-        if not self.loop.steps.is_fetching:
-            # What lies in the host's memory is the batch, and what is spread over devices: parameters are on each.
-            leaves = import_module("jax").tree_util.tree_leaves(given)
-            batch = [leaf for leaf in leaves if type(leaf).__module__ == "numpy" and leaf.ndim]
-            rows = [len(leaf) for leaf in batch]
-            samples = max(rows, key=rows.count) if rows else self._rows_of_shards(leaves)
-            # Not as a whole step: the device works on between two calls, so that time is no wait for data.
-            self.loop.worked(jitted, begin_s, samples, False, threading.get_ident())
-            if batch:
-                self.loop.look_at_own(jitted, batch, samples)
+
+    def _samples_in(self, leaves: list[Any]) -> Optional[int]:
+        """Return the samples in the arguments of a step; None if they do not show.
+
+        What lies in the host's memory is the batch, and what is spread over devices: parameters are on each.
+        """
+        rows = [len(leaf) for leaf in _in_host_memory(leaves)]
+        return max(rows, key=rows.count) if rows else self._rows_of_shards(leaves)
 
     def _rows_of_shards(self, leaves: list[Any]) -> Optional[int]:
         """Return the rows that this process holds of the last array that is spread over devices: batches come last."""
@@ -113,6 +139,10 @@ class JaxObserver(Observer):
             import_module("jax").block_until_ready(latest)
         except Exception:  # given away to the next step already, which then waits for it
             return
+
+
+def _in_host_memory(leaves: list[Any]) -> list[Any]:
+    return [leaf for leaf in leaves if type(leaf).__module__ == "numpy" and leaf.ndim]
 
 
 class _Jitted:

@@ -39,10 +39,12 @@ class RankSteps:
                 # a process that takes a rank over, after a restart, begins with a step of its own
                 self._ranks[event.stream], self._waiting[event.rank.number] = event.rank, deque()
             rank = self._ranks.get(event.stream)
-            if rank is not None and event.kind == "step":
+            if event.kind == RANK_STEP and rank is None:
+                yield replace(event, kind="step")
+                continue
+            if event.kind == RANK_STEP and rank is not None:
                 self._waiting[rank.number].append(event)
-                yield replace(event, kind=RANK_STEP)
-            elif rank is None or rank.number == 0 or event.kind not in _ABOUT_THE_TRAINING:
+            if rank is None or rank.number == 0 or event.kind not in _ABOUT_THE_TRAINING:
                 yield event
         while self._ranks and not self._missing() and all(self._waiting.values()):
             yield _together([self._waiting[number].popleft() for number in sorted(self._waiting)])
@@ -69,7 +71,7 @@ class RankSteps:
         self._is_told = True
         missing, steps = self._missing(), next(steps for steps in self._waiting.values() if steps)
         if not any(rank.is_joined for rank in self._ranks.values()):
-            yield from (step for waiting in self._waiting.values() for step in waiting)
+            yield from (replace(step, kind="step") for waiting in self._waiting.values() for step in waiting)
             self._ranks.clear()
             return
         names = f"rank {missing[0]}" if len(missing) == 1 else f"ranks {', '.join(map(str, missing))}"
@@ -86,6 +88,7 @@ def _together(steps: Sequence[TraineeEvent]) -> TraineeEvent:
     waits_s = [step.wait_s for step in steps if step.wait_s is not None]
     return replace(
         steps[0],
+        kind="step",
         t_s=max(step.t_s for step in steps),
         wait_s=max(waits_s, default=None),
         samples=_sum([step.samples for step in steps]),

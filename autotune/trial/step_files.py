@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from autotune.files import json_object
-from autotune.records import Rank, Scalar, TraineeEvent, TrialPhase
+from autotune.records import RANK_STEP, Rank, Scalar, TraineeEvent, TrialPhase
 from autotune.stage_times import PipelineTimes
 from autotune.trial.node_clock import NodeClock
 from autotune.trial.rank_steps import RankSteps
@@ -76,6 +76,7 @@ class _Stream:
         self._lines = LineTail(path, longest_bytes=_LINE_BYTES)
         self._name = name
         self._is_ours = True
+        self._is_of_rank = False  # of several
         self._clock: NodeClock | None = None  # of another node
         self._held: list[TraineeEvent] = []  # until it is aligned
 
@@ -110,8 +111,12 @@ class _Stream:
             if self._clock is not None and host_s is not None:
                 self._clock.answered(t_s, host_s, now_s)
             return None
-        readers = {**_AMOUNTS, "loss": _loss, **_KINDS[kind]}
-        found = {name: read(fields[name]) for name, read in readers.items() if name in fields}
+        readers = _KINDS[kind]
+        found = {name: readers[name](value) for name, value in fields.items() if name in readers}
+        if kind == "rank":
+            self._is_of_rank = found.get("rank") is not None
+        elif kind == "step" and self._is_of_rank:
+            kind = RANK_STEP
         return TraineeEvent(kind=kind, t_s=t_s, stream=self._name, update=fields.get("update") is not False, **found)
 
     def _header(self, fields: Mapping[str, Any]) -> TraineeEvent | None:
@@ -199,7 +204,7 @@ def _loss(value: Any) -> float | None:
 
 
 _AMOUNTS: Mapping[str, Callable[[Any], Any]] = dict.fromkeys(("wait_s", "samples", "work", "duration_s"), _amount)
-_KINDS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
+_OWN: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     **{kind: {} for kind in ("step", "loss", "epoch_end", "eval", "checkpoint", "sync", "reporter", "clock")},
     **{kind: {"text": _text} for kind in ("note", "unseen", "unphased")},
     "stages": {"stages": _stages},
@@ -211,7 +216,10 @@ _KINDS: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "rank": {"rank": _rank},
     "own": {"times": _count},
 }
-"""The kinds of event, and what is read of each besides what all may have."""
+"""What is read of each kind of event besides what all may have."""
+
+_KINDS = {kind: {**_AMOUNTS, "loss": _loss, **own} for kind, own in _OWN.items()}
+"""The kinds of event, and what is read of each: of most lines, and fast."""
 
 
 class LineTail:

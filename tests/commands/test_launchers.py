@@ -28,9 +28,9 @@ while :; do sleep 0.1; done
 """
 
 
-def snippet(language: str, words: str, **here: str) -> str:
+def snippet(language: str, words: str, docs: Path = DOCS, **here: str) -> str:
     """Return the code of the docs that holds these words, with the test's places for those in it."""
-    blocks = re.findall(rf"```{language}\n(.*?)```", DOCS.read_text(), re.S)
+    blocks = re.findall(rf"```{language}\n(.*?)```", docs.read_text(), re.S)
     (code,) = [one for one in blocks if words in one]
     for said, meant in here.items():
         assert said in code
@@ -136,6 +136,42 @@ def test_each_task_of_slurm_has_a_node_of_its_own_and_gets_its_signals(
         cluster.run("scancel", "--batch", "--signal=TERM", job)
         until(lambda: printed().count("gives its trial back") == 2, lambda: (printed(), cluster.logs()))
         until(lambda: not cluster.run("squeue", "-h", "-j", job), cluster.logs)
+
+
+@pytest.mark.services
+def test_trials_of_two_nodes_are_steps_of_the_workers_allocation(project: Path, autotune: Autotune) -> None:
+    """By the lines of the docs: both nodes train in each trial, and nothing is left where the worker is told to end."""
+    (plain := project.with_name("plain")).symlink_to(project)
+    command = yaml.safe_load((project / "config.yaml").read_text())["autotune"]["command"]
+    lines = snippet(
+        "sh",
+        "srun",
+        DOCS.with_name("many-processes.md"),
+        **{
+            "/home/me/project": str(plain),
+            "file:/home/me/storage-address": f"journal:{plain}/studies",
+            "autotune worker": f"{BIN}/autotune worker",
+            "python train.py {config}": command.replace("{python}", sys.executable),
+            "--array=0-1": "--array=0-0",
+            "--exclusive --mem=0": "",
+        },
+    )
+    (project / "workers.sh").write_text(lines)
+
+    def nodes() -> set[str]:
+        files = plain.glob(".autotune/trials/*/*/steps.*")
+        lines = (json.loads(line) for path in files for line in path.read_text().splitlines() if line.endswith("}"))
+        return {one["rank"]["node"] for one in lines if one.get("k") == "rank"}
+
+    with running_cluster(2) as cluster:
+        output = f"--output={project}/worker.log"
+        job = cluster.run("sbatch", "--parsable", output, str(project / "workers.sh")).strip()
+        log = project / "worker.log"
+        until(lambda: list(plain.glob("studies/*.journal")) and trials(autotune, project), log.read_text)
+        assert nodes() == {"node1", "node2"}
+        cluster.run("scancel", "--batch", "--signal=TERM", job)
+        until(lambda: not cluster.run("squeue", "-h", "-j", job), cluster.logs)
+        until(lambda: not workers_of(project))
 
 
 def test_the_job_for_kubernetes_has_a_pod_a_node_and_its_address_from_a_secret() -> None:

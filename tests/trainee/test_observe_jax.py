@@ -102,3 +102,32 @@ def test_a_step_ends_when_the_device_has_completed_it(run: Callable[..., Observe
     assert len(ends_s) == 20
     assert begin_s < ends_s[0] < ends_s[-1]
     assert ends_s[-1] >= done_s > given_s
+
+
+EAGER = """\
+import jax
+import jax.numpy as jnp
+
+X = jax.random.normal(jax.random.PRNGKey(0), (256, 8))
+Y = X.sum(axis=1)
+
+
+def loss(weights, x, y):
+    return jnp.mean((x @ weights - y) ** 2)
+
+
+weights = jnp.zeros(8)
+for epoch in range(3):
+    for start in range(0, 256, 32):
+        value, gradient = jax.value_and_grad(loss)(weights, X[start : start + 32], Y[start : start + 32])
+        weights = weights - 0.1 * gradient
+"""
+
+
+def test_a_gradient_of_which_nothing_is_compiled_is_a_step(run: Callable[..., Observed], tmp_path: Path) -> None:
+    """Each time that it is taken."""
+    script = tmp_path / "train.py"
+    script.write_text(EAGER)
+    seen = run(interpreter_with("jax"), script)
+    assert len(seen.kind("step")) == 24
+    assert not seen.kind("unseen")
