@@ -112,7 +112,7 @@ class Diagnoser:
         costs, outside = self._judge_costs(watched, phased), judge_outside_steps(watched.events)
         steps = timed_steps(watched.events)
         steadiness = judge_steadiness(steps, watched.events, self._folder)
-        bounds = of_phases(by_waiting(bounds, steps), trial, steps, outside, costs, steadiness)
+        bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness), steps)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
         drifts = any(
             one.limit is Limit.DRIFT for one in steadiness.issues
@@ -139,7 +139,7 @@ class Diagnoser:
             judge_in_force(phased.events, self._problem.space, machine),
             judge_neighbours(self._foreign_cores, self._cores, own_cores, self._records),
             judge_ranks(record.measurement),
-            own_loading or judge_input(bounds, machine.cpu_cores, loads_ahead=_loads_ahead(self._problem)),
+            own_loading or judge_input(bounds, machine.cpu_cores, own_cores, loads_ahead=_loads_ahead(self._problem)),
             costs,
             judge_fixed_cost(today, larger, bounds),
             judge_start(watched.events, record.measurement.first_step_s, self._folder),

@@ -33,11 +33,14 @@ _MEANING = {
 }
 
 
-def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None = None) -> CheckResult:
+def judge_input(
+    bounds: Bounds, machine_cores: int, own_cores: float | None = None, *, loads_ahead: bool | None = None
+) -> CheckResult:
     """Judge whether the input limits the training.
 
     Args:
         bounds: What the phased trial showed.
+        own_cores: Cores that training keeps busy; None if unknown.
         loads_ahead: Whether the config says that batches are loaded ahead of the step; None if it says nothing of it.
     """
     gain = bounds.free_data
@@ -55,7 +58,10 @@ def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None 
             f"which is far faster, takes cores from the step.{_work(bounds)}"
         )
         return CheckResult(check="input", sentence=sentence)
-    limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
+    if bounds.speeds.get(_LOAD) is None:
+        limit = _limit_by_cores(1.0 - 1.0 / gain.ratio, own_cores)
+    else:
+        limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
     sentence = (
         f"The input takes {percent(1.0 - 1.0 / gain.ratio)} of the time; with free data it would be "
         f"{bound_text(gain)} as fast. {_MEANING[limit]}.{_work(bounds)}"
@@ -71,13 +77,24 @@ def judge_input(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None 
 
 def _is_beside(bounds: Bounds) -> bool:
     """Return whether loading is no limit, but takes the step's cores: it is far faster, and no step waits for it."""
-    loading, training, replay = bounds.speeds.get(_LOAD), bounds.speeds[_TRAIN], bounds.speeds[_REPLAY]
-    if loading is None:
+    loading, training, replay = (bounds.speeds.get(phase) for phase in (_LOAD, _TRAIN, _REPLAY))
+    if loading is None or training is None or replay is None:
         return False
     if bounds.wait_s is None or not bounds.batch:
         return loading > 4.0 * replay
     waiting = bounds.wait_s * training / bounds.batch
     return (loading > 4.0 * replay and waiting < 0.25) or (loading > 2.0 * replay and waiting < 0.1)
+
+
+def _limit_by_cores(waiting: float, own_cores: float | None) -> Limit:
+    """Return the part of loading that is the limit of a training that waits for a share of the time.
+
+    Who waits for a loader that computes keeps a core busy all the time; one that waits itself, for its files, none.
+    """
+    if own_cores is None:
+        return Limit.LOADING
+    idle = max(0.0, 1.0 - own_cores)
+    return Limit.READING if idle >= 0.5 * waiting else Limit.PREPARING if idle <= 0.2 * waiting else Limit.LOADING
 
 
 def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> Limit:
@@ -89,9 +106,7 @@ def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> L
     says that nothing is, waiting for half of the time is enough.
     """
     speeds, cores = bounds.speeds, bounds.cores
-    loading, training, replay = speeds.get(_LOAD), speeds[_TRAIN], speeds[_REPLAY]
-    if loading is None:
-        return Limit.LOADING
+    loading, training, replay = speeds[_LOAD], speeds[_TRAIN], speeds[_REPLAY]
     is_saturated = cores.get(_TRAIN, 0.0) >= 0.85 * machine_cores  # of the machine's cores
     slower = min(loading, replay)
     in_turn = loading * replay / (loading + replay)

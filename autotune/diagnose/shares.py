@@ -31,6 +31,7 @@ _SLOW = {
     Limit.COMPILING: "compiling",
 }
 _ABOUT_KEYS = ("in-force", "switches")  # their places are keys, and no time goes to a key
+_WAITS = 1.05  # least gain by waiting alone, for loaders that nothing else is known of
 _VAGUE = 2.0  # times the lower end of a bound that its upper end is, for it to say nothing
 _LEAST = 0.01  # share of the time that is worth a row
 _SEEN = 0.8  # of what slow steps add to the average one, where a trial has them, too
@@ -74,21 +75,23 @@ def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *f
 def by_waiting(bounds: Bounds, steps: Sequence[TimedStep]) -> Bounds:
     """Return the bounds with what free data gain by the time that usual steps wait, where phases do not tell it.
 
-    Short passes over the data make rounds of phases unlike: then their interval holds a loss and a gain of much.
+    Some loaders cannot be taken through phases. And short passes over the data make rounds of phases unlike: then their
+    interval holds a loss and a gain of much.
 
     Args:
+        bounds: Those of the whole training.
         steps: Those of a trial that was not taken through phases.
     """
     gain = bounds.free_data
-    if gain is None or gain.low > 1.0 or gain.high < _VAGUE * gain.low or any(one.wait_s is None for one in steps):
+    is_clear = gain is not None and (gain.low > 1.0 or gain.high < _VAGUE * gain.low)
+    if is_clear or not steps or any(one.wait_s is None for one in steps):
         return bounds
-    usual_s = median([one.duration_s for one in steps] or [0.0])
-    waits_s = sum(one.wait_s or 0.0 for one in steps if one.duration_s <= 3.0 * usual_s)
-    all_s = sum(one.duration_s for one in steps)
-    if not all_s:
-        return bounds
+    usual_s, all_s = median(one.duration_s for one in steps), sum(one.duration_s for one in steps)
+    waits_s = sum(min(one.wait_s or 0.0, one.duration_s) for one in steps if one.duration_s <= 3.0 * usual_s)
     low, ratio, high = (1.0 / (1.0 - min(MOST_SHARE, times * waits_s / all_s)) for times in (0.9, 1.0, 1.1))
-    return replace(bounds, free_data=Ratio(ratio=ratio, low=low, high=high))
+    return (
+        bounds if gain is None and low < _WAITS else replace(bounds, free_data=Ratio(ratio=ratio, low=low, high=high))
+    )
 
 
 def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequence[CheckResult]) -> list[TimeShare]:
@@ -132,7 +135,11 @@ _Cause = tuple[str, Limit, float, Issue | None]
 
 def _by_steps(issues: Sequence[Issue]) -> Iterator[_Cause]:
     """Yield what was found by looking at each step."""
-    restarts = [one for one in issues if one.check == "recurring-costs" and one.limit is Limit.STALLS]
+    costs = [one for one in issues if one.check == "recurring-costs" and one.bound]
+    restarts = [one for one in costs if one.limit is Limit.STALLS]
+    # several functions may be compiled in the same steps, and each is told with all that these take
+    compiled = [one for one in costs if one.limit is Limit.COMPILING]
+    most_compiled = max(compiled, key=lambda one: one.numbers["time_fraction"], default=None)
     for one in issues:
         assert one.limit is not None, "others are left out"
         fraction = one.numbers.get("time_fraction")
@@ -140,8 +147,10 @@ def _by_steps(issues: Sequence[Issue]) -> Iterator[_Cause]:
             yield "waiting for one rank", one.limit, fraction, one
         elif one.check == "outside-steps" and fraction:
             yield one.rule or "pauses", one.limit, fraction, one
-        elif one.check == "recurring-costs" and one.limit is not Limit.HOST and one.bound and fraction:
-            yield "compiling" if one.limit is Limit.COMPILING else "starting workers", one.limit, fraction, one
+        elif one is most_compiled and fraction:
+            yield "compiling", one.limit, fraction, one
+        elif one in restarts and fraction:
+            yield "starting workers", one.limit, fraction, one
         elif one.check == "steadiness" and fraction:
             # a step that waits for the first batch of new workers is slow, and their start is told already
             known = sum(other.numbers["time_fraction"] for other in restarts) if one.limit is Limit.STALLS else 0.0

@@ -359,13 +359,15 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
         elif kind in _COSTS and times >= 3:
             # The first use of what was compiled is slow, too: what counts is how long those steps take.
             at = [one.t_s for one in late]
-            slow = [
-                after.t_s - before.t_s
-                for before, after, _kinds in pairs
+            within = [
+                (after.t_s - before.t_s, kinds.isdisjoint(PAUSES))
+                for before, after, kinds in pairs
                 if any(before.t_s < t <= after.t_s for t in at)
             ]
+            # an evaluation in between is slow by itself, whatever is traced for it
+            slow = [taken_s for taken_s, is_step in within if is_step]
             each_s = fmean(slow) - usual_s if slow else 0.0  # some are told of together with the one before
-            excess_s = max(took_s, max(times, len(slow)) * each_s)
+            excess_s = max(took_s, max(times * len(slow) / max(1, len(within)), len(slow)) * each_s)
             share = min(MOST_SHARE, excess_s / (end_s - begin_s))
             if share > 0.05:
                 issues.append(_anew(kind, name, times, len(pairs), share, late[-1].text))
