@@ -8,12 +8,13 @@ from statistics import median
 
 from autotune.diagnose.findings import CheckResult, Limit
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
-from autotune.diagnose.place_checks import judge_own_loading, judge_start
+from autotune.diagnose.place_checks import judge_own_loading, judge_start, without_loading
 from autotune.diagnose.shares import by_waiting, of_phases
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
     judge_steadiness,
+    slow_steps,
     timed_steps,
 )
 from autotune.diagnose.surroundings import BusyReadings, judge_in_force, judge_memory, judge_neighbours, judge_ranks
@@ -112,6 +113,8 @@ class Diagnoser:
         costs, outside = self._judge_costs(watched, phased), judge_outside_steps(watched.events)
         steps = timed_steps(watched.events)
         steadiness = judge_steadiness(steps, watched.events, self._folder)
+        if bounds.free_data is None:
+            steadiness = without_loading(steadiness, watched.events, slow_steps(steps))
         bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness), steps)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
         drifts = any(

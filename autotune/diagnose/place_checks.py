@@ -5,7 +5,9 @@ import math
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from autotune.clock import format_duration
 from autotune.diagnose.findings import (
@@ -19,6 +21,9 @@ from autotune.diagnose.findings import (
 )
 from autotune.measure.phases import without
 from autotune.records import TraineeEvent
+
+if TYPE_CHECKING:
+    from autotune.diagnose.step_checks import TimedStep
 
 # Time before the first step, by the trainer's own functions.
 
@@ -78,17 +83,11 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     Args:
         steadiness: What was found of slow steps: what these take is told there.
     """
-    latest = {event.place: event for event in events if event.kind == "cost" and event.cost == "loop" and event.place}
+    lines = _own_lines(events)
     steps_s = [event.t_s for event in events if event.kind == "step"]
-    if not latest or len(steps_s) < 10:
+    if not lines or len(steps_s) < 10:
         return None
-    all_s = max(event.t_s for event in latest.values()) - steps_s[0]
-    by_function: defaultdict[str, list[TraineeEvent]] = defaultdict(list)
-    for event in latest.values():
-        file, _, name = event.place.rpartition(" ")  # type: ignore[union-attr]
-        by_function[f"{file.rpartition(':')[0]} {name}"].append(event)
-    found = max(by_function.values(), key=lambda lines: sum(_loop_times(line)[0] for line in lines))
-    lines = sorted(found, key=lambda line: -_loop_times(line)[0])
+    all_s = max(event.t_s for event in lines) - steps_s[0]
     place = (lines[0].place or "").removeprefix(f"{folder}/")
     line, _, name = place.rpartition(" ")
     took_s, used_s, _ = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
@@ -123,6 +122,49 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
         limit=limit,
     )
     return CheckResult(check="input", issues=(about,))
+
+
+def without_loading(
+    steadiness: CheckResult, events: Sequence[TraineeEvent], slow: Sequence["TimedStep"]
+) -> CheckResult:
+    """Return what was found of slow steps, without those that are slow by the loop's own loading: that is told as such.
+
+    Args:
+        events: All events of the trial.
+        slow: Its slow steps.
+    """
+    lines = _own_lines(events)
+    if not lines or not steadiness.issues:
+        return steadiness
+    function = _function_of(lines[0])
+    stays = [event for event in events if event.cost == "stay" and event.duration_s and _function_of(event) == function]
+    within_s = sum(
+        max(0.0, min(stay.t_s, step.end_s) - max(stay.t_s - (stay.duration_s or 0.0), step.end_s - step.duration_s))
+        for step in slow
+        for stay in stays
+    )
+    ends_s = [event.t_s for event in events if event.kind == "step"]
+    besides_s = sum(_loop_times(line)[0] for line in lines) - within_s
+    # what is done now and then, as logging is, takes none of the usual steps' time
+    is_of_each = bool(ends_s) and besides_s > _LEAST_OWN * (max(event.t_s for event in lines) - ends_s[0])
+    is_slow_by_it = within_s > 0.5 * sum(step.duration_s for step in slow)
+    return replace(steadiness, issues=()) if is_of_each and is_slow_by_it else steadiness
+
+
+def _own_lines(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
+    """Return the lines of the function that the loop stays in longest outside of its framework, the longest first."""
+    latest = {event.place: event for event in events if event.kind == "cost" and event.cost == "loop" and event.place}
+    by_function: defaultdict[str, list[TraineeEvent]] = defaultdict(list)
+    for event in latest.values():
+        by_function[_function_of(event)].append(event)
+    found = max(by_function.values(), key=lambda lines: sum(_loop_times(line)[0] for line in lines), default=[])
+    return sorted(found, key=lambda line: -_loop_times(line)[0])
+
+
+def _function_of(event: TraineeEvent) -> str:
+    """Return file and name of the function that a line is in."""
+    file, _, name = (event.place or "").rpartition(" ")
+    return f"{file.rpartition(':')[0]} {name}"
 
 
 def _loop_times(event: TraineeEvent) -> tuple[float, float, float]:

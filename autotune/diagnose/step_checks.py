@@ -142,6 +142,13 @@ def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
     return found[min(20, int(0.2 * len(found))) :]  # of the steps; they trace, compile and fill caches
 
 
+def slow_steps(steps: Sequence[TimedStep]) -> list[TimedStep]:
+    """Return the steps that are far slower than the usual one."""
+    usual_s = median([step.duration_s for step in steps] or [0.0])
+    # three times the median step, and 5 ms more: less is the machine's own unrest
+    return [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
+
+
 def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] = (), folder: str = "") -> CheckResult:
     """Judge whether slow steps recur, and cost much of the time.
 
@@ -153,9 +160,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         return CheckResult(check="steadiness", why_not=f"{len(steps)} steps are too few for it")
     if (slower := _drift(steps)) is not None:
         return CheckResult(check="steadiness", issues=(slower,))  # its last steps would all be slow ones
-    usual_s = median(step.duration_s for step in steps)
-    # three times the median step, and 5 ms more: less is the machine's own unrest
-    slow = [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
+    usual_s, slow = median(step.duration_s for step in steps), slow_steps(steps)
     each_s = [step.duration_s - usual_s for step in slow]
     excess_s, all_s = sum(each_s), steps[-1].end_s - (steps[0].end_s - steps[0].duration_s)  # pauses included
     share = excess_s / all_s

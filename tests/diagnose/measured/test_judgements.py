@@ -9,11 +9,13 @@ import pytest
 
 from autotune.diagnose.findings import CheckResult, Limit, Severity, bound_text
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
-from autotune.diagnose.place_checks import judge_own_loading, judge_start
+from autotune.diagnose.place_checks import judge_own_loading, judge_start, without_loading
+from autotune.diagnose.shares import by_waiting
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
     judge_steadiness,
+    slow_steps,
     timed_steps,
 )
 from autotune.diagnose.surroundings import judge_memory, largest_batch
@@ -166,6 +168,52 @@ def test_a_loop_that_loads_by_itself_is_seen_by_its_lines(
         assert same is not None
         assert same.issues == ()
     assert judge_own_loading(steps([0.05] * 200), CheckResult(check="steadiness"), "/home/me") is None
+
+
+@pytest.mark.parametrize(("in_usual_s", "is_loading"), [(3.0, True), (0.1, False)])
+def test_slow_steps_are_slow_by_loading_where_that_takes_time_of_each(in_usual_s: float, is_loading: bool) -> None:
+    """A batch that was not ready in the queue; what is done in some steps alone, as logging is, is no loading."""
+    events = steps([0.5 if number % 40 == 0 else 0.02 for number in range(1, 400)])
+    slow = slow_steps(timed_steps(events))
+    about = {"kind": "cost", "stream": "7.0", "place": "/home/me/train.py:9 batch"}
+    stays = [TraineeEvent(t_s=step.end_s, cost="stay", duration_s=0.45, **about) for step in slow]  # type: ignore[arg-type]
+    took_s = 0.45 * len(slow) + in_usual_s
+    loop = TraineeEvent(t_s=events[-1].t_s, cost="loop", duration_s=took_s, text="0.0 0.0", **about)  # type: ignore[arg-type]
+    found = judge_steadiness(timed_steps(events))
+    assert bool(without_loading(found, [*events, *stays, loop], slow).issues) is not is_loading
+    assert without_loading(found, events, slow) == found
+
+
+def test_what_an_evaluation_traces_is_no_compilation() -> None:
+    """Its time is its own; the same traces in steps are told with what these take."""
+    for kind, is_told in (("eval", False), ("note", True)):
+        events = []
+        for event in steps([0.05] * 400, after=dict.fromkeys(range(100, 400, 40), (kind, 1.0))):
+            times = sum(one.kind == kind for one in events) + 1
+            if event.kind == kind:
+                about = {"cost": "trace", "place": "train.py:9 f", "times": times, "duration_s": 0.01 * times}
+                events.append(TraineeEvent(kind="cost", t_s=event.t_s - 0.5, stream="7.0", **about))  # type: ignore[arg-type]
+            events.append(event)
+        assert bool(judge_costs(events, "/home/me").issues) is is_told, kind
+
+
+@pytest.mark.parametrize(
+    ("own_cores", "limit"),
+    [(1.2, Limit.PREPARING), (0.4, Limit.READING), (0.75, Limit.LOADING), (None, Limit.LOADING)],
+)
+def test_a_loader_that_cannot_be_replayed_is_told_by_waiting(own_cores: float | None, limit: Limit) -> None:
+    """By the cores that are busy meanwhile: one that computes keeps one busy all the time."""
+    waiting = [replace(step, wait_s=0.6 * step.duration_s) for step in timed_steps(steps([0.05] * 200))]
+    unknown = replace(FREE, free_data=None, free_step=None)
+    bounds = by_waiting(unknown, waiting)
+    assert bounds.free_data is not None
+    assert bounds.free_data.ratio == pytest.approx(2.5)
+    (issue,) = judge_input(bounds, 2, own_cores).issues
+    assert issue.limit is limit
+    vague = replace(FREE, free_data=Ratio(ratio=1.1, low=0.2, high=6.0))
+    assert by_waiting(vague, waiting).free_data == bounds.free_data
+    assert by_waiting(FREE, waiting) == FREE
+    assert by_waiting(unknown, timed_steps(steps([0.05] * 200))) == unknown
 
 
 def test_python_between_operations_is_no_loading() -> None:
