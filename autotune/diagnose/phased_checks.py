@@ -18,6 +18,7 @@ from autotune.diagnose.findings import (
 from autotune.measure.phases import Bounds
 from autotune.records import Ratio, TrialPhase
 
+_WORTH_CORES = 2.0  # gain from which on a loader that no step waits for is told: it takes the cores of the step
 _WORTH_TELLING = 1.05  # least gain that is an issue: smaller ones drown in the noise of a few short trials
 
 
@@ -52,7 +53,7 @@ def judge_input(
         return CheckResult(check="input", why_not="; ".join(bounds.why_not) or why_not)
     if gain.low <= _WORTH_TELLING:
         return CheckResult(check="input", sentence=f"With free data it would be {ratio_text(gain)} as fast.")
-    if _is_beside(bounds):
+    if _is_beside(bounds) and gain.ratio < _WORTH_CORES:
         sentence = (
             f"With free data it would be {ratio_text(gain)} as fast, and the step hardly waits for data: loading, "
             f"which is far faster, takes cores from the step.{_work(bounds)}"

@@ -2,6 +2,7 @@
 
 import linecache
 import math
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
@@ -70,6 +71,9 @@ def _at(place: str) -> str:
 # Input of loops whose batches cannot be replayed: the lines of its own that the loop stays in, outside of frameworks.
 
 
+PAUSE = re.compile(r"\b((?:run_|do_)?(?:valid|eval|test|checkpoint|save)\w*)\(")
+"""What a call is named that is no part of training, and that trainers do now and then."""
+
 _BUSY = 0.5  # of the time, in CPU time, from which on a line computes, and does not wait
 _WITHIN = 0.1  # of the time outside of a framework, from which on a line also has it work
 _LEAST_OWN = 0.1  # share of the time, from which on it is an issue: a sample is taken every 10 ms
@@ -93,7 +97,7 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     took_s, used_s, _ = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
     slow = sum(one.numbers["time_fraction"] for one in steadiness.issues if one.place in ("", line))
     share = min(MOST_SHARE, took_s / all_s - slow) if all_s > 0.0 else 0.0
-    if share < _LEAST_OWN:
+    if share < _LEAST_OWN or PAUSE.search(f"{source_of(lines[0].place or '')} {name}("):
         sentence = (
             f"The loop is outside of its framework for {percent(max(0.0, share))} of the time at most in one place."
         )

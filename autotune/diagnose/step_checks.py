@@ -1,7 +1,6 @@
 """Checks of the steps of one trial: time outside of them, slow ones that recur, a drift, and what is done anew."""
 
 import math
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -24,7 +23,7 @@ from autotune.diagnose.findings import (
     milliseconds,
     percent,
 )
-from autotune.diagnose.place_checks import source_of
+from autotune.diagnose.place_checks import PAUSE, source_of
 from autotune.diagnose.tables import RULES
 from autotune.measure.phases import without
 from autotune.measure.trend import Trend, trend
@@ -191,9 +190,9 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
     )
     place, fraction = _line_of(slow, events)
-    line, _, name = place.removeprefix(f"{folder}/").rpartition(" ")
     is_known = fraction >= 0.5
-    pause = _PAUSE.search(f"{source_of(place)} {name}(") if is_known else None
+    pause = PAUSE.search(_words_at(place)) if is_known else None
+    line, _, name = place.removeprefix(f"{folder}/").rpartition(" ")
     if is_known:
         sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {line} in {name}."
     if pause:
@@ -291,14 +290,16 @@ def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple
     most = [place for place in telling if stays_s[place] >= 0.5 * all_s]
     place = max(
         most,
-        key=lambda place: (depths[place], stays_s[place]),
+        # an evaluation is told by its own name, and not by what it calls
+        key=lambda place: (PAUSE.search(_words_at(place)) is not None, depths[place], stays_s[place]),
         default=max(telling, key=stays_s.__getitem__, default=""),
     )
     return place, stays_s[place] / all_s
 
 
-# what a call is named that is no part of training, and that trainers do now and then
-_PAUSE = re.compile(r"\b((?:run_|do_)?(?:valid|eval|test|checkpoint|save)\w*)\(")
+def _words_at(place: str) -> str:
+    """Return the line of source at a place, and the name of the function that it is in as it is called."""
+    return f"{source_of(place)} {place.rpartition(' ')[2]}("
 
 
 _AT_EPOCHS = "at the beginning of each epoch"

@@ -87,9 +87,9 @@ class JaxObserver(Observer):
             leaves = import_module("jax").tree_util.tree_leaves(given)
             samples = self._samples_in(leaves)
             # Not as a whole step: the device works on between two calls, so that time is no wait for data.
-            self.loop.worked(jitted, begin_s, samples, False, threading.get_ident())
+            self.loop.worked(jitted.key, begin_s, samples, False, threading.get_ident())
             if batch := _in_host_memory(leaves):
-                self.loop.look_at_own(jitted, batch, samples)
+                self.loop.look_at_own(jitted.key, batch, samples)
 
     def _watch_completion(self, result: Any) -> None:
         now_s = time.monotonic()
@@ -146,11 +146,20 @@ def _in_host_memory(leaves: list[Any]) -> list[Any]:
 
 
 class _Jitted:
-    """Compiled function of JAX whose calls are observed; in all else the function itself."""
+    """Compiled function of JAX whose calls are observed; in all else the function itself.
+
+    Attributes:
+        key: Code of the trainer's function that it compiles: the same where it is compiled anew for each step.
+        trains: Whether a gradient was taken in it.
+    """
 
     def __init__(self, original: Any, observer: JaxObserver) -> None:
         functools.update_wrapper(self, original)
         self._original, self._observer = original, observer
+        inner = original
+        while (wrapped := getattr(inner, "__wrapped__", None)) is not None:
+            inner = wrapped
+        self.key: Any = getattr(inner, "__code__", self)
         self.trains = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

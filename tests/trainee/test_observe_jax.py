@@ -131,3 +131,11 @@ def test_a_gradient_of_which_nothing_is_compiled_is_a_step(run: Callable[..., Ob
     seen = run(interpreter_with("jax"), script)
     assert len(seen.kind("step")) == 24
     assert not seen.kind("unseen")
+
+
+@pytest.mark.parametrize("line", ["value, gradient = jax.jit(jax.value_and_grad(loss))("])
+def test_a_step_that_is_compiled_anew_each_time_is_one(run: Callable[..., Observed], tmp_path: Path, line: str) -> None:
+    """It is the same function of the trainer's, whatever object it is compiled to."""
+    script = tmp_path / "train.py"
+    script.write_text(EAGER.replace("value, gradient = jax.value_and_grad(loss)(", line))
+    assert len(run(interpreter_with("jax"), script).kind("step")) == 24
