@@ -114,7 +114,8 @@ class Diagnoser:
         steps = timed_steps(watched.events)
         steadiness = judge_steadiness(steps, watched.events, self._folder)
         if bounds.free_data is None:
-            steadiness = without_loading(steadiness, watched.events, slow_steps(steps))
+            slow = [(step.end_s - step.duration_s, step.end_s) for step in slow_steps(steps)]
+            steadiness = without_loading(steadiness, watched.events, slow)
         bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness), steps)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
         drifts = any(

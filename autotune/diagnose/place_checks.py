@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from autotune.clock import format_duration
 from autotune.diagnose.findings import (
@@ -22,9 +21,6 @@ from autotune.diagnose.findings import (
 )
 from autotune.measure.phases import without
 from autotune.records import TraineeEvent
-
-if TYPE_CHECKING:
-    from autotune.diagnose.step_checks import TimedStep
 
 # Time before the first step, by the trainer's own functions.
 
@@ -129,13 +125,13 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
 
 
 def without_loading(
-    steadiness: CheckResult, events: Sequence[TraineeEvent], slow: Sequence["TimedStep"]
+    steadiness: CheckResult, events: Sequence[TraineeEvent], slow: Sequence[tuple[float, float]]
 ) -> CheckResult:
     """Return what was found of slow steps, without those that are slow by the loop's own loading: that is told as such.
 
     Args:
         events: All events of the trial.
-        slow: Its slow steps.
+        slow: Begin and end of its slow steps.
     """
     lines = _own_lines(events)
     if not lines or not steadiness.issues:
@@ -143,15 +139,15 @@ def without_loading(
     function = _function_of(lines[0])
     stays = [event for event in events if event.cost == "stay" and event.duration_s and _function_of(event) == function]
     within_s = sum(
-        max(0.0, min(stay.t_s, step.end_s) - max(stay.t_s - (stay.duration_s or 0.0), step.end_s - step.duration_s))
-        for step in slow
+        max(0.0, min(stay.t_s, end_s) - max(stay.t_s - (stay.duration_s or 0.0), begin_s))
+        for begin_s, end_s in slow
         for stay in stays
     )
     ends_s = [event.t_s for event in events if event.kind == "step"]
     besides_s = sum(_loop_times(line)[0] for line in lines) - within_s
     # what is done now and then, as logging is, takes none of the usual steps' time
     is_of_each = bool(ends_s) and besides_s > _LEAST_OWN * (max(event.t_s for event in lines) - ends_s[0])
-    is_slow_by_it = within_s > 0.5 * sum(step.duration_s for step in slow)
+    is_slow_by_it = within_s > 0.5 * sum(end_s - begin_s for begin_s, end_s in slow)
     return replace(steadiness, issues=()) if is_of_each and is_slow_by_it else steadiness
 
 

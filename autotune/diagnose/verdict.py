@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.diagnose.findings import (
+    LEAST_BOUND,
     CheckResult,
     Diagnosis,
     DiagnosisVerdict,
@@ -113,8 +114,9 @@ def _main(issues: Sequence[Issue], shares: Sequence[TimeShare]) -> Issue | None:
     """
     telling = [issue for issue in issues if issue.limit is not None and issue.severity is not Severity.NOTE]
     spoiling = _spoiling(issues)
-    # 5 % for certain are worth doing something for
-    worth = [one for one in telling if one.bound is not None and one.bound.low > 1.05 and one not in spoiling]
+    # 5 % for certain are worth doing something for, and a tenth is worth a verdict
+    bounded = [(one, one.bound) for one in telling if one.bound is not None and one not in spoiling]
+    worth = [one for one, bound in bounded if bound.low > 1.05 and bound.ratio >= LEAST_BOUND]
     limits = [issue for issue in worth if not any(one.evidence is GainBasis.MEASURED for one in issue.recommendations)]
     memory = [issue for issue in telling if issue.limit is Limit.MEMORY]
     taken: Counter[Limit] = Counter()

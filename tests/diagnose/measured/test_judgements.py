@@ -174,9 +174,9 @@ def test_a_loop_that_loads_by_itself_is_seen_by_its_lines(
 def test_slow_steps_are_slow_by_loading_where_that_takes_time_of_each(in_usual_s: float, is_loading: bool) -> None:
     """A batch that was not ready in the queue; what is done in some steps alone, as logging is, is no loading."""
     events = steps([0.5 if number % 40 == 0 else 0.02 for number in range(1, 400)])
-    slow = slow_steps(timed_steps(events))
+    slow = [(step.end_s - step.duration_s, step.end_s) for step in slow_steps(timed_steps(events))]
     about = {"kind": "cost", "stream": "7.0", "place": "/home/me/train.py:9 batch"}
-    stays = [TraineeEvent(t_s=step.end_s, cost="stay", duration_s=0.45, **about) for step in slow]  # type: ignore[arg-type]
+    stays = [TraineeEvent(t_s=end_s, cost="stay", duration_s=0.45, **about) for _, end_s in slow]  # type: ignore[arg-type]
     took_s = 0.45 * len(slow) + in_usual_s
     loop = TraineeEvent(t_s=events[-1].t_s, cost="loop", duration_s=took_s, text="0.0 0.0", **about)  # type: ignore[arg-type]
     found = judge_steadiness(timed_steps(events))
