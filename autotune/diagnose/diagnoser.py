@@ -124,26 +124,30 @@ class Diagnoser:
         is_clear = (
             drifts or compiles > 0.33
         )  # of the time: the cause is known, and the trial's time is better spent on its remedy
+        machine = self._problem.machine
+        own_cores = watched.measurement.cpu_cores if watched.measurement else None
+        loading = judge_own_loading(watched.events, steadiness, self._folder) if bounds.free_data is None else None
+        if loading is None:
+            ahead = _loads_ahead(self._problem)
+            loading = judge_input(bounds, machine.cpu_cores, own_cores, loads_ahead=ahead)
         larger, larger_record = (None, None) if is_clear else self._larger_batch(bounds)
         plan, gains = self._try_switches(
             bounds,
             saw_a_pass=watched.saw_a_pass,
             is_compiling=compiles > 0.0,
             is_unsteady=bool(steadiness.issues),
+            is_reading=any(one.limit is Limit.READING for one in loading.issues),
         )
         measured = [replace(one, data=self._data_of(one.switch)) for one in gains]
         why_no_switch = "no time was left for it" if plan.not_tried else ""
         if not self._problem.can_vary:
             why_no_switch = "this config has no knob that may vary"
-        own_loading = judge_own_loading(watched.events, steadiness, self._folder) if bounds.free_data is None else None
-        own_cores = watched.measurement.cpu_cores if watched.measurement else None
-        machine = self._problem.machine
         batches = self._batches(record, larger_record)
         results = (
             judge_in_force(phased.events, self._problem.space, machine),
             judge_neighbours(self._foreign_cores, self._cores, own_cores, self._records),
             judge_ranks(record.measurement),
-            own_loading or judge_input(bounds, machine.cpu_cores, own_cores, loads_ahead=_loads_ahead(self._problem)),
+            loading,
             costs,
             judge_fixed_cost(today, larger, bounds),
             judge_start(watched.events, record.measurement.first_step_s, self._folder),
@@ -204,7 +208,7 @@ class Diagnoser:
         return steps, record
 
     def _try_switches(
-        self, bounds: Bounds, *, saw_a_pass: bool, is_compiling: bool, is_unsteady: bool
+        self, bounds: Bounds, *, saw_a_pass: bool, is_compiling: bool, is_unsteady: bool, is_reading: bool
     ) -> tuple[SwitchPlan, list[Gain]]:
         least_s, longest_s = 2.0, 6.0  # of the part of a trial that is measured
         measured = [record.measurement for record in self._records if record.measurement]
@@ -212,7 +216,12 @@ class Diagnoser:
         most = min(6, int((self._left_s() / (start_s + least_s) - 3) / 2))
         known = bounds if bounds.speeds else None
         plan = plan_switches(
-            self._problem.space, known, may_settle=saw_a_pass, is_compiling=is_compiling, is_unsteady=is_unsteady
+            self._problem.space,
+            known,
+            may_settle=saw_a_pass,
+            is_compiling=is_compiling,
+            is_unsteady=is_unsteady,
+            is_reading=is_reading,
         )
         earlier = self._known([*plan.tried, *plan.not_tried])
         plan = plan.without([one.switch for one in earlier], most=max(0, most))

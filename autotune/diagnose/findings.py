@@ -75,15 +75,20 @@ class Recommendation:
         """Return whether it may gain so much."""
         return self.gain is not None and self.gain.ratio >= least
 
-    def rank(self) -> tuple[int, bool, float]:
-        """Return what it is sorted by: measured ones by the lower end of their gain, then bounded ones, then the rest.
+    def rank(self, place: int = 0) -> tuple[bool, bool, int, int, float]:
+        """Return what it is sorted by: measured ones by the lower end of their gain, then the others.
 
-        Of what was not measured, that comes first which leaves the training the same, and acts on what takes time.
+        Of these that comes first which leaves the training the same, then what acts on the cause that takes most of the
+        time, then what is bounded.
+
+        Args:
+            place: That of its cause among those that take time.
         """
         if self.evidence is GainBasis.MEASURED:
-            return 0, False, -(self.gain.low if self.gain else 0.0)
+            return False, False, 0, 0, -(self.gain.low if self.gain else 0.0)
         is_other = self.label not in ("", "same training")
-        return list(GainBasis).index(self.evidence), is_other, -(self.gain.ratio if self.gain else 0.0)
+        gain = self.gain.ratio if self.gain else 0.0
+        return True, is_other, place, list(GainBasis).index(self.evidence), -gain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +200,8 @@ class Diagnosis:
         acting = [one.change for one in self.shares if one.change]  # bounded by the share of their cause
         named = [one.name for one in acting]
         others = [one for issue in self.issues for one in issue.recommendations if one.name not in named]
-        found = sorted([*acting, *others], key=Recommendation.rank)
+        found = [*sorted(acting, key=lambda one: one.rank(acting.index(one))), *others]
+        found.sort(key=lambda one: one.rank(acting.index(one) if one in acting else len(acting)))
         names = [one.name for one in found]
         return tuple(one for n, one in enumerate(found) if names[n] not in names[:n])
 

@@ -10,6 +10,7 @@ from statistics import fmean, median
 
 from autotune.diagnose.findings import (
     MOST_SHARE,
+    NO_LIMIT,
     CheckResult,
     GainBasis,
     Issue,
@@ -19,8 +20,11 @@ from autotune.diagnose.findings import (
     TimeShare,
 )
 from autotune.diagnose.step_checks import TimedStep
+from autotune.diagnose.switches import THREADS
 from autotune.measure.phases import Bounds, PhasedTrial
 from autotune.records import Ratio, TrialPhase
+from autotune.space.catalog import known_knob
+from autotune.space.knob import number_of
 
 INPUT = frozenset((Limit.READING, Limit.PREPARING, Limit.OVERLAP, Limit.LOADING))
 _STEP = frozenset((Limit.HOST, Limit.STEP))
@@ -30,6 +34,13 @@ _SLOW = {
     Limit.OUTSIDE: "evaluation, checkpoints",
     Limit.COMPILING: "compiling",
 }
+_REMEDIES = {
+    Limit.READING: "Read more at the same time, fewer and larger files, or keep them on a disk that is near.",
+    Limit.PREPARING: "Prepare samples once and keep them, in memory or in files; or do less for each.",
+    Limit.OVERLAP: "Load ahead of the step: by workers of the loader, or by prefetching.",
+}
+"""What helps where no key of the config does."""
+
 _ABOUT_KEYS = ("in-force", "switches")  # their places are keys, and no time goes to a key
 _WAITS = 1.05  # least gain by waiting alone, for loaders that nothing else is known of
 _VAGUE = 2.0  # times the lower end of a bound that its upper end is, for it to say nothing
@@ -192,12 +203,22 @@ def _share(
         return TimeShare(cause=cause, limit=limit, fraction=fraction)
     located = issue_with_place(limit, issue, found)
     own = issue.recommendations if issue else ()
-    others = [advice for one in _alike(limit, found) for advice in one.recommendations]
+    if not own and located is not None and located.check == "recurring-costs":
+        own = located.recommendations  # Python that runs in turns: more workers wait for each other, too
+    others = [advice for one in _alike(limit, found) for advice in one.recommendations if not _is_of_threads(advice)]
     measured = [one for one in others if one.evidence is GainBasis.MEASURED]
     change = next(iter(sorted([*own, *(measured if own else others)], key=Recommendation.rank)), None)
+    if change is None and limit in _REMEDIES:
+        change = Recommendation(sentence=_REMEDIES[limit])
     if change is not None:
         change = _bounded(change, fraction if of_change is None else of_change)
     return TimeShare(cause=cause, limit=limit, fraction=fraction, place=located.place if located else "", change=change)
+
+
+def _is_of_threads(advice: Recommendation) -> bool:
+    """Return whether a change is one of threads alone: these serve loading and the step, and act on neither."""
+    rows = [known_knob(path, number_of(value)) for path, value in advice.values.items()]
+    return bool(rows) and all(row is not None and row.kind in THREADS for row in rows)
 
 
 def issue_with_place(limit: Limit, issue: Issue | None, found: Sequence[CheckResult]) -> Issue | None:
@@ -227,4 +248,6 @@ def _bounded(advice: Recommendation, fraction: float) -> Recommendation:
     most = 1.0 / max(1e-3, 1.0 - fraction)
     known = advice.gain.high if advice.gain else most
     high = min(most, known)
+    if high > NO_LIMIT:
+        return replace(advice, gain=None, evidence=GainBasis.NOT_TRIED)  # such a bound says nothing
     return replace(advice, gain=Ratio(ratio=high, low=1.0, high=high), evidence=GainBasis.BOUNDED)

@@ -199,6 +199,8 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         sentence += f" That is {pause[1]}."
     is_named = is_known and (when != _AT_EPOCHS or pause is not None)  # else it is the line of the loop
     remedy = "Do what that line does more seldom, on less, or beside training." if is_named else ""
+    if when == _AT_EPOCHS and not is_named:
+        remedy = "Keep buffers, pools and workers from one pass to the next, or fill them while training goes on."
     found = issue(
         "steadiness",
         sentence,

@@ -73,7 +73,13 @@ class SwitchPlan:
 
 
 def plan_switches(
-    space: Space, bounds: Bounds | None, *, may_settle: bool, is_compiling: bool = False, is_unsteady: bool = False
+    space: Space,
+    bounds: Bounds | None,
+    *,
+    may_settle: bool,
+    is_compiling: bool = False,
+    is_unsteady: bool = False,
+    is_reading: bool = False,
 ) -> SwitchPlan:
     """Plan which switches are tried: those that the bounds allow a gain, one value for each knob.
 
@@ -82,6 +88,7 @@ def plan_switches(
         may_settle: Whether a trial goes over all data, so that those can be measured that fill a cache first.
         is_compiling: Whether something is compiled again and again: batches of one shape come first.
         is_unsteady: Whether slow steps recur: XLA, which compiles for each shape unseen, is tried without.
+        is_reading: Whether loading waits for its files: then more workers than cores help, as many as there may be.
     """
     found: list[Switch] = []
     not_tried: list[Switch] = []
@@ -93,6 +100,9 @@ def plan_switches(
         leaves_xla = is_unsteady and traits.shapes == "compiled" and knob.baseline is True
         is_due = fixes_shapes or leaves_xla
         wished = fixes_shapes if is_due else wished
+        if is_reading and traits.counts == "workers":
+            wished = max((number_of(value) for value in knob.choices if is_number(number_of(value))), default=wished)  # type: ignore[type-var]
+            wished = None if wished is None or same_scalar(wished, knob.baseline) else wished
         if wished is None or knob.is_inert(space.baseline):
             continue
         if bounds is not None and not is_due and not bounds.may_gain(on_step=traits.on_step):
@@ -264,7 +274,7 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
     )
 
 
-_THREADS = ("threads", "torch_threads", "intra_op_threads", "inter_op_threads", "loader_threads", "thread_variable")
+THREADS = ("threads", "torch_threads", "intra_op_threads", "inter_op_threads", "loader_threads", "thread_variable")
 _AHEAD = (
     *("prefetch", "prefetch_switch", "prefetch_factor", "persistent_workers", "pipeline_buffer"),
     *("pin_memory", "prefetch_to_gpu"),
@@ -280,7 +290,7 @@ def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
     faster than it is alone; threads serve both.
     """
     knob = switch.knobs[0]
-    if knob.kind in _THREADS:
+    if knob.kind in THREADS:
         return None
     whole = bounds.free_step if switch.on_step else bounds.free_data
     loading, counts = bounds.speeds.get(TrialPhase.LOAD), traits_of(knob).counts
