@@ -9,7 +9,7 @@ from autotune.diagnose.findings import CheckResult, GainBasis, Issue, Limit, Rec
 from autotune.diagnose.subject import written
 from autotune.measure.phases import CANNOT_MATTER, Bounds
 from autotune.measure.statistics import pooled_variance, student_t_quantile
-from autotune.records import DataFinding, Ratio, TrialPhase, TrialRecord, Values
+from autotune.records import DataFinding, Ratio, Scalar, TrialPhase, TrialRecord, Values
 from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, Label, is_number, number_of, same_scalar
 from autotune.space.space import Space
@@ -101,8 +101,7 @@ def plan_switches(
         is_due = fixes_shapes or leaves_xla
         wished = fixes_shapes if is_due else wished
         if is_reading and traits.counts == "workers":
-            wished = max((number_of(value) for value in knob.choices if is_number(number_of(value))), default=wished)  # type: ignore[type-var]
-            wished = None if wished is None or same_scalar(wished, knob.baseline) else wished
+            wished = _workers_that_wait(knob, bounds)
         if wished is None or knob.is_inert(space.baseline):
             continue
         if bounds is not None and not is_due and not bounds.may_gain(on_step=traits.on_step):
@@ -121,6 +120,19 @@ def plan_switches(
         irrelevant_knobs={side: tuple(paths) for side, paths in irrelevant_knobs.items()},
         not_tried=tuple(not_tried),
     )
+
+
+def _workers_that_wait(knob: Knob, bounds: Bounds | None) -> Scalar:
+    """Return the number of workers that makes waiting for files no limit, twice for certain; None if there are so many.
+
+    As they wait themselves, they are not limited by the cores.
+    """
+    choices = [one for one in map(number_of, knob.choices) if isinstance(one, int)]
+    today = number_of(knob.baseline)
+    now = max(1, today) if isinstance(today, int) else 1
+    needed = 2.0 * now * (bounds.free_data.ratio if bounds and bounds.free_data else 2.0)
+    more = sorted(one for one in choices if one > now)
+    return next((one for one in more if one >= needed), more[-1] if more else None)
 
 
 def _is_about_shapes(switch: Switch) -> bool:
@@ -263,6 +275,8 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
     advice = []
     for switch in switches:
         bound = None if bounds is None else bound_of(switch, bounds)
+        if bound is not None and bound.ratio < CANNOT_MATTER:
+            continue
         advice.append(_recommendation(switch, bound, GainBasis.BOUNDED if bound else GainBasis.NOT_TRIED))
     side = "the step" if switches[0].on_step else "the input"
     return Issue(

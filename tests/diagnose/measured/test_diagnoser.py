@@ -113,6 +113,14 @@ def test_what_a_search_has_confirmed_is_recommended(diagnose: Diagnose) -> None:
     )
 
 
+def test_more_workers_than_cores_help_where_loading_waits(diagnose: Diagnose) -> None:
+    """As many as make that no limit; where it computes, as many as there are cores."""
+    config = CONFIG.replace("autotune:\n", "autotune:\n    knobs: {data.num_workers: [1, 2, 4, 8, 16, 32]}\n")
+    for cores, workers in ((0.1, 8), (1.0, 2)):
+        done = diagnose(trainer(load_s=0.09, load_cores=cores), config=config, budget_s=60.0)
+        assert done.diagnosis.recommendations[0].values == {"data.num_workers": workers}
+
+
 def test_loading_and_step_in_turn_are_told_from_a_slow_loader(diagnose: Diagnose) -> None:
     """A loop that waits for each batch as long as it takes to load has nothing loaded ahead."""
 
