@@ -20,8 +20,8 @@ MEASUREMENT = Measurement(
 
 
 def test_every_figure_of_a_measurement_is_in_the_table():
-    """A new figure cannot be forgotten, and the table names nothing else; no GPU, stage or pause is one."""
-    figures = {field.name for field in dataclasses.fields(Measurement)} - {"gpus", "stages", "pauses"}
+    """A new figure cannot be forgotten, and the table names nothing else; no GPU, rank, stage or pause is one."""
+    figures = {field.name for field in dataclasses.fields(Measurement)} - {"gpus", "ranks", "stages", "pauses"}
     assert set(METRICS) == figures | {"overall_samples_per_s"}
     assert all(name == metric.name for name, metric in METRICS.items())
 
