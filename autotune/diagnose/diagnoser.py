@@ -118,12 +118,9 @@ class Diagnoser:
             steadiness = without_loading(steadiness, watched.events, slow)
         bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness), steps)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
-        drifts = any(
-            one.limit is Limit.DRIFT for one in steadiness.issues
-        )  # then two trials of different length cannot be compared
-        is_clear = (
-            drifts or compiles > 0.33
-        )  # of the time: the cause is known, and the trial's time is better spent on its remedy
+        # Two trials of different length cannot be compared where steps drift. And where a third of the time is spent on
+        # compiling, the cause is known, and the time of a trial is better spent on its remedy.
+        is_clear = compiles > 0.33 or any(one.limit is Limit.DRIFT for one in steadiness.issues)
         machine = self._problem.machine
         own_cores = watched.measurement.cpu_cores if watched.measurement else None
         loading = judge_own_loading(watched.events, steadiness, self._folder) if bounds.free_data is None else None

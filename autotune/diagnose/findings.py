@@ -200,8 +200,9 @@ class Diagnosis:
         acting = [one.change for one in self.shares if one.change]  # bounded by the share of their cause
         named = [one.name for one in acting]
         others = [one for issue in self.issues for one in issue.recommendations if one.name not in named]
-        found = [*sorted(acting, key=lambda one: one.rank(acting.index(one))), *others]
-        found.sort(key=lambda one: one.rank(acting.index(one) if one in acting else len(acting)))
+        unsorted = [*acting, *others]
+        places = sorted(range(len(unsorted)), key=lambda place: unsorted[place].rank(min(place, len(acting))))
+        found = [unsorted[place] for place in places]
         names = [one.name for one in found]
         return tuple(one for n, one in enumerate(found) if names[n] not in names[:n])
 

@@ -18,7 +18,9 @@ from autotune.diagnose.findings import (
 from autotune.measure.phases import Bounds
 from autotune.records import Ratio, TrialPhase
 
-_WORTH_CORES = 2.0  # gain from which on a loader that no step waits for is told: it takes the cores of the step
+_WORTH_CORES = 2.0
+"""Speedup with free data from which a loader is an issue although no step waits for it: it competes for the cores."""
+
 _WORTH_TELLING = 1.05  # least gain that is an issue: smaller ones drown in the noise of a few short trials
 
 

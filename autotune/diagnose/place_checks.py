@@ -127,7 +127,7 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
 def without_loading(
     steadiness: CheckResult, events: Sequence[TraineeEvent], slow: Sequence[tuple[float, float]]
 ) -> CheckResult:
-    """Return what was found of slow steps, without those that are slow by the loop's own loading: that is told as such.
+    """Drop the issue of slow steps where the loop's own loading makes them slow: `judge_own_loading` reports that.
 
     Args:
         events: All events of the trial.
@@ -145,7 +145,7 @@ def without_loading(
     )
     ends_s = [event.t_s for event in events if event.kind == "step"]
     besides_s = sum(_loop_times(line)[0] for line in lines) - within_s
-    # what is done now and then, as logging is, takes none of the usual steps' time
+    # logging and the like, done in some steps only, takes no time of the usual ones
     is_of_each = bool(ends_s) and besides_s > _LEAST_OWN * (max(event.t_s for event in lines) - ends_s[0])
     is_slow_by_it = within_s > 0.5 * sum(end_s - begin_s for begin_s, end_s in slow)
     return replace(steadiness, issues=()) if is_of_each and is_slow_by_it else steadiness

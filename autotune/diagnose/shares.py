@@ -100,9 +100,9 @@ def by_waiting(bounds: Bounds, steps: Sequence[TimedStep]) -> Bounds:
     usual_s, all_s = median(one.duration_s for one in steps), sum(one.duration_s for one in steps)
     waits_s = sum(min(one.wait_s or 0.0, one.duration_s) for one in steps if one.duration_s <= 3.0 * usual_s)
     low, ratio, high = (1.0 / (1.0 - min(MOST_SHARE, times * waits_s / all_s)) for times in (0.9, 1.0, 1.1))
-    return (
-        bounds if gain is None and low < _WAITS else replace(bounds, free_data=Ratio(ratio=ratio, low=low, high=high))
-    )
+    if gain is None and low < _WAITS:
+        return bounds
+    return replace(bounds, free_data=Ratio(ratio=ratio, low=low, high=high))
 
 
 def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequence[CheckResult]) -> list[TimeShare]:
@@ -121,20 +121,12 @@ def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequenc
         if fraction >= _LEAST and left > 0.0:
             causes.append((cause, limit, min(fraction, left), issue))
             left -= causes[-1][2]
-    of_steps = left + sum(fraction for _, limit, fraction, _ in causes if limit in _STEP)  # what its changes act on
-    shares = [
-        # launches take the share that was counted at least: what spares them may spare more of the step
-        _share(
-            *one,
-            found,
-            of_change=of_steps if one[3] and one[3].check == "recurring-costs" and one[1] in _STEP else None,
-        )
-        for one in causes
-    ]
+    of_steps = left + sum(fraction for _, limit, fraction, _ in causes if limit in _STEP)
+    shares = [_share(*one, found, of_steps) for one in causes]
     is_seen = any(result.check == "input" and not result.why_not for result in measured)
     rest = "steps" if is_seen else "steps and their data"
     shares.sort(key=lambda one: -one.fraction)
-    last = _share(rest, Limit.STEP, left, None, found, of_change=of_steps)
+    last = _share(rest, Limit.STEP, left, None, found, of_steps)
     told = [one.change.name for one in shares if one.change]
     is_told = last.change is not None and last.change.name in told
     return [*shares, replace(last, change=None) if is_told else last]
@@ -189,15 +181,14 @@ def _share(
     fraction: float,
     issue: Issue | None,
     found: Sequence[CheckResult],
-    *,
-    of_change: float | None = None,
+    of_steps: float,
 ) -> TimeShare:
     """Return a share with the place that it comes from, and the best change of what is its cause.
 
     Args:
         issue: What tells it; None for what is left.
         found: What else may be about the same side of training.
-        of_change: Share of the time that the change acts on; None for the share itself.
+        of_steps: Share of the time that all of the step takes.
     """
     if fraction < _LEAST:
         return TimeShare(cause=cause, limit=limit, fraction=fraction)
@@ -210,8 +201,10 @@ def _share(
     change = next(iter(sorted([*own, *(measured if own else others)], key=Recommendation.rank)), None)
     if change is None and limit in _REMEDIES:
         change = Recommendation(sentence=_REMEDIES[limit])
+    # Launches are counted with the least that they take: what avoids them, as what is left, may save more of the step.
+    is_least = limit in _STEP and (issue is None or issue.check == "recurring-costs")
     if change is not None:
-        change = _bounded(change, fraction if of_change is None else of_change)
+        change = _bounded(change, of_steps if is_least else fraction)
     return TimeShare(cause=cause, limit=limit, fraction=fraction, place=located.place if located else "", change=change)
 
 

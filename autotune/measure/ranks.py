@@ -23,12 +23,16 @@ def ranks_of(events: Sequence[TraineeEvent], window: "Window") -> tuple[RankMeas
     """
     of_stream = {event.stream: event.rank for event in events if event.kind == "rank" and event.rank is not None}
     streams = {rank.number: stream for stream, rank in of_stream.items()}  # of a rank that was restarted the last
-    measured = [_measured(of_stream[stream], stream, events, window) for _, stream in sorted(streams.items())]
+    within: dict[str, list[TraineeEvent]] = {stream: [] for stream in of_stream}
+    for event in events if of_stream else ():
+        if event.stream in within and window.t0_s <= event.t_s <= window.t1_s:
+            within[event.stream].append(event)
+    measured = [_measured(of_stream[stream], within[stream]) for _, stream in sorted(streams.items())]
     return tuple(one for one in measured if one is not None)
 
 
-def _measured(rank: Rank, stream: str, events: Sequence[TraineeEvent], window: "Window") -> RankMeasurement | None:
-    own = [event for event in events if event.stream == stream and window.t0_s <= event.t_s <= window.t1_s]
+def _measured(rank: Rank, own: Sequence[TraineeEvent]) -> RankMeasurement | None:
+    """Return the measurement of a rank by its own events within the window; None if it made too few steps."""
     steps = [event for event in own if event.kind == RANK_STEP]
     if len(steps) < 2 or steps[-1].t_s <= steps[0].t_s:
         return None

@@ -61,18 +61,19 @@ class TorchObserver(Observer):
             loss = loss[0] if loss else None
         if getattr(loss, "is_cuda", False):
             self._mark(loss)
-        self._add_own(begin_s)
+        if process_stream.is_ranked:
+            self._add_own(begin_s)
         self.loop.worked(key, begin_s, thread=threading.get_ident())
         now_s = time.monotonic()
         if now_s >= self.loop.report.loss_due_s and getattr(loss, "ndim", None) == 0:
             self.loop.saw_loss(now_s, loss.detach(), loss.device.type == "cpu")
 
     def _add_own(self, begin_s: float) -> None:
-        """Add the time since the last backward pass to that outside of them; a rank of several reports it."""
+        """Add the time since the last backward pass to that outside of them, and report it twice a second."""
         self._own_s += begin_s - self._left_s if self._left_s else 0.0
         self._passes += 1
         self._left_s = now_s = time.monotonic()
-        if process_stream.is_ranked and now_s >= self._own_due_s:
+        if now_s >= self._own_due_s:
             self._own_due_s = now_s + 0.5
             self.loop.report.line("own", now_s, duration_s=self._own_s, times=self._passes)
 

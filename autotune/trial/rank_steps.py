@@ -39,15 +39,17 @@ class RankSteps:
                 # a process that takes a rank over, after a restart, begins with a step of its own
                 self._ranks[event.stream], self._waiting[event.rank.number] = event.rank, deque()
             rank = self._ranks.get(event.stream)
-            if event.kind == RANK_STEP and rank is None:
-                yield replace(event, kind="step")
-                continue
-            if event.kind == RANK_STEP and rank is not None:
+            if event.kind == RANK_STEP:
+                if rank is None:
+                    yield replace(event, kind="step")
+                    continue
                 self._waiting[rank.number].append(event)
             if rank is None or rank.number == 0 or event.kind not in _ABOUT_THE_TRAINING:
                 yield event
-        while self._ranks and not self._missing() and all(self._waiting.values()):
-            yield _together([self._waiting[number].popleft() for number in sorted(self._waiting)])
+        if self._ranks and not self._missing():
+            in_order = [self._waiting[number] for number in sorted(self._waiting)]
+            while all(in_order):
+                yield _together([steps.popleft() for steps in in_order])
         if self._is_overdue():
             yield from self._without_missing()
 
