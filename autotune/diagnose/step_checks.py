@@ -379,6 +379,7 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
             share = min(MOST_SHARE, excess_s / (end_s - begin_s))
             if share > 0.05:
                 issues.append(_anew(kind, name, times, len(pairs), share, late[-1].text))
+    issues += _uncompiled(events, folder, begin_s, end_s)
     ends_s = [after.t_s for _before, after, _kinds in _successive_steps(phased_events)]
     for (kind, place), told in _costs_by_place(phased_events).items():
         name = place.removeprefix(f"{folder}/")
@@ -407,6 +408,29 @@ def _python(place: str, times: int, took_s: float, share: float) -> Issue:
     remedy = next(rule.remedy for rule in RULES if rule.id == "python-in-graph")  # one change, proposed once
     numbers = {"time_fraction": share, "times": float(times), "each_s": took_s / times}
     return _cost(place, sentence, remedy, numbers=numbers, limit=Limit.PREPARING)
+
+
+def _uncompiled(events: Sequence[TraineeEvent], folder: str, begin_s: float, end_s: float) -> Iterator[Issue]:
+    """Yield the gradient that JAX takes outside of compiled functions, by the time that Python is busy meanwhile.
+
+    The device computes in threads of its own, also where it is the CPU: the main thread's CPU time is that of launches.
+    """
+    costs = [one for one in events if one.kind == "cost" and begin_s <= one.t_s <= end_s]
+    gradients = [one for one in costs if one.cost == "gradient" and one.place]
+    main = [one for one in costs if one.cost == "main"]
+    if len(gradients) < 3 or len(main) < 2:
+        return
+    busy_s = (main[-1].duration_s or 0.0) - (main[0].duration_s or 0.0)
+    share = min(MOST_SHARE, busy_s / (main[-1].t_s - main[0].t_s))
+    if share > 0.2:  # a compiled step leaves Python idle, or its batches need it
+        place = (gradients[-1].place or "").removeprefix(f"{folder}/")
+        sentence = (
+            f"{place} takes the gradient operation by operation, as no compiled function is around it: Python is busy "
+            f"for {percent(share)} of the time."
+        )
+        remedy = "Put @jax.jit on the function that computes and applies the gradients."
+        numbers = {"time_fraction": share}
+        yield _cost(place, sentence, remedy, numbers=numbers, bound=without(share, 0.1 * share), limit=Limit.HOST)
 
 
 def _eager(

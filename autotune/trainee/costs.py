@@ -136,22 +136,6 @@ class TorchCompileCosts(Costs):
             self.loop.report.line("cost", now_s, cost="cut", place=place, times=len(self._cuts), text=why)
 
 
-class JaxCosts(Costs):
-    """Functions that ``jax.jit`` compiles."""
-
-    def install(self) -> None:
-        self.attempt("jax.monitoring:register_event_duration_secs_listener", self._listen)
-
-    def _listen(self, monitoring: Any, name: str) -> None:
-        took = self.instrumentation.guarded(self._took)
-        getattr(monitoring, name)(lambda event, duration_s, **about: took(event, duration_s, about))
-
-    def _took(self, event: str, duration_s: float, about: dict[str, Any]) -> None:
-        if event.endswith("backend_compile_duration"):
-            name = str(about.get("fun_name", "")).removeprefix("jit(").rstrip(")")
-            self.add("compile", place_of(None, name), duration_s)
-
-
 def _code_of(function: Any) -> Optional[CodeType]:
     """Return the code of a function, behind its decorators."""
     for _ in range(20):

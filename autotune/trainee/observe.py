@@ -57,7 +57,7 @@ COSTS = {
     "tensorflow": ("costs.TensorFlowCosts",),
     "torch": ("costs.TorchCosts",),
     "torch._dynamo.convert_frame": ("costs.TorchCompileCosts",),
-    "jax": ("costs.JaxCosts",),
+    "jax": ("observe_jax.JaxCosts",),
 }
 """The same, of what is observed only in trials."""
 

@@ -10,14 +10,14 @@ is taken of arrays, and not of what is traced, is the work of a step itself: not
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 import time
 from importlib import import_module
 from types import MethodType
 from typing import Any, Optional
 
-from autotune.trainee.observe import Observer
+from autotune.trainee.costs import Costs, place_of
+from autotune.trainee.observe import Begin, End, Observer
 
 
 class JaxObserver(Observer):
@@ -33,8 +33,7 @@ class JaxObserver(Observer):
 
     def install(self) -> None:
         self.around("jax:vjp", self._traced)  # takes the gradient itself
-        for place in ("jax:grad", "jax:value_and_grad"):
-            self.attempt(place, self._around_transform)
+        around_gradients(self, self._gradient_begins, self._gradient_ends)
         self.attempt("jax:jit", self._around_jit)
 
     def _traced(self, args: Any, kwargs: Any) -> None:
@@ -43,31 +42,18 @@ class JaxObserver(Observer):
             running.trains = True
         self.loop.always_trains(calls_are_seen=running is not None)
 
-    def _around_transform(self, jax: Any, name: str) -> None:
-        """Observe the functions that a transform returns."""
-        original, begins, ends = getattr(jax, name), self._gradient_begins, self._gradient_ends
-        instrumentation = self.instrumentation
-
-        @functools.wraps(original)
-        def observed(*args: Any, **kwargs: Any) -> Any:
-            return instrumentation.observing(original(*args, **kwargs), begins, ends)
-
-        instrumentation.put(jax, name, observed)
-
     def _gradient_begins(self, args: Any, kwargs: Any) -> Any:
         """Return place, time and arguments of a gradient of arrays; None of one that is traced."""
-        jax = import_module("jax")
-        given = jax.tree_util.tree_leaves((args, kwargs))
-        if threading.get_ident() in self.running or any(isinstance(leaf, jax.core.Tracer) for leaf in given):
+        given = import_module("jax").tree_util.tree_leaves((args, kwargs))
+        if threading.get_ident() in self.running or is_traced(given):
             return self._traced(args, kwargs)
-        caller = sys._getframe(2)
-        return (caller.f_code, caller.f_lineno), time.monotonic(), given
+        return place_of(None), time.monotonic(), given
 
     def _gradient_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
         if error is None:
-            key, begin_s, given = token
+            place, begin_s, given = token
             self._watch_completion(result)
-            self.loop.worked(key, begin_s, self._samples_in(given), False, threading.get_ident())
+            self.loop.worked(place, begin_s, self._samples_in(given), False, threading.get_ident())
 
     def _around_jit(self, jax: Any, name: str) -> None:
         original = getattr(jax, name)
@@ -139,6 +125,53 @@ class JaxObserver(Observer):
             import_module("jax").block_until_ready(latest)
         except Exception:  # given away to the next step already, which then waits for it
             return
+
+
+class JaxCosts(Costs):
+    """Functions that ``jax.jit`` compiles, and gradients that are taken outside of all of these."""
+
+    def install(self) -> None:
+        around_gradients(self, self._gradient_begins, self._gradient_ends)
+        self.attempt("jax.monitoring:register_event_duration_secs_listener", self._listen)
+
+    def _listen(self, monitoring: Any, name: str) -> None:
+        took = self.instrumentation.guarded(self._took)
+        getattr(monitoring, name)(lambda event, duration_s, **about: took(event, duration_s, about))
+
+    def _took(self, event: str, duration_s: float, about: dict[str, Any]) -> None:
+        if event.endswith("backend_compile_duration"):
+            name = str(about.get("fun_name", "")).removeprefix("jit(").rstrip(")")
+            self.add("compile", place_of(None, name), duration_s)
+
+    def _gradient_begins(self, args: Any, kwargs: Any) -> Any:
+        given = import_module("jax").tree_util.tree_leaves((args, kwargs))
+        return None if is_traced(given) else (place_of(None), time.monotonic())
+
+    def _gradient_ends(self, token: Any, result: Any, error: Optional[BaseException]) -> None:
+        place, begin_s = token
+        self.add("gradient", place, time.monotonic() - begin_s)
+
+
+def around_gradients(observer: Observer, begin: Begin, end: Optional[End] = None) -> None:
+    """Call `begin` before each gradient that is taken, in the trace of a compiled function or of arrays, and `end`."""
+
+    def wrap(jax: Any, name: str) -> None:
+        original, instrumentation = getattr(jax, name), observer.instrumentation
+
+        @functools.wraps(original)
+        def observed(*args: Any, **kwargs: Any) -> Any:
+            return instrumentation.observing(original(*args, **kwargs), begin, end)
+
+        instrumentation.put(jax, name, observed)
+
+    for place in ("jax:grad", "jax:value_and_grad"):
+        observer.attempt(place, wrap)
+
+
+def is_traced(leaves: list[Any]) -> bool:
+    """Return whether some arguments of a function stand for those that it will be called with once it is compiled."""
+    tracer = import_module("jax").core.Tracer
+    return any(isinstance(leaf, tracer) for leaf in leaves)
 
 
 def _in_host_memory(leaves: list[Any]) -> list[Any]:

@@ -4,7 +4,7 @@ A step that takes much longer than others tells how long, and not where. So a th
 the trainer's own the main thread is in, or has called a library from, and reports each stay of some length as a
 ``cost`` of the kind ``stay``, with its seconds, and so that of each line that has called it, from the outermost one on:
 ``times`` is how deep it is. Of usual steps only the lines that call them make one. The lines that take most of all
-while no framework is at work in the main thread are told of as a ``loop``.
+while no framework is at work in the main thread are told of as a ``loop``, and the CPU time of that thread as ``main``.
 
 What passed before the first step is reported once there are steps, as a ``cost`` of the kind ``before`` for each
 function, or line of a module, that took long; by itself, or within a framework, as ``text`` has it.
@@ -18,12 +18,12 @@ import threading
 import time
 from typing import Any
 
-from autotune.trainee.costs import is_own
+from autotune.trainee.costs import NOWHERE, is_own
 from autotune.trainee.stream import process_stream
 
 # a call of a function that JAX has compiled has no frame but that of its observer
 _FRAMEWORKS = re.compile(
-    r"(?:site|dist)-packages[/\\](?:jax|jaxlib|flax|torch|tensorflow|(?:tf_)?keras)[/\\]|observe_jax\.py$"
+    r"(?:site|dist)-packages[/\\](?:jax|jaxlib|flax|haiku|optax|equinox|torch|tensorflow|(?:tf_)?keras)[/\\]|observe_jax\.py$"
 )
 _EVERY_S = 0.01  # of one core: 0.1 %
 _LEAST_S = 0.03  # a stay of fewer looks is none
@@ -39,11 +39,11 @@ class Whereabouts(threading.Thread):
         self._main = threading.main_thread().ident or 0
         self._stays: list[tuple[str, float]] = []  # line of each function that calls the next one, and since when
         self._lines: dict[str, list[float]] = {}  # of each, outside of frameworks, time and CPU time; time within them
-        self._told_s = 0.0
+        self._told_s = self._first_cpu_s = 0.0
 
     def run(self) -> None:
         last_s = self._told_s = self._before_steps()
-        cpu_s = self._cpu_s()
+        cpu_s = self._first_cpu_s = self._cpu_s()
         while True:
             time.sleep(_EVERY_S)
             now_s, now_cpu_s = time.monotonic(), self._cpu_s()
@@ -77,8 +77,10 @@ class Whereabouts(threading.Thread):
         self._stays[same:] = [(place, now_s) for place in places[same:]]
 
     def _tell(self, now_s: float) -> None:
-        """Tell of the lines that have taken most so far."""
+        """Tell of the lines that have taken most so far, and of the CPU time."""
         self._told_s = now_s
+        used_s = self._cpu_s() - self._first_cpu_s
+        process_stream.write("cost", now_s, cost="main", place=NOWHERE, duration_s=used_s, times=1)
         for line, (took_s, used_s, within_s) in sorted(self._lines.items(), key=lambda one: -one[1][0])[:_MOST_PLACES]:
             text = f"{used_s:.3f} {within_s:.3f}"
             process_stream.write("cost", now_s, cost="loop", place=line, duration_s=took_s, times=1, text=text)

@@ -188,4 +188,13 @@ def test_workers_that_start_anew_and_what_torch_compiles(costs_elsewhere: Callab
 @pytest.mark.services
 def test_functions_that_jax_compiles_anew(costs_elsewhere: Callable[..., dict[str, int]]) -> None:
     """For each shape."""
-    assert costs_elsewhere("jax", JAX)["compile 12 loss"] == 3
+    seen = costs_elsewhere("jax", JAX)
+    assert seen["compile 12 loss"] == 3
+    assert not any(name.startswith("gradient ") for name in seen)
+
+
+@pytest.mark.services
+def test_gradients_that_jax_takes_outside_of_compiled_functions(costs_elsewhere: Callable[..., dict[str, int]]) -> None:
+    """At the line that takes them."""
+    text = JAX.replace("jax.jit(jax.value_and_grad(loss))", "jax.value_and_grad(loss)")
+    assert costs_elsewhere("jax", text)["gradient 12 <module>"] >= 3

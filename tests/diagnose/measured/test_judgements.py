@@ -380,6 +380,19 @@ def test_operations_that_python_launches_are_told_by_the_step(operations: int, i
     )
 
 
+@pytest.mark.parametrize("busy", [0.9, 0.1])
+def test_gradients_outside_of_compiled_functions_are_launches(busy: float) -> None:
+    """As far as Python is busy meanwhile: what the device computes takes none of that thread's time."""
+    gradients = with_cost(steps([0.1] * 100), "gradient", range(100), 0.06)
+    main = [cost("main", "?", t_s=second + 0.5, times=1, duration_s=busy * second) for second in range(10)]
+    issues = judge_costs(sorted([*gradients, *main], key=lambda one: one.t_s), "/home/me").issues
+    assert len(issues) == (busy == 0.9)
+    if issues:
+        assert "train.py:41 step takes the gradient operation by operation" in issues[0].sentence
+        assert issues[0].numbers["time_fraction"] == pytest.approx(0.9)
+        assert "@jax.jit" in issues[0].recommendations[0].sentence
+
+
 @pytest.mark.parametrize(("step_s", "is_slow"), [(0.02, True), (0.2, False)])
 def test_many_short_operations_of_pytorch_are_launches(step_s: float, is_slow: bool) -> None:
     """What they take at least, by what the shortest one takes; long ones are arithmetic."""
