@@ -17,6 +17,7 @@ from autotune.diagnose.findings import (
     Limit,
     Severity,
     issue,
+    milliseconds,
     percent,
 )
 from autotune.measure.phases import without
@@ -72,13 +73,16 @@ PAUSE = re.compile(r"\b((?:run_|do_)?(?:valid|eval|test|checkpoint|save)\w*)\(")
 
 _BUSY = 0.5  # of the time, in CPU time, from which on a line computes, and does not wait
 _WITHIN = 0.1  # of the time outside of a framework, from which on a line also has it work
+_LEAST_IN_THREADS = 0.3  # of one core
+_LATE_S = 0.001  # for the lock; a thread that computes in Python gives it away after 5 ms, and one in numpy at once
 _LEAST_OWN = 0.1  # share of the time, from which on it is an issue: a sample is taken every 10 ms
 
 
 def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, folder: str) -> CheckResult | None:
     """Judge what the loop does besides what it has a framework do; None where that is not seen.
 
-    It is one thread, so that this and the steps take turns.
+    It is one thread, so that this and the steps take turns. Other threads of the trainer's own are no help where they
+    compute in Python: they hold the lock that the loop needs, too.
 
     Args:
         steadiness: What was found of slow steps: what these take is told there.
@@ -88,6 +92,8 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     if not lines or len(steps_s) < 10:
         return None
     all_s = max(event.t_s for event in lines) - steps_s[0]
+    if (in_threads := _in_threads(events, all_s, folder)) is not None:
+        return CheckResult(check="input", issues=(in_threads,))
     place = (lines[0].place or "").removeprefix(f"{folder}/")
     line, _, name = place.rpartition(" ")
     took_s, used_s, _ = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
@@ -136,6 +142,10 @@ def without_loading(
     lines = _own_lines(events)
     if not lines or not steadiness.issues:
         return steadiness
+    ends_s = [event.t_s for event in events if event.kind == "step"]
+    all_s = max(event.t_s for event in lines) - ends_s[0] if ends_s else 0.0
+    if _in_threads(events, all_s, "") is not None:  # whichever line the loop is at while it waits for the lock
+        return replace(steadiness, issues=())
     function = _function_of(lines[0])
     stays = [event for event in events if event.cost == "stay" and event.duration_s and _function_of(event) == function]
     within_s = sum(
@@ -143,12 +153,33 @@ def without_loading(
         for begin_s, end_s in slow
         for stay in stays
     )
-    ends_s = [event.t_s for event in events if event.kind == "step"]
     besides_s = sum(_loop_times(line)[0] for line in lines) - within_s
     # logging and the like, done in some steps only, takes no time of the usual ones
-    is_of_each = bool(ends_s) and besides_s > _LEAST_OWN * (max(event.t_s for event in lines) - ends_s[0])
+    is_of_each = bool(ends_s) and besides_s > _LEAST_OWN * all_s
     is_slow_by_it = within_s > 0.5 * sum(end_s - begin_s for begin_s, end_s in slow)
     return replace(steadiness, issues=()) if is_of_each and is_slow_by_it else steadiness
+
+
+def _in_threads(events: Sequence[TraineeEvent], all_s: float, folder: str) -> Issue | None:
+    """Return the issue of threads of the trainer's own that hold Python's lock for much of the time; None for none."""
+    told = next((one for one in reversed(events) if one.kind == "cost" and one.cost == "thread" and one.place), None)
+    if told is None or told.place is None or all_s <= 0.0:
+        return None
+    share = min(MOST_SHARE, (told.duration_s or 0.0) / all_s)
+    late_s = 0.0
+    with suppress(ValueError):  # whatever a trainer has written there
+        late_s = float(told.text or "")
+    if share < _LEAST_IN_THREADS or not late_s >= _LATE_S:
+        return None
+    line, _, name = told.place.removeprefix(f"{folder}/").rpartition(" ")
+    sentence = (
+        f"A background thread computes for {percent(share)} of the time, mostly at {line} in {name}, and holds "
+        f"Python's lock: the loop waits for the lock, {milliseconds(late_s)} each time on average."
+    )
+    remedy = "Do it in processes, or in numpy, which releases the lock; more threads do not help."
+    numbers = {"time_fraction": share, "lock_wait_s": late_s}
+    bound = without(share, 0.2 * share)
+    return issue("input", sentence, remedy, place=line, numbers=numbers, bound=bound, limit=Limit.PREPARING)
 
 
 def _own_lines(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:

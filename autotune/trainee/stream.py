@@ -27,7 +27,8 @@ microseconds of the smallest one as ``text``; those of one update of PyTorch, an
 
 Of the loop's stay in one line (whereabouts.py): a ``stay``, with its own seconds; a ``before``, likewise, of what came
 before the first step; a ``loop`` for all that a line took so far outside of frameworks, with the seconds of CPU time,
-and those within a framework, as ``text``; a ``main`` for the CPU time of the main thread since the first step.
+and those within a framework, as ``text``; a ``main`` for the CPU time of the main thread since the first step; a
+``thread`` for that of lines in other threads, with the mean seconds that waking up takes there as ``text``.
 
 Of a process that trains together with others, before its first step (ranks.py):
 

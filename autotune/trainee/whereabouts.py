@@ -4,7 +4,8 @@ A step that takes much longer than others tells how long, and not where. So a th
 the trainer's own the main thread is in, or has called a library from, and reports each stay of some length as a
 ``cost`` of the kind ``stay``, with its seconds, and so that of each line that has called it, from the outermost one on:
 ``times`` is how deep it is. Of usual steps only the lines that call them make one. The lines that take most of all
-while no framework is at work in the main thread are told of as a ``loop``, and the CPU time of that thread as ``main``.
+while no framework is at work in the main thread are told of as a ``loop``, the CPU time of that thread as ``main``, and
+the CPU time of the trainer's own lines in other threads as a ``thread``, at the line that takes most of it.
 
 What passed before the first step is reported once there are steps, as a ``cost`` of the kind ``before`` for each
 function, or line of a module, that took long; by itself, or within a framework, as ``text`` has it.
@@ -40,14 +41,21 @@ class Whereabouts(threading.Thread):
         self._stays: list[tuple[str, float]] = []  # line of each function that calls the next one, and since when
         self._lines: dict[str, list[float]] = {}  # of each, outside of frameworks, time and CPU time; time within them
         self._told_s = self._first_cpu_s = 0.0
+        self._threads: dict[int, float] = {}  # CPU time so far of each other one
+        self._in_threads: dict[str, float] = {}  # CPU time of each line there
+        self._late_s, self._looks = 0.0, 0  # of waking up: a thread needs Python's lock for that
 
     def run(self) -> None:
         last_s = self._told_s = self._before_steps()
-        cpu_s = self._first_cpu_s = self._cpu_s()
+        cpu_s = self._first_cpu_s = _cpu_s(self._main)
         while True:
+            asleep_s = time.monotonic()
             time.sleep(_EVERY_S)
-            now_s, now_cpu_s = time.monotonic(), self._cpu_s()
-            frames, is_in_framework = self._own_frames()
+            now_s, now_cpu_s = time.monotonic(), _cpu_s(self._main)
+            self._late_s, self._looks = self._late_s + now_s - asleep_s - _EVERY_S, self._looks + 1
+            every = sys._current_frames()
+            frames, is_in_framework = _own_frames(every.pop(self._main, None))
+            self._look_at_threads(every)
             places = [_line_of(frame) for frame in frames[-_MOST_DEEP:]]
             if places:
                 times = self._lines.setdefault(places[-1], [0.0, 0.0, 0.0])
@@ -76,11 +84,25 @@ class Whereabouts(threading.Thread):
                 self._stays[depth] = place, now_s
         self._stays[same:] = [(place, now_s) for place in places[same:]]
 
+    def _look_at_threads(self, every: dict[int, Any]) -> None:
+        for thread, frame in every.items():
+            used_s = _cpu_s(thread)  # it lives: it would need Python's lock to end
+            frames, is_in_framework = _own_frames(frame)
+            if frames and not is_in_framework:
+                line = _line_of(frames[-1])
+                since_s = used_s - self._threads.get(thread, used_s)
+                self._in_threads[line] = self._in_threads.get(line, 0.0) + since_s
+            self._threads[thread] = used_s
+
     def _tell(self, now_s: float) -> None:
         """Tell of the lines that have taken most so far, and of the CPU time."""
         self._told_s = now_s
-        used_s = self._cpu_s() - self._first_cpu_s
+        used_s = _cpu_s(self._main) - self._first_cpu_s
         process_stream.write("cost", now_s, cost="main", place=NOWHERE, duration_s=used_s, times=1)
+        if self._in_threads:
+            place, text = max(self._in_threads, key=self._in_threads.__getitem__), f"{self._late_s / self._looks:.6f}"
+            about = {"cost": "thread", "place": place, "times": 1, "text": text}
+            process_stream.write("cost", now_s, duration_s=sum(self._in_threads.values()), **about)
         for line, (took_s, used_s, within_s) in sorted(self._lines.items(), key=lambda one: -one[1][0])[:_MOST_PLACES]:
             text = f"{used_s:.3f} {within_s:.3f}"
             process_stream.write("cost", now_s, cost="loop", place=line, duration_s=took_s, times=1, text=text)
@@ -94,7 +116,8 @@ class Whereabouts(threading.Thread):
         last_s = time.monotonic()
         while not process_stream.has_steps:
             time.sleep(_EVERY_S)
-            now_s, (frames, is_in_framework) = time.monotonic(), self._own_frames()
+            now_s = time.monotonic()
+            frames, is_in_framework = _own_frames(sys._current_frames().get(self._main))
             if frames:
                 code = frames[-1].f_code
                 line = frames[-1].f_lineno if code.co_name == "<module>" else code.co_firstlineno
@@ -106,22 +129,23 @@ class Whereabouts(threading.Thread):
             process_stream.write("cost", last_s, duration_s=duration_s, **about)
         return last_s
 
-    def _own_frames(self) -> tuple[list[Any], bool]:
-        """Return the frames of the trainer's own, the innermost last, and whether that has called a framework."""
-        frame: Any = sys._current_frames().get(self._main)
-        found: list[Any] = []
-        is_in_framework = False
-        while frame is not None:
-            if is_own(frame.f_code.co_filename):
-                found.append(frame)
-            elif not found:
-                is_in_framework = is_in_framework or _FRAMEWORKS.search(frame.f_code.co_filename) is not None
-            frame = frame.f_back
-        return found[::-1], is_in_framework
 
-    def _cpu_s(self) -> float:
-        """Return the CPU time of the main thread."""
-        return time.clock_gettime(time.pthread_getcpuclockid(self._main))
+def _own_frames(frame: Any) -> tuple[list[Any], bool]:
+    """Return the frames of the trainer's own, the innermost last, and whether that has called a framework."""
+    found: list[Any] = []
+    is_in_framework = False
+    while frame is not None:
+        if is_own(frame.f_code.co_filename):
+            found.append(frame)
+        elif not found:
+            is_in_framework = is_in_framework or _FRAMEWORKS.search(frame.f_code.co_filename) is not None
+        frame = frame.f_back
+    return found[::-1], is_in_framework
+
+
+def _cpu_s(thread: int) -> float:
+    """Return the CPU time of a thread, by its identifier."""
+    return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 
 def _line_of(frame: Any) -> str:

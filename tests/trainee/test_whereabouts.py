@@ -75,3 +75,46 @@ def test_what_passes_before_the_first_step_and_in_the_loop_is_told_by_place(
     assert loop[-1].duration_s > 0.3
     used_s, within_s = map(float, loop[-1].text.split())
     assert (used_s < 0.5 * loop[-1].duration_s, within_s) == (True, 0.0)
+
+
+THREADED = """\
+import sys
+import threading
+import time
+
+from autotune.trainee import step
+
+
+def count():
+    number = 0
+    while True:
+        number += 1
+
+
+def rest():
+    while True:
+        time.sleep(0.001)
+
+
+threading.Thread(target=getattr(sys.modules["__main__"], sys.argv[1]), daemon=True).start()
+for number in range(150):
+    time.sleep(0.01)
+    step(samples=1)
+"""
+
+
+@pytest.mark.parametrize("does", ["count", "rest"])
+def test_a_thread_that_holds_pythons_lock_is_reported_with_its_cpu_time(
+    run: Callable[..., Observed], tmp_path: Path, does: str
+) -> None:
+    """At its line; and how long a thread waits for the lock, which Python takes from another after 5 ms."""
+    (tmp_path / "train.py").write_text(THREADED)
+    costs = run(sys.executable, tmp_path / "train.py", does, **{WHEREABOUTS_VARIABLE: "1"}).kind("cost")
+    (*_, thread) = (one for one in costs if one.cost == "thread")
+    assert thread.place.rpartition(" ")[2] == does
+    (*_, main) = (one for one in costs if one.cost == "main")
+    if does == "count":
+        assert thread.duration_s > main.duration_s
+        assert float(thread.text) > 0.001
+    else:
+        assert thread.duration_s < 0.5

@@ -184,6 +184,25 @@ def test_slow_steps_are_slow_by_loading_where_that_takes_time_of_each(in_usual_s
     assert without_loading(found, events, slow) == found
 
 
+@pytest.mark.parametrize(
+    ("used_s", "late", "is_limit"), [(6.0, "0.004", True), (6.0, "0.0002", False), (1.0, "0.004", False)]
+)
+def test_threads_that_hold_pythons_lock_are_the_limit(used_s: float, late: str, is_limit: bool) -> None:
+    """Where they compute in Python: numpy releases the lock. Steps that are slow by it are no stalls of their own."""
+    events = steps([0.2 if number % 20 == 0 else 0.04 for number in range(1, 230)])
+    about = {"kind": "cost", "stream": "7.0", "t_s": 10.0, "times": 1}
+    loop = TraineeEvent(cost="loop", place="/home/me/train.py:9 main", duration_s=0.1, text="0.0 0.0", **about)  # type: ignore[arg-type]
+    thread = TraineeEvent(cost="thread", place="/home/me/load.py:7 fill", duration_s=used_s, text=late, **about)  # type: ignore[arg-type]
+    events = sorted([*events, loop, thread], key=lambda one: one.t_s)
+    slow = [(step.end_s - step.duration_s, step.end_s) for step in slow_steps(timed_steps(events))]
+    steadiness = judge_steadiness(timed_steps(events))
+    assert steadiness.issues
+    assert bool(without_loading(steadiness, events, slow).issues) is not is_limit
+    found = judge_own_loading(events, CheckResult(check="steadiness"), "/home/me")
+    assert found is not None
+    assert [(one.limit, one.place) for one in found.issues] == ([(Limit.PREPARING, "load.py:7")] if is_limit else [])
+
+
 def test_what_an_evaluation_traces_is_no_compilation() -> None:
     """Its time is its own; the same traces in steps are told with what these take."""
     for kind, is_told in (("eval", False), ("note", True)):
