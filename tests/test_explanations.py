@@ -114,17 +114,17 @@ CASES = {
     ),
     "a trainer that takes no absolute path": Case(
         says=(
-            "there were steps with work_dir: runs/exp-preflight-",
+            "with work_dir: runs/exp-preflight-",
             NOT_BELOW,
-            "It may be that the trainer takes no absolute path there",
+            "The trainer may not accept absolute paths there",
             "redirect_except: [work_dir]\n  set: {work_dir: runs/exp-trials}",
         ),
         never=(*BLAMES, "no step came either"),
         trainer=TAKES_NO_ABSOLUTE,
     ),
     "the same, in a search": Case(
-        says=("there were steps with work_dir: runs/exp-20", "redirect_except: [work_dir]"),
-        never=("trials gave numbers", "lost"),
+        says=("with work_dir: runs/exp-20", "redirect_except: [work_dir]"),
+        never=("trials has a measurement", "lost"),
         trainer=TAKES_NO_ABSOLUTE,
         section=SECTION,
         command=SEARCH,
@@ -149,7 +149,7 @@ CASES = {
     # What ended the trainer
     "an error of the trainer's own": Case(
         says=("The trainer failed, or was killed. (exit status 1: ValueError: no such layer)", "no step came either"),
-        never=("takes no absolute path", "Memory ran out", "lost"),
+        never=("may not accept absolute paths", "Memory ran out", "lost"),
         trainer=failing("ValueError: no such layer"),
     ),
     "a trainer that ends well": Case(
@@ -167,7 +167,7 @@ CASES = {
     ),
     "a full disk": Case(
         says=("OSError: [Errno 28] No space left on device",),
-        never=("Memory ran out", "takes no absolute path"),
+        never=("Memory ran out", "may not accept absolute paths"),
         trainer=failing("OSError: [Errno 28] No space left on device"),
     ),
     "a trainer that waits for ever": Case(

@@ -1,1 +1,1 @@
-"""Search: a problem is opened, its time divided, the next trial chosen, the best confirmed."""
+"""Search: open a problem, divide its budget, choose and run trials, confirm the best point."""

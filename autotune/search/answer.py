@@ -1,4 +1,4 @@
-"""Study of a config on this machine: its trials, and the answer that they give."""
+"""Study of a config on this machine: trials and current answer."""
 
 import glob
 import os
@@ -35,18 +35,17 @@ from autotune.study.summary import Rating, answer_of, ratings_among, summarize
 
 
 class Study:
-    """Study of a config on this machine, as its record has it; nothing is started, and nothing written.
+    """Read-only study of a config on this machine.
 
     Args:
-        state_dir: Where everything is kept; None finds the place by the config.
-        storage: Where studies are kept, see `autotune.tune`.
+        storage: As for `autotune.tune`.
 
     Attributes:
-        trials: Every trial on record, oldest first.
+        trials: All recorded trials, oldest first.
 
     Raises:
-        StudyError: There is no record of this config, or it cannot be read.
-        ConfigError: The config cannot be used.
+        StudyError: There is no readable record of this config.
+        ConfigError: The config is invalid.
     """
 
     def __init__(self, config: Path | str, *, state_dir: Path | str | None = None, storage: str | None = None) -> None:
@@ -55,44 +54,42 @@ class Study:
 
     @classmethod
     def of(cls, problem: Problem) -> Self:
-        """Return the study of a problem that is open already; raises as the class does."""
         study = cls.__new__(cls)
         study._read(problem)
         return study
 
     def answer(self, *, excluded: Kinds = frozenset()) -> SearchResult:
-        """Return the answer that the study stands by, for the trainer as it is now, worked out from the record anew.
+        """Recompute the current answer for the current trainer code.
 
         Args:
-            excluded: Kinds of change of the training that are out of the question: ``batch``, ``precision``,
-                ``unknown``.
+            excluded: Kinds of change to rule out: ``batch``, ``precision``, ``unknown``.
 
         Raises:
-            StudyError: No trial of this code gave numbers.
+            StudyError: No trial of this code has a measurement.
         """
         problem = self._problem
         result = answer_of_study(problem, self.current, self._ratings, excluded=excluded)
         if not result:
-            why = "no trial of this config has given numbers yet"
+            why = "no trial of this config has a measurement yet"
             if self.current and (last := self.current[-1]).detail:
                 why += f": the last one {last.ending.value} ({last.detail})"
             if self.why_not_current:
-                why = f"no trial of the trainer as it is now has given numbers: {self.why_not_current}"
+                why = f"no trial of the current trainer code has a measurement: {self.why_not_current}"
             elif self.trials and all(trial.purpose in NO_SEARCH for trial in self.trials):
-                why = "there is no search of this config yet, only diagnoses and trainings"
+                why = "this config has no search yet, only diagnoses and trainings"
             raise StudyError(why, where=self.where, remedy=_remedy(problem))
         if not problem.command and (versions := frameworks_text(self.trials[-1].conditions.frameworks)):
-            unknown = f"Measured with {versions}; whether training uses that is not known: the config has no command."
+            unknown = f"Measured with {versions}; without a command in the config, those of training are unknown."
             result = replace(result, cautions=(*result.cautions, unknown))
         return result
 
     def rules(self, result: SearchResult) -> list[VerdictRule]:
-        """Return the rules that led to an answer of this study, in the order in which they were applied."""
+        """Return the rules behind an answer, in order."""
         others = len(self.trials) - len(self.current)
         return list(rules_of(self.current, result, self._problem.objective, of_other_code=others))
 
     def limited_answers(self) -> Iterator[SearchResult]:
-        """Yield the answers of searches whose limits left out what the study stands by, the latest first."""
+        """Yield answers of searches whose limits excluded the current answer, latest first."""
         searches = dict.fromkeys(trial.search for trial in reversed(self.current) if trial.conditions.left_out_answer)
         for search in searches:
             result = answer_of_search(self._problem, self.current, search, self._ratings, excluded=frozenset())
@@ -101,24 +98,23 @@ class Study:
 
     @cached_property
     def current(self) -> Sequence[TrialRecord]:
-        """Trials of the trainer's code as it is now, as far as their code is known; only they are in an answer."""
+        """Trials of the current trainer code, or of unknown code; only these count."""
         return self._problem.code.of_now(self.trials)
 
     @cached_property
     def why_not_current(self) -> str:
-        """What has changed since the trials that are in no answer, and since when; empty if all are of this code."""
+        """Files that differ for trials of other code; empty if there are none."""
         current = {trial.number for trial in self.current}
         others = [trial for trial in self.trials if trial.number not in current]
         if not others:
             return ""
         names = self._problem.code.changed(others[-1].code)
         shown = first_of(names, 3)
-        last = f"the last of {others[-1].ended_utc}"
-        count = f"1 trial, of {others[-1].ended_utc}, is" if len(others) == 1 else f"{len(others)} trials, {last}, are"
-        return f"{count} of other code: {shown} {'differs' if len(names) == 1 else 'differ'}"
+        last = others[-1].ended_utc
+        count = f"1 trial ({last})" if len(others) == 1 else f"{len(others)} trials (last: {last})"
+        return f"{count} used other code: {shown} {'differs' if len(names) == 1 else 'differ'}"
 
     def change_set(self, result: SearchResult, *, trial: TrialRecord | None = None) -> ChangeSet:
-        """Return the best point of an answer, or that of a trial, as it was judged; see `changes_of_result`."""
         return changes_of_result(self._problem, self.name, self.trials, result, trial=trial)
 
     def _read(self, problem: Problem) -> None:
@@ -128,18 +124,18 @@ class Study:
             if not (waiting := _waiting(problem)):
                 raise
             raise StorageAway(
-                f"{away.message}; trials that wait here to be written there: {waiting}",
+                f"{away.message}; trials waiting here to be delivered: {waiting}",
                 where=away.where,
                 remedy=away.remedy,
             ) from None
         if known is None:
             place = problem.address.shown if problem.address else str(problem.state.studies)
             path = problem.address.path if problem.address else None
-            absent = " (there is no such file or folder)" if path is not None and not os.path.lexists(path) else ""
-            why = f"nothing is known about this config yet in {place}{absent}"
+            absent = " (no such file or folder)" if path is not None and not os.path.lexists(path) else ""
+            why = f"no study of this config in {place}{absent}"
             if other := problem.place.study_of_other_frameworks():
-                versions = frameworks_text(problem.frameworks) or "the frameworks as they are"
-                why += f" with {versions}; study {other} is of others"
+                versions = frameworks_text(problem.frameworks) or "the current frameworks"
+                why += f" with {versions}; study {other} used other versions"
             raise StudyError(why, where=str(problem.config_path), remedy=_remedy(problem))
         kept, self._ratings = read_study(known, problem.storage, pending=problem.state.pending(known))
         trainings = trainings_here(known, {trial.search for trial in kept})
@@ -153,12 +149,9 @@ class Study:
 def read_study(
     name: str, storage: Storage, *, pending: Path | None = None
 ) -> tuple[Sequence[TrialRecord], Mapping[str, Rating]]:
-    """Read the trials of a study, oldest first, and what searches have kept of the worth of changes, by search.
+    """Return the trials of a study, oldest first, and its ratings of changes by search.
 
-    Of a journal they are read without Optuna, whose import takes longer than all the rest of ``autotune status``.
-
-    Args:
-        pending: File of trials that wait for a server.
+    Reads a journal without Optuna, whose import dominates the run time of ``autotune status``.
 
     Raises:
         StudyError: The storage cannot be read.
@@ -181,12 +174,7 @@ def answer_of_search(
     space: Space | None = None,
     excluded: Kinds | None = None,
 ) -> SearchResult | None:
-    """Return the answer that the trials of one search give; see `summarize`.
-
-    Args:
-        space: What it searches; None for all that the config lets vary.
-        excluded: Kinds of change that are out of the question; None for those of the problem.
-    """
+    """Return the answer from the trials of one search."""
     return summarize(
         records,
         search,
@@ -205,7 +193,7 @@ def answer_of_study(
     *,
     excluded: Kinds | None = None,
 ) -> SearchResult | None:
-    """Return the answer that a study stands by, as the config is now; see `answer_of`."""
+    """Return the study's current answer."""
     return answer_of(
         records,
         problem.space,
@@ -225,17 +213,13 @@ def changes_of_result(
     *,
     trial: TrialRecord | None = None,
 ) -> ChangeSet:
-    """Return the changes to a config that an answer stands for, as they were judged.
-
-    Args:
-        result: The answer; it has a best point, unless a trial is wanted.
-        trial: Trial whose point is wanted instead; None for that of the answer.
+    """Return the config changes of an answer, or of another trial, as it was judged.
 
     Raises:
-        ConfigError: The point is none of the config's space any more.
+        ConfigError: The point is no longer in the space.
     """
     side = trial or result.best
-    assert side is not None, "there is something to write"
+    assert side is not None, "the answer has a best point"
     search = trial.search if trial else result.search
     judged = trial or next((one for one in trials if one.search == search), None)
     return ChangeSet(
@@ -251,7 +235,7 @@ def changes_of_result(
 
 
 def changes_from_now(problem: Problem, values: Values) -> ChangeSet:
-    """Return the changes from the config and the code as they are now to a point that was measured beside them."""
+    """Return the changes from the current config to a point measured against it."""
     space = problem.space
     today = Side(point=space.name(space.baseline), values=space.baseline, metrics=None)
     return ChangeSet(
@@ -266,11 +250,7 @@ def changes_from_now(problem: Problem, values: Values) -> ChangeSet:
 
 
 def _keys(problem: Problem, point: str, values: Values, baseline: Side | None) -> tuple[KeyChange, ...]:
-    """Return every key that a point sets, beside what it was compared with.
-
-    Raises:
-        ConfigError: The point is none of the config's space any more.
-    """
+    """Return every key that a point sets, with its old value."""
     _require_point(problem, point, values)
     space, before = problem.space, dict(baseline.values) if baseline else {}
     if baseline and space.is_named(baseline.point, before):
@@ -287,28 +267,28 @@ def _require_point(problem: Problem, point: str, values: Values) -> None:
     if gone:
         place, call = place_of(gone[0])
         raise ConfigError(
-            f"there is no {call} to be set in that line any more",
+            f"no {call} to set in that line",
             where=place,
-            remedy=f"Where lines have moved, search again: {problem.typed.command('search', '--budget', '30m')}",
+            remedy=f"If lines have moved, search again: {problem.typed.command('search', '--budget', '30m')}",
         )
     if not problem.space.contains(values):
         raise ConfigError(
-            "the values of that trial are not among those that this config allows now",
+            "this config no longer allows the values of that trial",
             where=str(problem.config_path),
             remedy="Widen the domains under autotune: knobs:, or search again.",
         )
     if not problem.space.is_named(point, values):
         moving = ", ".join(path for knob in problem.space.knobs for path in knob.paths[1:])
         raise ConfigError(
-            f"a key that moves with the values of that trial held something else then than it would now: {moving}",
+            f"a key that moves with that trial's values would now be set differently: {moving}",
             where=str(problem.config_path),
-            remedy="Put back what it was when that search began, or search again.",
+            remedy="Restore its value from when that search began, or search again.",
         )
 
 
 def _waiting(problem: Problem) -> int:
-    """Return how many finished trials of a config wait on this machine for a storage that is away."""
-    same = problem.study.rsplit("-", 1)[0]  # whatever the command is
+    """Count trials of a config that wait here for an unreachable storage."""
+    same = problem.study.rsplit("-", 1)[0]  # of any command
     waiting = 0
     for file in problem.state.studies.glob(f"{glob.escape(same)}-*.pending"):
         with suppress(StudyError):

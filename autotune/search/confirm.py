@@ -1,4 +1,4 @@
-"""The confirmation: one finalist against today's config, in interleaved pairs, and the time that is kept for it."""
+"""Confirmation of a finalist against the baseline, in interleaved pairs."""
 
 import math
 import random
@@ -27,24 +27,18 @@ MOST_PAIRS = 24
 """A gain that needs more pairs to be seen is not worth their time."""
 
 CLOSE = 1.35
-"""Upper over lower end of an interval that says enough."""
+"""Ratio of upper to lower end of an interval that is narrow enough."""
 
 _MOST_FOR_CLOSENESS = 8
 
 _FAR_SLOWER = 0.8
-"""Share of today's speed below which no more than two pairs are made: what chose the point did not see its stalls."""
+"""Share of the baseline's speed below which two pairs suffice: exploring missed the point's stalls."""
 
 
 def pair_order(pairs: int, rng: random.Random, arms: int = 2) -> Iterator[tuple[int, int]]:
-    """The order of a confirmation: ABBA, or ABCCBA, with a randomised start.
+    """Yield (pair, arm) in ABBA or ABCCBA order with a randomised start; arm 0 is the baseline.
 
-    Neighbouring pairs run in opposite order, so that a steady drift of the machine cancels over each two of them.
-
-    Args:
-        arms: Number of points that run in each pair.
-
-    Yields:
-        (pair, the point that runs now: 0 is today's config), one for each point of each pair.
+    Consecutive pairs run in opposite order, which cancels a steady drift of the machine.
     """
     order = list(range(arms))
     if arms > 2:
@@ -70,10 +64,9 @@ class Arm:
     """Next trial of a confirmation.
 
     Attributes:
-        pair: Number of its pair.
-        arm: Point that runs: 0 is today's config, 1 the finalist, others come behind.
-        is_first: Whether that point runs for the first time in it.
-        done: Number of trials that count, this one among them.
+        arm: 0 is the baseline, 1 the finalist.
+        is_first: Whether its point runs for the first time.
+        done: Valid trials, including this one.
     """
 
     pair: int
@@ -83,24 +76,20 @@ class Arm:
 
 
 class Confirmation:
-    """Confirmation under way: which point runs next, and what has been decided; it makes no trials itself.
-
-    Attributes:
-        decision: What the trials so far have decided.
-    """
+    """Running confirmation: chooses trials and decides when to stop."""
 
     def __init__(self, plan: "ConfirmationPlan", rng: random.Random) -> None:
         self._plan = plan
         self._order = pair_order(2 * plan.most_pairs, rng, plan.arms)
         self._turn: Arm | None = None
-        self._done = 0  # trials of pairs without one that was not steady
-        self._spoiled: set[int] = set()  # the other pairs
+        self._done = 0  # trials of valid pairs
+        self._spoiled: set[int] = set()  # pairs with a trial that was not steady
         self._has_run: set[int] = set()
         self._speeds: dict[int, list[float]] = {}
         self.decision = Decision.OPEN
 
     def next(self) -> Arm | None:
-        """Return the next trial; None once it is decided."""
+        """Return the next trial; None once decided."""
         following = ((pair, arm) for pair, arm in self._order if pair not in self._spoiled)
         if self.decision is not Decision.OPEN or (found := next(following, None)) is None:
             return None
@@ -111,7 +100,6 @@ class Confirmation:
         return self._turn
 
     def add(self, record: TrialRecord) -> None:
-        """Add the record of the trial that `next` has returned last."""
         turn, plan = self._turn, self._plan
         assert turn is not None, "`next` is called before each trial"
         if record.validity is Validity.NOT_STEADY and not has_failed(record):
@@ -128,15 +116,14 @@ class Confirmation:
 
     @property
     def is_look(self) -> bool:
-        """Whether the pairs are judged now, see `look`."""
         is_whole = self._turn is not None and self._turn.pair not in self._spoiled
         return self.decision is Decision.OPEN and is_whole and self._plan.is_look(self._done)
 
     def look(self, judgements: Sequence[Judgement | None]) -> None:
-        """Judge the pairs so far: further ones are not made if they would hardly change the verdict.
+        """Interim analysis: stop if further pairs would hardly change the verdict.
 
         Args:
-            judgements: Of the finalist against each point that it has to beat; None if the pairs are too few for one.
+            judgements: Of the finalist against each point to beat; None for too few pairs.
         """
         if all(map(self._plan.is_decided_by, judgements)):
             self.decision = Decision.COMPLETE
@@ -144,12 +131,12 @@ class Confirmation:
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A point that is believed to be better than today's.
+    """Point predicted to beat the baseline.
 
     Attributes:
-        gain: By how much, in ln score, as far as all trials together tell.
-        speed_gain: How much faster its trials were, in ln speed; None where that is not known.
-        speed_sd: Standard deviation of ln speed between trials of one point.
+        gain: In ln score, by the model.
+        speed_gain: In ln speed, by its own trials, if known.
+        speed_sd: SD of ln speed between trials of one point.
     """
 
     observation: Observation
@@ -161,13 +148,12 @@ class Candidate:
 def better_than_baseline(
     observations: Mapping[str, Observation], believed: Mapping[str, float], space: Space
 ) -> list[Candidate]:
-    """Return the points that are believed to be better than today's, best first; none if today's gave no numbers.
+    """Return the points predicted to beat a measured baseline, best first.
 
-    Points that are indistinguishable from the best one are ranked by their number of changes, then by the resources
-    that they need: fewer processes, less prefetching and a smaller batch come first.
+    Points indistinguishable from the best are ranked by number of changes, then by processes, prefetching and batch.
 
     Args:
-        believed: What is believed of those that gave numbers, in ln score.
+        believed: Predicted ln score of each measured point.
     """
     baseline = space.name(space.baseline)
     if baseline not in believed:
@@ -192,20 +178,16 @@ def better_than_baseline(
 
 
 def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budget_s: float) -> int:
-    """Return the number of pairs that probably show the expected gain, at a bearable share of the budget.
+    """Return the number of pairs that probably show the gain and rule out a loss of speed.
 
-    And that it is no slower than today's: where the score is not made of speed (`objective: utilization`), or the gain
-    is one of steadiness, that may take more pairs. Where pairs are dear, two are enough for a large gain.
-
-    Args:
-        sd: Standard deviation of ln score between trials of one point.
+    It respects a share of the budget; if pairs are expensive, two suffice for a large gain.
     """
     if candidate.gain <= math.log(LEAST_SCORE_GAIN):
         return LEAST_PAIRS
     fitting = int(MOST_FOR_CONFIRMING * budget_s / pair_length_s)
     most = max(LEAST_PAIRS, min(MOST_PAIRS, fitting))
     sequential = is_dear(pair_length_s, budget_s)
-    # The prior of the judgement; with fewer degrees of freedom no gain would be shown by two pairs.
+    # The judgement's prior; with fewer degrees of freedom two pairs would never show a gain.
     prior_df = LEAST_DF if sequential else 0.0
     pairs = pairs_needed(candidate.gain, math.sqrt(2) * sd, prior_df=prior_df, at_most=most, sequential=sequential)
     if candidate.speed_gain is None:
@@ -218,13 +200,13 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
 
 
 def pairs_for_closeness(sd: float, pair_length_s: float, *, budget_s: float) -> int:
-    """Return the number of pairs whose interval probably is `CLOSE`, of a few more than show a large gain."""
+    """Return the pairs that probably narrow a just relevant gain to `CLOSE`."""
     sequential = is_dear(pair_length_s, budget_s)
     return pairs_needed(
         math.log(LEAST_SCORE_GAIN) + math.log(CLOSE) / 2.0,
         math.sqrt(2) * sd,
         prior_df=LEAST_DF if sequential else 0.0,
-        power=0.5,  # as often as not
+        power=0.5,
         at_most=_MOST_FOR_CLOSENESS,
         sequential=sequential,
     )
@@ -232,16 +214,12 @@ def pairs_for_closeness(sd: float, pair_length_s: float, *, budget_s: float) -> 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmationBasis:
-    """Facts that the size of a confirmation follows from, as far as the search knows them now.
+    """Inputs for the size of a confirmation.
 
     Attributes:
-        trials: Trials of this search, oldest first.
-        sd: Standard deviation of ln score between trials of one point.
-        wished_window_s: How long they would have to measure to show what a GPU does; 0 where none is measured.
-        least_window_s: How long they have to measure at least where there is no time for more.
-        min_steps: Fewest steps that they measure.
-        look_s: Further time of the first trial of a finalist, where there is time for it.
-        further: Names of the points that run in each pair in addition to the baseline and the candidate.
+        sd: SD of ln score between trials of one point.
+        wished_window_s: Window that shows what a GPU does; 0 if none is measured.
+        look_s: Additional time for a finalist's first trial.
     """
 
     trials: Sequence[TrialRecord]
@@ -257,15 +235,13 @@ class ConfirmationBasis:
 
     @property
     def arms(self) -> int:
-        """Number of points that run in each pair."""
         return 2 + len(self.further)
 
     def pair_s(self, candidate: Candidate) -> float:
-        """Predict the length of a pair of trials that measure as usual, with those of further points."""
         return sum(expected_trial_s(self.trials, point) for point in self._points(candidate))
 
     def hurried_pairs_s(self, candidate: Candidate) -> float:
-        """Predict the length of the fewest pairs of trials that measure no longer than they have to."""
+        """Predict the length of the fewest pairs with the shortest windows."""
         least_s, min_steps = self.least_window_s, self.min_steps
         points = self._points(candidate)
         trials_s = (shortest_trial_s(self.trials, one, least_s=least_s, min_steps=min_steps) for one in points)
@@ -275,16 +251,13 @@ class ConfirmationBasis:
         return [self.baseline, candidate.observation.name, *self.further]
 
     def pairs_wanted(self, candidate: Candidate) -> int:
-        """Return the number of pairs that probably show a candidate's gain."""
         return pairs_wanted(candidate, self.sd, self.pair_s(candidate), budget_s=self.budget_s)
 
     def pairs_to_be_close(self, candidate: Candidate) -> int:
-        """Return the number of pairs that probably show it closely."""
         close = pairs_for_closeness(self.sd, self.pair_s(candidate), budget_s=self.budget_s)
         return max(self.pairs_wanted(candidate), close)
 
     def least_s(self, candidate: Candidate) -> float:
-        """Predict the length of the shortest confirmation that may show a candidate's gain."""
         return min(LEAST_PAIRS, self.pairs_wanted(candidate)) * self.pair_s(candidate)
 
 
@@ -293,13 +266,9 @@ class ConfirmationPlan:
     """Size of a confirmation.
 
     Attributes:
-        usual_trial_s: Expected length of a trial that measures as usual.
-        usual_window_s: Time of it that is measured.
-        longer_s: Extra time of each trial, which shows what a measured GPU does; negative where there is no time for
-            the usual one.
-        sequential: True if it stops as soon as it is sure, because pairs are dear.
-        arms: Number of points that run in each pair.
-        further_pairs: Pairs that follow where these do not decide.
+        longer_s: Additional time per trial, for GPU metrics; negative if time is short.
+        sequential: Whether it stops once decided.
+        further_pairs: Additional pairs if these are inconclusive.
     """
 
     candidate: Candidate
@@ -316,50 +285,39 @@ class ConfirmationPlan:
         return self.usual_trial_s + self.longer_s
 
     def rest_s(self, done: int) -> float:
-        """Return the expected length of what is left after so many trials."""
         return (self.arms * self.most_pairs - done) * self.trial_s
 
     @property
     def most_pairs(self) -> int:
-        """Number of pairs if none of the looks decides."""
         return self.pairs + self.further_pairs
 
     @property
     def planned_pairs(self) -> int | None:
-        """The most pairs, where it may stop before; None where their number is fixed, see `confidence_of`."""
+        """The most pairs if it may stop earlier; None for a fixed number."""
         return self.most_pairs if self.sequential or self.further_pairs else None
 
     def extended(self, left_s: float) -> "ConfirmationPlan":
-        """Return it with further pairs, as many as probably fit into a time, if that at least doubles them."""
+        """Add all further pairs that fit, if they at least double it."""
         most = int(left_s / CAUTION / (self.arms * self.trial_s))
         further = most - most % 2 - self.pairs
         return replace(self, further_pairs=further) if further >= self.pairs else self
 
     def is_look(self, done: int) -> bool:
-        """Return whether the pairs are judged after so many trials: see `looks`."""
         pairs, odd = divmod(done, self.arms)
         is_last = pairs >= self.most_pairs or self.planned_pairs is None
         return not (is_last or odd) and pairs in looks(FEWEST_PAIRS if self.sequential else self.pairs, pairs)
 
     def is_decided_by(self, judgement: Judgement | None) -> bool:
-        """Return whether further pairs would hardly change the verdict.
-
-        Args:
-            judgement: Of the pairs so far; None if they are too few.
-        """
         if judgement is None or not judgement.is_conclusive:
             return False
         if judgement.better:
             return judgement.pairs >= self.pairs or judgement.speed.high <= CLOSE * judgement.speed.low
-        is_told = judgement.steadier or not judgement.may_be_steadier
-        return is_told and judgement.is_futile(self.most_pairs)
+        is_steadiness_known = judgement.steadier or not judgement.may_be_steadier
+        return is_steadiness_known and judgement.is_futile(self.most_pairs)
 
 
 def looks(first: int, most: int) -> list[int]:
-    """Return the numbers of pairs after which a sequential confirmation is judged: few, however many pairs it has.
-
-    Each is half as large again as the one before: whole ABBA rounds, e.g. 2, 4, 6, 10, 16.
-    """
+    """Return the numbers of pairs to analyse after: whole ABBA rounds, growing by half, e.g. 2, 4, 6, 10, 16."""
     found = [first]
     while (following := found[-1] + 2 * math.ceil(found[-1] / 4)) <= most:
         found.append(following)
@@ -367,12 +325,7 @@ def looks(first: int, most: int) -> list[int]:
 
 
 def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> Candidate | None:
-    """Return the best of these points whose confirmation fits into the time that is left, if need be by a hair.
-
-    Args:
-        better: Points that are believed to be better than today's, best first.
-        basis: Tells how long a pair takes.
-    """
+    """Return the first candidate whose confirmation fits, with a margin if possible."""
     for caution in (CAUTION, 1.0):
         for candidate in better:
             if caution * basis.least_s(candidate) <= left_s:
@@ -383,17 +336,13 @@ def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
 def plan_confirmation(
     better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float, may_be_cut: bool = False
 ) -> ConfirmationPlan | None:
-    """Plan the confirmation of the best point for which there is time; else two pairs, if these fit.
+    """Plan the confirmation of the first candidate that fits, else two pairs, if possible.
 
     Args:
-        better: Points that are believed to be better than today's, best first.
-        left_s: Time for the pairs and the further time of a finalist's first trial.
-        may_be_cut: Whether nothing comes after it: a sequential one may then plan for pairs that fit if they are quick.
-
-    Returns:
-        The plan, with an even number of pairs; None if no point can be confirmed.
+        left_s: Time for the pairs and `look_s`.
+        may_be_cut: Whether no stage follows, so that a sequential plan may be optimistic.
     """
-    # Two pairs show a gain now and then, and nothing else is left to do with the time.
+    # Two pairs sometimes show a gain, and the time has no other use.
     left_s -= basis.look_s
     fits_twice = (one for one in better if FEWEST_PAIRS * basis.pair_s(one) <= left_s)
     finalist = affordable(better, basis, left_s=left_s) or next(fits_twice, None)
@@ -408,11 +357,7 @@ def plan_confirmation(
 
 
 def plan_hurried(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> ConfirmationPlan | None:
-    """Plan the fewest pairs of the best point for which there is time, of trials that measure less than usually.
-
-    Args:
-        better: Points that are believed to be better than today's, best first.
-    """
+    """Plan the fewest pairs, with shortened windows, of the first candidate that fits."""
     finalist = next((one for one in better if basis.hurried_pairs_s(one) <= left_s), None)
     if finalist is None:
         return None
@@ -434,15 +379,9 @@ def plan_hurried(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_
 
 
 def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float, closely: bool = False) -> float:
-    """Return the time that is not for exploring: what it takes to confirm the point that is best now.
+    """Return the time to keep from exploring to confirm the best candidate.
 
-    Args:
-        better: Points that are believed to be better than today's, best first.
-        closely: Whether to keep as much as shows its gain closely, as far as that is there.
-
-    Returns:
-        That of two pairs where there is no time for as many as probably show its gain; 0 while there is nothing to
-        confirm, and where there is no time even for two: what is learned instead is there for the next search.
+    Two pairs if more do not fit; 0 if these do not either, because exploring then helps the next search.
     """
     if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
         return 0.0
@@ -458,12 +397,11 @@ def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s:
 
 
 def least_needed_s(better: Sequence[Candidate], basis: ConfirmationBasis) -> float:
-    """Return the time that the shortest confirmation of one of these points takes; there is at least one."""
+    """Return the time of the shortest possible confirmation."""
     return min(basis.hurried_pairs_s(candidate) for candidate in better)
 
 
 def _plan(candidate: Candidate, pairs: int, basis: ConfirmationBasis, *, left_s: float) -> ConfirmationPlan:
-    """Return the plan for so many pairs, its trials as long as is wished for, as far as there is time."""
     trial_s, usual_s = basis.pair_s(candidate) / basis.arms, basis.usual_window_s
     most_s = min(left_s / CAUTION, MOST_FOR_CONFIRMING * basis.budget_s)
     spare_s = most_s / (basis.arms * pairs) - trial_s

@@ -1,4 +1,4 @@
-"""Check of what trials train on: each is compared with those of today's config, in the same search."""
+"""Check of trials' samples against those of baseline trials of the same search."""
 
 from dataclasses import replace
 from math import prod
@@ -11,40 +11,34 @@ from autotune.space.space import Space
 from autotune.trial.execution import TrialSpec
 from autotune.trial.outcome import LossComparison, Losses, compare_losses
 
-_MOST = 8  # trials of today's config
+_MOST = 8  # baseline trials
 
 
 class DataCheck:
-    """What trials of today's config were seen to train on, and how others compare with that.
-
-    Args:
-        baseline: Name of today's point.
-    """
+    """Data of baseline trials, to compare with other trials."""
 
     def __init__(self, baseline: str) -> None:
         self._baseline = baseline
         self._known: dict[str, list[TrialData]] = {}  # by point
-        self._losses: list[Losses] = []  # of today's config
+        self._losses: list[Losses] = []  # of baseline trials
 
     def learn(self, record: TrialRecord, data: TrialData, losses: Losses) -> None:
-        """Take the data of one more trial: those of today's config are what others are compared with."""
         known, is_today = self._known.setdefault(record.point, []), record.point == self._baseline
         if record.comparable and len(known) < (_MOST if is_today else 1):
             known.append(data)
             self._losses += [losses] if is_today else []
 
     def finding(self, trial: TrialSpec, space: Space, data: TrialData, losses: Losses) -> DataFinding | None:
-        """Return how the data of a trial compare with today's; None for today's own, and where nothing can be said.
+        """Compare the data of a trial with the baseline's; None if there is nothing to report.
 
-        Where the samples do not tell, its losses may. Of changes that do not touch the data, only what speaks against
-        them is said.
+        Losses count if samples are inconclusive. Changes that do not touch the data get negative findings only.
         """
         point, today = space.name(trial.values), self._known.get(self._baseline)
         is_other = point != self._baseline and (trial.purpose not in NOT_COMPARED or trial.purpose is Purpose.VALIDATE)
         if not is_other or not today or trial.warms_up:
             return None
         changed = [(space.knob(path), value) for path, value in space.changes(trial.values).items()]
-        made_up_for = (
+        compensation = (
             value / knob.baseline
             for knob, value in changed
             if knob.batch and knob.label_of(value) is Label.SAME_TRAINING
@@ -55,7 +49,7 @@ class DataCheck:
             data,
             self._known.get(point, ()),
             may_freeze=any(knob.settling or knob.kind is None for knob, _ in changed),
-            accumulated=prod(made_up_for),
+            accumulated=prod(compensation),
         )
         if finding.effect in (DataEffect.SAME, DataEffect.UNVERIFIED) and all(
             knob.label_of(value) is Label.SAME_TRAINING and not knob.batch for knob, value in changed
@@ -66,7 +60,7 @@ class DataCheck:
 
 
 def _with_losses(finding: DataFinding, compared: LossComparison | None) -> DataFinding:
-    """Return a finding with what losses show: they are equal where the training is the same."""
+    """Return a finding updated by the losses, which are equal if the training is the same."""
     if compared is not None and compared.are_alike:
         return replace(finding, evidence=f"{finding.evidence}; its loss matches")
     if finding.effect is DataEffect.UNVERIFIED and compared is not None and compared.is_far_above:

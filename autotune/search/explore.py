@@ -1,4 +1,4 @@
-"""First stages of a search: today's config is measured, then points are proposed, run, judged and learned from."""
+"""First stages of a search: measure the baseline, then propose, run and judge points."""
 
 import math
 from collections.abc import Sequence
@@ -34,21 +34,20 @@ from autotune.trial.execution import TrialSpec
 from autotune.trial.outcome import EXPLANATIONS, failure_text
 
 _EXPLORES = 0.45
-"""Share of the budget that exploring has before time is kept for a close and small answer."""
+"""Share of the budget to explore before keeping time for a narrow, simplified answer."""
 
 WARM_UP_FROM_S = 300.0
-"""Budgets below this go without the unmeasured first trial that fills the machine's page cache."""
+"""Shorter budgets skip the unmeasured first trial that fills the page cache."""
 
 _WARM_UP = WindowGoal(min_s=0.0, min_steps=5, target_s=0.0)
 
 
 class Explorer(SearchStage):
-    """Explorer of the space of a search: measures today's config, then makes the trials that promise most.
+    """Explorer of a search's space.
 
     Attributes:
-        ended: Why exploring ended last; None before that.
-        has_resumed: Whether exploring resumed after it had ended early, for a point that was not confirmed.
-        promised: Gain in ln score that exploring on promised when its latest trial was chosen; None before the first.
+        has_resumed: Whether it resumed because the point of an early end was not confirmed.
+        promised: Predicted gain in ln score of further exploring.
     """
 
     def __init__(
@@ -68,10 +67,10 @@ class Explorer(SearchStage):
         self.promised: float | None = None
 
     def measure_baseline(self) -> Outcome:
-        """Measure today's config, and what depends on it alone: the current answer, irrelevant knobs.
+        """Measure the baseline, retry the current answer and freeze irrelevant knobs.
 
         Raises:
-            TrialError: The budget ended before that, or what is searched for cannot be measured.
+            TrialError: The budget ended first, or the objective cannot be measured.
         """
         if self._parts.budget.budget_s >= WARM_UP_FROM_S:
             self._trials.make_once(replace(self._today, goal=_WARM_UP, warms_up=True))
@@ -95,15 +94,15 @@ class Explorer(SearchStage):
             limit_s = baseline_cache_time_limit_s(self._parts.budget.budget_s)
         record = self._trials.make(replace(self._today, limit_s=limit_s, goal=self._state.windows.first()))
         if record.validity is Validity.COLD:
-            if not self._trials.filled_files:  # else the next one has what this one left behind
+            if not self._trials.filled_files:  # else the next trial reads the cache that this one wrote
                 self.leave_caches_alone()
             record = self._trials.make(self._today)
         if self._trials.may_have_been_an_accident(record):
-            record = self._trials.make(self._today)  # all depends on it
+            record = self._trials.make(self._today)
         return record
 
     def _require_that_paths_are_taken(self, record: TrialRecord) -> None:
-        """Raise an error if the trainer, which crashed before its first step, makes some with relative output paths."""
+        """Raise an error if a trainer that crashed before its first step works with relative output paths."""
         parts = self._parts
         name = f"{parts.name}-outputs"
         tried = try_relative_outputs(parts.problem, parts.runner, parts.clock, name=name, wall_s=parts.budget.wall_s)
@@ -113,14 +112,13 @@ class Explorer(SearchStage):
                 raise tried.error(record.detail, where=str(parts.problem.config_path))
 
     def _try_standing_answer(self) -> None:
-        """Make a trial of the answer that the study stands by, as far as there is time: here it may fail."""
+        """Try the study's current answer, which may fail on this machine."""
         values, left_s = self._state.answer.contender(), self._parts.budget.left_s()
         if values is not None and expected_trial_s(self._state.trials.own) < left_s:
             with suppress(PointTaken):
                 self.try_point(Proposal(values=values, gain=0.0, is_repeat=True), left_s)
 
     def explore(self) -> Outcome:
-        """Propose, run, judge and learn, as long as that pays and fits in front of what comes after it."""
         self._events.change_phase("exploring", self._why())
         self.ended = None
         for target in self._state.targets:
@@ -136,7 +134,7 @@ class Explorer(SearchStage):
         return Outcome.DONE
 
     def _try_next(self) -> EndOfExploring | None:
-        """Make the trial that promises most for what has had the least time; return why exploring ends, if it does."""
+        """Run the best trial for the target with the least time so far, or return why exploring ends."""
         state, budget = self._state, self._parts.budget
         target = min((one for one in state.targets if one.ended is None), key=lambda one: one.spent_s)
         part = target.part
@@ -165,9 +163,9 @@ class Explorer(SearchStage):
             assert proposal is not None, "without one, exploring ends"
             self.promised = promised_by_the_rest(state.trials.own, proposal, left_s)
             target.count()
-            with suppress(PointTaken):  # then it is known by the time of the next proposal
+            with suppress(PointTaken):  # the next proposal takes it into account
                 record = self.try_point(proposal, all_s - kept_s)
-                for one in state.targets:  # of all points, one that leaves the training unchanged tells both
+                for one in state.targets:  # a point that leaves the training unchanged counts for both
                     counts = one is target or (target is state.targets[0] and one.part.contains(record.values))
                     one.spent_s += record.duration_s if counts else 0.0
             return None
@@ -175,7 +173,6 @@ class Explorer(SearchStage):
         return target.ended if is_over else None
 
     def try_point(self, proposal: Proposal, left_s: float) -> TrialRecord:
-        """Make a proposed trial, in the time that is left for exploring."""
         model, values = self._state.model, proposal.values
         limit_s = time_limit_s(
             self._state.trials.own,
@@ -198,12 +195,12 @@ class Explorer(SearchStage):
         return record
 
     def leave_caches_alone(self) -> None:
-        """Keep the caches as they are from now on: they do not fill within a trial."""
+        """Stop varying caches, which do not fill within a trial."""
         self._state.model.scope.leave_caches_alone()
         self._state.model.search_again()
-        why = "caches stay as they are: one pass over the data, which fills them, does not fit into a trial"
+        why = "caches are kept fixed: a pass over the data, which fills them, does not fit into a trial"
         if self._state.model.scope.filling:
-            why += "; they are compared without the time they wait for data"
+            why += "; trials are compared without their time waiting for data"
         self._events.change_phase("exploring", why)
 
     def _why(self) -> str:
@@ -213,23 +210,19 @@ class Explorer(SearchStage):
         if needed_s <= left_s:
             return why
         left = format_duration(max(0.0, left_s))
-        return (
-            f"{why}; none can be confirmed in this search: {left} is left, {format_duration(needed_s)} needed at least"
-        )
+        needed = format_duration(needed_s)
+        return f"{why}; none can be confirmed in this search: {left} left, at least {needed} needed"
 
 
 def require_baseline(
     record: TrialRecord, problem: Problem, *, budget_s: float, earlier: Sequence[TrialRecord] = ()
 ) -> None:
-    """Check that the search can go on after the trials of the baseline: without its numbers nothing can be compared.
+    """Check that the search can continue after the baseline trials.
 
-    A baseline that failed by itself is let through: another point may do better, and the failure is told in the end.
-
-    Args:
-        earlier: Earlier trials of the search, whose numbers are not compared with others.
+    A failed baseline passes: another point may work, and the failure is reported at the end.
 
     Raises:
-        TrialError: The budget ended before the baseline was measured, or what is searched for cannot be measured.
+        TrialError: The budget ended first, or the objective cannot be measured.
     """
     measured = record.comparable
     if measured and problem.objective.is_told_by(measured):
@@ -237,10 +230,10 @@ def require_baseline(
     if record.ending is Ending.UNCOUNTED:
         why, remedy = f"today's config cannot be measured: {record.detail}", EXPLANATIONS[record.ending].remedy
     elif measured:
-        why = "objective: utilization, but the GPU's utilization was not measured while today's config ran"
+        why = "objective: utilization, but no GPU utilization was measured while today's config ran"
         remedy = (
-            "See whether the trainer uses the GPU, and what `autotune monitor` says of it; or search for\n"
-            "effective_utilization or throughput instead."
+            "Check with `autotune monitor` that the trainer uses the GPU, or set\n"
+            "objective: effective_utilization or throughput."
         )
     elif record.ending is Ending.KILLED_BY_BUDGET:
         why, remedy = _why_budget_was_short(record, earlier, format_duration(budget_s))
@@ -250,29 +243,26 @@ def require_baseline(
 
 
 def _why_budget_was_short(record: TrialRecord, earlier: Sequence[TrialRecord], budget: str) -> tuple[str, str]:
-    """Return why the budget ended before the baseline was measured, and what helps."""
     if record.validity is not Validity.UNMEASURED:
         return (
             f"the budget of {budget} is too short for one trial of today's config",
-            "Give it at least ten times what one trial takes, from its start to a few seconds of training.",
+            "Give it at least ten times the length of a trial: its start and a few seconds of training.",
         )
     if any(trial.measurement for trial in earlier):
         was_cold = any(trial.validity is Validity.COLD for trial in earlier)
         return (
-            f"the budget of {budget} ended before today's config could be measured again: its first trial "
-            f"{'was taken to fill caches' if was_cold else 'ended early'}, and does not count",
+            f"the budget of {budget} ended before today's config was measured again: its first trial "
+            f"{'filled caches' if was_cold else 'ended early'} and does not count",
             "Give it more time, or run the same command again.",
         )
     stopped_by_us = (Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED)
     if failed := [trial for trial in earlier if trial.ending not in stopped_by_us]:
         return (
-            f"today's config gave no numbers: {failure_text(failed[0])}; the budget of {budget} ended while it was "
-            "tried again",
+            f"today's config failed: {failure_text(failed[0])}; the budget of {budget} ended during the retry",
             EXPLANATIONS[failed[0].ending].remedy,
         )
     return (
-        f"no training step that counts was seen within the budget of {budget}"
-        f"{f': {record.detail}' if record.detail else ''}",
-        "Give it more time if training takes longer than that to start. If the trainer does not report\n"
-        "its steps, add to its loop:  from autotune.trainee import step;  step(samples=...)",
+        f"no valid training step was seen within the budget of {budget}{f': {record.detail}' if record.detail else ''}",
+        "Give it more time if training starts later than that. If the trainer does not report its\n"
+        "steps, add to its loop:  from autotune.trainee import step;  step(samples=...)",
     )

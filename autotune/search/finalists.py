@@ -1,4 +1,4 @@
-"""Finalists of a search: the best point, simplified, and measured again beside today's config in interleaved pairs."""
+"""Finalists of a search: simplified, then confirmed against the baseline in interleaved pairs."""
 
 import math
 import random
@@ -40,8 +40,8 @@ from autotune.trial.execution import TrialSpec
 
 _MOST_TO_LEARN = 0.3  # of the time that is left, for learning how long a cycle is
 _LOOK_WITH_TIME, _LONGEST_LOOK_S = 0.15, 40.0  # of the time that is left, for the first trial of each point
-_FOR_PAIRS = 0.55  # of what is left then, at most, where taking back needs time, too
-_FOR_BOTH = 0.6  # of the budget, at most, for pairs of two answers that do not run together
+_FOR_PAIRS = 0.55  # of the time left then, at most, if simplifying needs time, too
+_FOR_BOTH = 0.6  # of the budget, at most, for separate pairs of two answers
 
 _OUTCOMES = {
     Decision.COMPLETE: Outcome.MEASURED,
@@ -53,10 +53,6 @@ _OUTCOMES = {
 
 class Finalists(SearchStage):
     """Finalists of a search.
-
-    Args:
-        validator: Tells what time the validation takes, which is kept for it.
-        racer: Likewise for the race.
 
     Attributes:
         lacks_time: Whether there was no time for a confirmation.
@@ -83,10 +79,10 @@ class Finalists(SearchStage):
         self.lacks_time = False
 
     def kept_s(self, *, closely: bool) -> float:
-        """Return the time that is not for exploring; 0 while there is nothing to confirm, or no time to.
+        """Return the time to keep from exploring; 0 with nothing to confirm, or no time to.
 
         Args:
-            closely: Whether to keep what makes the answer close and small, too.
+            closely: Whether to include a narrow interval and simplification.
         """
         if not self._parts.confirms:
             return 0.0
@@ -102,19 +98,16 @@ class Finalists(SearchStage):
         return kept_s + self._take_back.needed_s(self._best_of_each()) if closely else kept_s
 
     def basis(self) -> ConfirmationBasis:
-        """Return the facts that the size of a confirmation follows from."""
         best = next(iter(self._state.model.better()), None)
         return self._state.answer.confirmation_basis(() if best is None else self._further(best))
 
     def _afterwards_s(self) -> float:
-        """Return the time that is kept for what comes after the confirmation of the point that is best now."""
         better = self._state.model.better()
         return self._validator.needed_s + self._racer.needed_s(better[0].observation.values if better else None)
 
     # Which
 
     def simplify(self) -> Outcome:
-        """Choose what is confirmed: the points that are believed to be better, the best ones with their few changes."""
         if better := self._state.model.better():
             spare_s = self._parts.budget.left_s() - least_needed_s(better, self.basis())
             self._others.wait_for_their_trials(min(expected_trial_s(self._state.trials.own), spare_s))
@@ -129,16 +122,11 @@ class Finalists(SearchStage):
         return Outcome.DONE
 
     def _best_of_each(self) -> list[Candidate]:
-        """Return the best point of each kind that is looked for: what leaves the training unchanged first."""
+        """Return the best point of each target, the one that leaves the training unchanged first."""
         best = {one.observation.name: one for target in self._state.targets for one in target.better()[:1]}
         return list(best.values())[::-1]
 
     def _simplified(self, finalist: Candidate, others: Sequence[Candidate]) -> str:
-        """Return the name of a point without the changes that are not worth it.
-
-        Args:
-            others: Points that are simplified after it.
-        """
         kept_s, needed_s, left_s = self.kept_s(closely=False), self._take_back.needed_s, self._parts.budget.left_s()
         is_kept = self._parts.problem.objective.by_utilization or self._state.answer.is_standing(finalist)
         if not kept_s or is_kept or self._others.why_exploring_ends():
@@ -151,18 +139,14 @@ class Finalists(SearchStage):
     # The confirmation
 
     def confirm(self, ended: EndOfExploring) -> Outcome:
-        """Measure the best point against today's config again, in turn, in trials that did not choose it.
-
-        Args:
-            ended: Why exploring has ended.
-        """
+        """Measure the best point against the baseline, interleaved, in trials that did not select it."""
         left_s = self._parts.budget.left_s()
         is_short = ended.kind is ExploringEnd.TIME
         if not self._chosen or self._trials.gpu_lost:
             has_more, self._seen = len(self._state.trials.own) > self._seen, len(self._state.trials.own)
             if has_more and is_short and not self._trials.gpu_lost:
-                return Outcome.TIME_FREED  # the time that was kept for it is there again
-            self._events.change_phase("ending", "no time is left for another trial" if is_short else ended.why)
+                return Outcome.TIME_FREED
+            self._events.change_phase("ending", "no time left for another trial" if is_short else ended.why)
             return Outcome.ENDED
         outcome: Outcome | None = None
         for group, basis, kept_s in self._groups():
@@ -172,7 +156,7 @@ class Finalists(SearchStage):
                 continue
             self._events.change_phase("confirming", ended.why)
             with self._others.confirming(plan.candidate.observation.name):
-                # a validation, or a race, looks for longer by itself
+                # a validation or a race measures for longer anyway
                 has_time = not is_short and not self._afterwards_s() and 2.0 * plan.rest_s(0) < left_s
                 if ended.kind is ExploringEnd.EXHAUSTED:  # nothing else could use the time
                     looks_s = plan.arms * _LOOK_WITH_TIME * left_s if has_time else 0.0
@@ -184,15 +168,15 @@ class Finalists(SearchStage):
         left = format_duration(max(0.0, self._parts.budget.left_s()))
         another = "another point" if self._validator.has_broken else "a point"
         why = "the budget is used up" if is_short else ended.why
-        self._events.change_phase("ending", f"{why}; to confirm {another} takes {needed}, and {left} is left")
+        self._events.change_phase("ending", f"{why}; confirming {another} takes {needed}, and {left} is left")
         self.lacks_time = True
         return Outcome.ENDED
 
     def _groups(self) -> Iterator[tuple[Sequence[Candidate], ConfirmationBasis, float]]:
-        """Yield what has pairs of its own: points, the best of which is confirmed, and the time to keep for the next.
+        """Yield groups of points to confirm the best of, their basis, and the time to keep for the next group.
 
-        The best point that leaves the training unchanged runs in the pairs of the best one; where there is no time for
-        three, it has its own first: it is what `apply` writes.
+        The best point that leaves the training unchanged joins the pairs of the overall best. Without time for three
+        arms, it gets separate pairs first, because `apply` writes it.
         """
         basis, own = self.basis(), self._pairs_of_its_own(self._chosen[0], self._unchanging)
         if own is not None and not self._validator.has_broken:
@@ -207,7 +191,7 @@ class Finalists(SearchStage):
         yield self._chosen, basis, 0.0
 
     def _pairs_of_its_own(self, best: Candidate, alike: Candidate | None) -> tuple[Candidate, ConfirmationBasis] | None:
-        """Return the same-training point with its basis, if there is no time for it in the pairs of the best one."""
+        """Return the same-training point and its basis if it does not fit the pairs of the best one."""
         if alike is None or alike.observation.name in (best.observation.name, *self._further(best)):
             return None
         return alike, self._state.answer.confirmation_basis(self._further(alike))
@@ -237,11 +221,11 @@ class Finalists(SearchStage):
         first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
         confirmation = Confirmation(plan, self._rng)
         looks_s = [self._state.windows.finalist_look_s if plan.longer_s >= 0.0 else 0.0] * plan.arms
-        if has_time:  # what comes only now and then is seen, if it is there
+        if has_time:  # to see rare stalls
             spare_s = min(_LONGEST_LOOK_S, _LOOK_WITH_TIME * self._parts.budget.left_s())
             looks_s = [max(look_s, spare_s) for look_s in looks_s]
         else:
-            looks_s[0] = 0.0  # today's config was looked at first of all
+            looks_s[0] = 0.0  # the first trial of the search has measured the baseline for long
         while (turn := confirmation.next()) is not None:
             look_s = looks_s[turn.arm] if turn.is_first else 0.0
             trial = self._trial_of(turn, points[turn.arm], plan, first_pair, look_s)
@@ -261,13 +245,13 @@ class Finalists(SearchStage):
         usual = self._state.windows.usual()
         trials_left, left_s = plan.arms * plan.most_pairs - turn.done + 1, self._parts.budget.left_s()
         fair_s = left_s / trials_left - plan.usual_trial_s + plan.usual_window_s
-        # what is usual may have become longer meanwhile
+        # the usual window may have become longer since
         planned_s = plan.usual_window_s + plan.longer_s
         window_s = max(min(usual.length_s + plan.longer_s, max(planned_s, fair_s)), look_s)
-        # stalls that come up are waited for, as far as the other trials leave time
+        # wait for stalls, if the other trials leave time
         most_s = min(usual.most_s, max(window_s, fair_s))
         if turn.is_first and (to_learn_s := self._state.windows.to_learn_cycle_s(values)) < _MOST_TO_LEARN * left_s:
-            most_s = max(most_s, to_learn_s)  # all others are shorter for that
+            most_s = max(most_s, to_learn_s)  # which makes all others shorter
         return TrialSpec(
             values=values,
             purpose=Purpose.CONFIRM,
@@ -285,7 +269,7 @@ class Finalists(SearchStage):
         return [trial for trial in records if trial.search == member.search and trial.machine == member.machine]
 
     def _judgements(self, plan: ConfirmationPlan) -> list[Judgement | None]:
-        """Judge the pairs so far, as the answer will be: by the record alone."""
+        """Judge the pairs from the record alone, as the answer will."""
         records, search, problem = self._state.trials.of_study(), self._parts.search, self._parts.problem
         standing = self._state.answer.standing
         asked = [None, standing.point] if plan.arms > 2 and standing else [None]
@@ -294,7 +278,7 @@ class Finalists(SearchStage):
         return [next((one.judgement for one in some if one.trial.point == point), None) for some in judged]
 
     def _is_time_to_go_on(self, done: int, plan: ConfirmationPlan) -> bool:
-        """Return whether further pairs, beyond the fewest, would take the time of the validation, or of the race."""
+        """Return whether optional pairs would take time kept for later stages."""
         afterwards_s = self._afterwards_s()
         two_rounds = 2 * plan.arms  # ABBA is whole
         if not afterwards_s or done % two_rounds or done < plan.arms * LEAST_PAIRS:
@@ -303,18 +287,18 @@ class Finalists(SearchStage):
 
 
 LEAST_WORTH = 1.01
-"""Speed over that of the point without a change, from which on the change is worth it."""
+"""Least ratio of speeds with and without a change that pays off."""
 
 _MOST_OF_THE_BUDGET = 0.3
-_DOUBTFUL = math.log(1.15)  # what the model believes of it, up to which a change is screened with others
+_DOUBTFUL = math.log(1.15)  # predicted gain, up to which changes are screened together
 _LEAST_OF_TRAINING = 1.05
-_PROMISING = 1.04  # over what is the least
+_PROMISING = 1.04  # over the least gain that pays off
 _MOST_SCREENS = 3
-_LEAST_TRIALS, _MOST_TRIALS = 2, 8  # of a point, while one change is taken back
+_LEAST_TRIALS, _MOST_TRIALS = 2, 8  # of a point, per ablation of one change
 
 
 class TakeBack(SearchStage):
-    """Takes the changes of a finalist back."""
+    """Ablation of a finalist: drops changes that don't pay off."""
 
     def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker) -> None:
         super().__init__(parts, state, trials)
@@ -322,7 +306,7 @@ class TakeBack(SearchStage):
         self._kept_s = 0.0
 
     def needed_s(self, finalists: Sequence[Candidate]) -> float:
-        """Return the time that it takes to judge the changes of these points, at a bearable share of the budget."""
+        """Return the time to judge the changes of these points, within a share of the budget."""
         trials = 0.0
         for one in finalists:
             changes = len(self._state.model.space.changes(one.observation.values))
@@ -331,25 +315,21 @@ class TakeBack(SearchStage):
                 and not self._parts.problem.objective.by_utilization
                 and not self._state.answer.is_standing(one)
             ):
-                # as many as show a change that is worth 10 %, at two standard errors
+                # as many as show a gain of 10 % at two standard errors
                 trials += 2.0 + changes * max(2.0, 2.0 * (2.0 * self._state.model.sd / math.log(1.1)) ** 2)
         return min(trials * expected_trial_s(self._state.trials.own), _MOST_OF_THE_BUDGET * self._parts.budget.budget_s)
 
     def simplified(self, values: Values, *, kept_s: float) -> Values:
-        """Return a point without the changes that are not shown to be worth it, as far as there is time.
-
-        Args:
-            kept_s: Time in seconds that has to be left of the budget.
-        """
-        self._kept_s = kept_s + expected_trial_s(self._state.trials.own)  # for what is left, if it is a new point
+        """Return a point without the changes not shown to pay off, as time allows."""
+        self._kept_s = kept_s + expected_trial_s(self._state.trials.own)  # for the simplified point, if it is new
         believed = _believed_worth(values, self._state.model)
         paths = sorted(believed, key=believed.__getitem__)
         if not self._fits([values, values]):
             return values
-        left, what = format_duration(self._left_s), f"which of {len(paths)} changes are worth it"
-        if len(paths) == 1:  # the worth of one change is that of all
-            paths, what = [], "whether less of its change would do"
-        self._events.change_phase("taking back", f"{what}, for {left} at most")
+        left, what = format_duration(self._left_s), f"which of {len(paths)} changes pay off"
+        if len(paths) == 1:  # the gain from one change is that of all
+            paths, what = [], "whether a smaller change suffices"
+        self._events.change_phase("simplifying", f"testing {what}, for at most {left}")
         doubtful = [path for path in paths if believed[path] < _DOUBTFUL]
         values = self._screened(values, doubtful, others=len(paths) - len(doubtful))
         for place, path in enumerate(paths[len(doubtful) :], start=len(doubtful)):
@@ -362,7 +342,6 @@ class TakeBack(SearchStage):
         return values
 
     def _screened(self, values: Values, paths: Sequence[str], *, others: int) -> Values:
-        """Return a point without those of some changes that a screen does not show to be worth it."""
         for screen in range(_MOST_SCREENS):
             rows = list(self._screen(values, paths))
             if not rows or not self._fits(rows, others=2 * others if screen else others):
@@ -376,7 +355,7 @@ class TakeBack(SearchStage):
         return without if self._state.model.space.changes(without) else values
 
     def _screen(self, values: Values, paths: Sequence[str]) -> Iterator[Values]:
-        """Yield the points of a screen: each change is in half of them, and in half of those with any other."""
+        """Yield the points of a two-level Hadamard design over the changes."""
         if not paths:
             return
         signs = np.array([[1]])
@@ -388,7 +367,7 @@ class TakeBack(SearchStage):
             yield taken_back(values, taken, self._state.model.space)
 
     def _with_less(self, values: Values, knob: Knob) -> Values:
-        """Return a point with the smallest value of a knob, beyond today's, that is as fast by its trials."""
+        """Return a point with the smallest value of a knob, beyond the baseline's, that is as fast."""
         place, today = (knob.index(one) or 0 for one in (values[knob.path], knob.baseline))
         for choice in knob.choices[today + 1 : place]:
             less, model = {**values, knob.path: choice}, self._state.model
@@ -402,22 +381,17 @@ class TakeBack(SearchStage):
         return values
 
     def _ablated(self, values: Values, path: str, *, others: int) -> Values:
-        """Return a point without a change, unless that is shown to be worth it."""
         without = taken_back(values, [path], self._state.model.space)
         works = self._compare(values, without, path, others=others)
         return without if works and self._goes(path, values, without) else values
 
     def _compare(self, values: Values, without: Values, path: str, *, others: int) -> bool:
-        """Run trials of a point, and of one with another value of a change or without it, until their ratio is known.
-
-        Returns:
-            False if the other one fails.
-        """
+        """Run trials of both points until their ratio is decided; return False if `without` fails."""
         if self._fails(without) or not self._state.model.space.changes(without):
             return False
         for _ in range(2 * _MOST_TRIALS):
             made, made_without = self._made(values), self._made(without)
-            is_compared = made >= max(_LEAST_TRIALS, made_without)  # with it all others are compared, too
+            is_compared = made >= max(_LEAST_TRIALS, made_without)  # all ablations share the trials of `values`
             tried = without if is_compared else values
             if not self._fits([tried], others=others) or min(made, made_without) >= _MOST_TRIALS:
                 break
@@ -428,12 +402,11 @@ class TakeBack(SearchStage):
         return True
 
     def _fails(self, values: Values) -> bool:
-        """Return whether a point has failed, or will by what is known."""
         point = self._parts.problem.space.name(values)
         return gave_no_numbers(point, self._state.trials.own) or self._state.model.why_not()(values) is not None
 
     def _goes(self, path: str, values: Values, without: Values | None = None) -> bool:
-        """Return whether a change is not likely to be worth it, nor promises so much that doubt is in its favour."""
+        """Return whether a change probably does not pay off, and is not promising enough to keep in doubt."""
         ratio = self._worth(path, values, without)
         least = self._least(path, values, without)
         if ratio is None or ratio.ratio > _PROMISING * least:
@@ -441,7 +414,7 @@ class TakeBack(SearchStage):
         return _likely(ratio)[0] < math.log(least)
 
     def _is_told(self, path: str, values: Values, without: Values | None = None) -> bool:
-        """Return whether it is known what a change is worth: enough, or that it will hardly be shown."""
+        """Return whether a change is shown to pay off, or hardly ever will be."""
         ratio = self._worth(path, values, without)
         if ratio is None:
             return False
@@ -452,7 +425,7 @@ class TakeBack(SearchStage):
     def _least(self, path: str, values: Values, without: Values | None) -> float:
         space = self._state.model.space
         is_change = without is None or same_scalar(without[path], space.baseline[path])
-        # what changes the training has to be worth it clearly
+        # a change of the training has to pay off clearly
         is_clear = is_change and space.label_of(path, values[path]) in (Label.BATCH, Label.PRECISION)
         return _LEAST_OF_TRAINING if is_clear else LEAST_WORTH
 
@@ -468,7 +441,6 @@ class TakeBack(SearchStage):
         return sum(trial.point == point and trial.purpose is Purpose.TAKE_BACK for trial in self._state.trials.own)
 
     def _fits(self, points: Sequence[Values], *, others: int = 0) -> bool:
-        """Return whether there is time for a trial of each of these points, and for so many usual ones."""
         needed_s = sum(map(self._state.model.expected_s, points)) + others * expected_trial_s(self._state.trials.own)
         return not self._trials.gpu_lost and needed_s < self._left_s
 
@@ -482,13 +454,13 @@ class TakeBack(SearchStage):
 
 
 def _likely(ratio: Ratio) -> tuple[float, float]:
-    """Return the ln ratio less one standard error, and with it."""
+    """Return ln ratio minus and plus one standard error."""
     ln, error = math.log(ratio.ratio), math.log(ratio.high / ratio.low) / 4.0
     return ln - error, ln + error
 
 
 def _believed_worth(values: Values, model: Model) -> dict[str, float]:
-    """Return what is believed of each change of a point, in ln score: infinite where it may not work without."""
+    """Return the predicted gain from each change, in ln score; infinite if the point may fail without it."""
     paths, why_not = list(model.space.changes(values)), model.why_not()
     points = [taken_back(values, [path], model.space) for path in paths]
     whole, *others = model.predicted([values, *points])

@@ -1,9 +1,4 @@
-"""Findings about the trainer besides its speed, and the cautions that follow from them.
-
-What it leaves outside its trials' folders, which knobs it does not heed, whether its steps hold as many samples as the
-config says, and how its loss goes: each is found in trials that are made anyway, told once when it is found, and again
-in the end.
-"""
+"""Findings of regular trials other than speed, and the resulting cautions."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -33,19 +28,18 @@ from autotune.trial.outcome import Losses
 from autotune.trial.protection import TRIALS_LOOKED_AROUND, SideEffects, is_called_a_checkpoint
 
 _NO_LOSS = (
-    "the loss of today's config is NaN or infinite, so that of other values does not count against them: only the "
-    "speed is compared. See whether that training is meant to learn"
+    "the loss of today's config is NaN or infinite, so losses do not count against other values: only speed is "
+    "compared. Check whether that training is meant to learn"
 )
 
 
 class Findings:
-    """Findings of one search; made before its first trial.
+    """Findings of one search, created before its first trial.
 
     Attributes:
-        remark: Called with sentences for the user.
-        inert: Knobs that the trainer does not heed, with what shows it.
-        baseline_losses: How the loss of today's config went; None as long as no trial of it has told.
-        baseline_has_no_loss: Whether the losses of today's config are NaN or infinite.
+        inert: Knobs that the trainer ignores, with the evidence.
+        baseline_losses: Of the first comparable baseline trial.
+        baseline_has_no_loss: Whether the baseline's losses are NaN or infinite.
     """
 
     def __init__(self, problem: Problem, clock: Clock, remark: OnRemark = no_remark) -> None:
@@ -63,14 +57,13 @@ class Findings:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """Return what the reader of the answer should know of all this."""
         return tuple(self._said)
 
     def look_around(self, number: int) -> bool:
-        """Look for what the trial that has just ended left outside its folder, after the first ones.
+        """Check for files that one of the first trials left outside its folder.
 
         Returns:
-            Whether the trial seems to have filled a cache beside its data, so that later ones are not like it.
+            Whether it seems to have filled a cache next to its data, which makes later trials faster.
         """
         if self._looks >= TRIALS_LOOKED_AROUND:
             return False
@@ -82,17 +75,17 @@ class Findings:
         return side_effect.fills_a_cache
 
     def look_back(self) -> None:
-        """Look for what the later trials left outside their folders, such as what is written with a best model."""
+        """Check for files of later trials, e.g. of a best model."""
         if self._looks < TRIALS_LOOKED_AROUND:
             return
         if seen := self._side_effects.since_then("the later trials", looks_for_cache=False):
             self.say(seen.sentence)
 
     def learn(self, record: TrialRecord, losses: Losses, stdout: Path, *, samples: Series | None, space: Space) -> None:
-        """Take one more trial; see `find_inert` for what all of them show together.
+        """Add a trial.
 
         Args:
-            samples: Samples of each step of its steady window; None if they were not seen.
+            samples: Per step of its steady window; None if not seen.
         """
         if record.purpose is Purpose.BASELINE and losses.are_no_numbers and not self.baseline_has_no_loss:
             self.baseline_has_no_loss = True
@@ -107,12 +100,12 @@ class Findings:
         self._printed.append((record.values, printed_values(_beginning(stdout), space)))
 
     def recall(self, records: Iterable[TrialRecord], space: Space) -> None:
-        """Leave alone what earlier trials of this code have not heeded, or failed by."""
+        """Freeze knobs that earlier trials of this code ignored or failed with."""
         self._unmade |= unheeded(records, space)
         self.inert |= self._unmade
 
     def unread_knobs(self, values: Values, folder: TrialFolder, space: Space) -> tuple[str, ...]:
-        """Return the knobs of a trial that trained without the call, or the config, that holds them."""
+        """Return the knobs of a trial whose call or config was never reached."""
         made = _beginning(folder.stdout.with_name(CALLS_MADE)).splitlines()
         has_copy = not self._problem.settings.are_opened_by_name or folder.stdout.with_name(CONFIGS_OPENED).exists()
         return tuple(
@@ -124,24 +117,16 @@ class Findings:
     def find_inert(
         self, trials: Iterable[TrialRecord], observations: Mapping[str, Observation], *, space: Space, sd: float
     ) -> bool:
-        """Look for knobs that the trainer does not heed, in all that the trials so far have shown.
-
-        Args:
-            observations: What is known of each point.
-            sd: Standard deviation of ln score between trials of one point.
-
-        Returns:
-            Whether another one was found.
-        """
+        """Search all trials for knobs that the trainer ignores; return whether there is a new one."""
         printed, seen = said_the_same(self._printed, space), same_batch(trials, space)
         if not (printed.keys() | seen.keys() | self._unmade.keys()) - self.inert.keys():
-            return False  # the usual case: no need to fit the effects
+            return False  # the usual case: skip fitting the effects
         heeded, without_effect = (fit(observations, space, sd) for fit in (heeded_knobs, knobs_without_effect))
         evidence = {path: why for path, why in printed.items() if path in without_effect}
         evidence |= {path: why for path, why in seen.items() if path not in heeded}
         found = {path: why for path, why in {**evidence, **self._unmade}.items() if path not in self.inert}
         for path, why in found.items():
-            self.say(f"{path}: {why}; it is left as it is from now on. See whether a flag or another key beats it")
+            self.say(f"{path}: {why}; it is kept fixed from now on. Check whether a flag or another key overrides it")
         self.inert.update(found)
         return bool(found)
 
@@ -161,17 +146,14 @@ class Findings:
             self.say(sentence)
 
     def say(self, sentence: str) -> None:
-        """Tell the user, once, and the reader of the answer."""
+        """Tell the user once, and add a caution to the answer."""
         if sentence not in self._said:
             self._said.append(sentence)
             self.remark(sentence)
 
 
 def unheeded(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
-    """Return the knobs that cannot be turned as they stand, with what shows it.
-
-    Those that a trial did not come by, and arguments of calls in the code that its error names.
-    """
+    """Return untunable knobs with the evidence: a trial did not reach them, or an error names them."""
     found = {}
     for record in records:
         for path in sorted(record.conditions.unheeded):
@@ -188,26 +170,20 @@ def _beginning(path: Path) -> str:
     return read_beginning(path, 1 << 16).decode("utf-8", "replace")
 
 
-# Check that the steps of a trial held as many samples as the config's batch size says.
+# Check of the samples per step against the config's batch size.
 
 
 def unlike_the_config(
     path: str, size: float, samples: Series, *, config: Mapping[str, Scalar], devices: int
 ) -> str | None:
-    """Return a sentence if the steps' samples do not fit the config's batch size; None if they do or are too few.
+    """Return a sentence if the samples per step contradict the config's batch size, else None.
 
-    Batches that differ in size, a smaller last batch, and whole multiples or fractions due to several devices or to
-    gradient accumulation are taken to fit.
-
-    Args:
-        path: The key of the batch size.
-        samples: Samples of each step of the steady window, as they were seen.
-        devices: Accelerators that the trial could use, or ranks that it had; at least 1.
+    Varying batches, a smaller last batch, and multiples or fractions by devices or gradient accumulation are fine.
     """
     held = float(np.median(samples))
-    # Where several steps are only seen together, their samples are means, with smaller last batches in them.
+    # Samples of steps that are only seen together are means, which include smaller last batches.
     is_last_batch = size / 2 < held < size
-    # share of the steps that have to hold one and the same number of samples
+    # share of the steps that need the same number of samples
     if size in samples or is_last_batch or np.mean(samples == held) < 0.5:
         return None
     accumulated = batch_count(path, config).accumulated
@@ -218,6 +194,6 @@ def unlike_the_config(
     if held in expected or part_of_a_whole or sum_of_parts:
         return None
     return (
-        f"{path} is {size:g}, but each step held {held:g} samples, and speed is counted in those. See whether a flag "
-        "or another key beats it, or whether it counts something else than the samples of a step"
+        f"{path} is {size:g}, but each step had {held:g} samples, and speed counts those. Check whether a flag or "
+        "another key overrides it, or whether it counts something other than the samples of a step"
     )

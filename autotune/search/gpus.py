@@ -1,4 +1,4 @@
-"""GPUs that the trials of a search use, and the checks that they are there and free."""
+"""GPUs of a search's trials: selection and availability."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,12 +21,12 @@ _CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
 
 
 def visible_to(problem: Problem, values: Values) -> VisibleDevices:
-    """Return the GPUs that a trial of a point sees."""
+    """Return the GPUs visible to a trial of a point."""
     return problem.hardware.visible(problem.settings.trial_env(problem.space.keys(values)))
 
 
 def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
-    """Return the GPUs that a trial of a point may use, as far as that is known before it starts."""
+    """Return the GPUs that a trial may use, as known before its start."""
     return TrialGpus(
         uuids=visible_to(problem, values).uuids,
         model=_place(problem, values, "model"),
@@ -35,7 +35,7 @@ def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
 
 
 def complete(problem: Problem, spec: TrialSpec, *, name: str, limits: StopLimits) -> TrialSpec:
-    """Return the specification of a trial that is about to start, with all that follows from its point."""
+    """Return the specification of a starting trial, completed from its point."""
     return replace(
         spec,
         name=name,
@@ -47,22 +47,22 @@ def complete(problem: Problem, spec: TrialSpec, *, name: str, limits: StopLimits
 
 
 def watched_gpus(problem: Problem) -> tuple[str, ...]:
-    """Return the UUIDs of the GPUs that trials of this search may use."""
+    """Return the UUIDs of all GPUs that trials may use."""
     return tuple(dict.fromkeys(uuid for visible in _visible(problem) for uuid in visible.uuids))
 
 
 def remarks_on_gpus(problem: Problem) -> list[str]:
-    """Return what the user should know about the GPUs, and the choice of them.
+    """Return remarks on the GPUs and their selection.
 
     Raises:
-        GpuError: CUDA_VISIBLE_DEVICES names a GPU that is not there, and so all trials would go without one.
+        GpuError: CUDA_VISIBLE_DEVICES names a missing GPU, which would leave all trials without one.
     """
     remarks = list(problem.hardware.remarks)
     for visible in _visible(problem):
         if visible.cut and not visible.uuids:
             raise GpuError(
                 f"{visible.cut}: training would run without a GPU",
-                remedy="Name one that is there, or leave the variable out; empty, it says that none is to be used.",
+                remedy="Set it to an existing GPU, or unset it; an empty value means no GPU.",
             )
         if visible.cut:
             remarks.append(f"{visible.cut}: CUDA shows only the GPUs before it")
@@ -74,10 +74,10 @@ def remarks_on_gpus(problem: Problem) -> list[str]:
 
 
 def busy_remarks(problem: Problem, clock: Clock) -> list[str]:
-    """Return a sentence on its occupants for each GPU of the trials that is not free; empty if all are."""
+    """Return a sentence for each GPU in use."""
     uuids = watched_gpus(problem)
     busy: tuple[GpuOccupancy, ...] | None = ()
-    # kernels of a trial that has just ended are still in the driver's last second
+    # the driver's last second still includes kernels of a trial that has just ended
     for look in range(3 if uuids else 0):
         if look:
             clock.wait(1.0)
@@ -86,29 +86,28 @@ def busy_remarks(problem: Problem, clock: Clock) -> list[str]:
         except DriverError as error:
             return [error.for_people]
         if busy is None:
-            return [f"who uses the GPU is not known: the NVIDIA driver has not answered for {TIME_LIMIT_S:.0f} s"]
+            return [f"the GPU's processes are unknown: the NVIDIA driver did not answer within {TIME_LIMIT_S:.0f} s"]
         if not busy:
             break
     return [_busy(gpu) for gpu in busy or ()]
 
 
 def require_free_gpus(problem: Problem, clock: Clock) -> None:
-    """See to it that nobody else is on the GPUs.
+    """Check that the GPUs are free.
 
     Raises:
-        GpuError: Somebody is, or it cannot be known.
+        GpuError: They are not, or that is unknown.
     """
     if remarks := busy_remarks(problem, clock):
         raise GpuError(
             "; ".join(remarks),
             where="the GPU" if len(watched_gpus(problem)) == 1 else "the GPUs",
             remedy="Wait until it is free, or choose another one with CUDA_VISIBLE_DEVICES. With --allow-busy-gpu the\n"
-            "search goes on beside it: what is disturbed is measured again, and what cannot be excluded is said.",
+            "search runs anyway: it repeats disturbed trials, and reports the remaining uncertainty.",
         )
 
 
 def _visible(problem: Problem) -> Iterator[VisibleDevices]:
-    """Yield the GPUs seen in each environment that trials can have: today's, and those with one variable turned."""
     baseline = problem.space.baseline
     yield visible_to(problem, baseline)
     for knob in problem.space.knobs:
@@ -118,7 +117,7 @@ def _visible(problem: Problem) -> Iterator[VisibleDevices]:
 
 
 def _place(problem: Problem, values: Values, device: str) -> int | None:
-    """Return the position of the GPU of the model, or the data, among those of a trial, where the config says it."""
+    """Return the index of the model's or data's GPU among a trial's, if the config sets it."""
     path = next(iter(keys_with(problem.settings.scalars, device=device)), None)
     place = None if path is None else problem.space.keys(values).get(path, problem.settings.scalars[path])
     return place if isinstance(place, int) and place >= 0 else None
@@ -137,7 +136,7 @@ def _busy(gpu: GpuOccupancy) -> str:
         return f"{gpu.name}: {gpu.why_unknown}"
     parts = [_occupant_text(occupant) for occupant in gpu.occupants if occupant.computes]
     if gpu.utilization is not None:
-        parts.append(f"kernels ran for {gpu.utilization:.0%} of the last second")
+        parts.append(f"kernels ran for {100 * gpu.utilization:.0f} % of the last second")
     return f"{gpu.name} ({gpu.uuid}) is in use: {', '.join(parts)}"
 
 

@@ -1,4 +1,4 @@
-"""Hardware of a search: this machine's processor, memory and GPUs, as its trials see them."""
+"""Hardware of a search, as its trials see it."""
 
 import hashlib
 import os
@@ -11,7 +11,7 @@ from autotune.measure.host import MachineFacts, machine_facts
 from autotune.records import Gpu, Machine, Scalar
 
 CHOOSING_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-"""Variables that say which GPUs a process sees."""
+"""Variables that select the GPUs of a process."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,11 +19,9 @@ class Hardware:
     """Hardware of a search.
 
     Attributes:
-        machine: What the numbers depend on; its GPUs are those that trials can see.
-        gpus: All GPUs that are there, as their driver describes them; empty if there is none that can be seen.
-        why_no_gpu: Why utilization is not measured; None if it is.
-        remarks: Sentences on GPUs, or a driver, that do not work, and what helps; empty where they do, and on a machine
-            without a driver.
+        machine: With the GPUs that trials can see.
+        gpus: All GPUs that the driver reports.
+        remarks: On broken GPUs or drivers, with a remedy.
     """
 
     machine: Machine
@@ -32,16 +30,14 @@ class Hardware:
     remarks: tuple[str, ...] = ()
 
     def visible(self, environment: Mapping[str, str]) -> VisibleDevices:
-        """Return the GPUs that a trial with these variables sees."""
         return visible_gpus(self.gpus, environment, self.why_no_gpu)
 
 
 def this_hardware(environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]) -> Hardware:
-    """Look at this machine.
+    """Detect the hardware of this machine.
 
     Args:
-        environment: Variables that trials get.
-        domains: Choices of the user's own knobs by path; one may be a variable that chooses GPUs.
+        domains: Choices of the user's knobs, which may select GPUs.
     """
     found = look_for_gpus()
     return Hardware(
@@ -53,12 +49,7 @@ def this_hardware(environment: Mapping[str, str], domains: Mapping[str, Sequence
 
 
 def visible_gpus(found: Sequence[GpuFacts], environment: Mapping[str, str], why_none: str | None) -> VisibleDevices:
-    """Return the GPUs that a process of ours sees.
-
-    Args:
-        environment: Variables that the process gets besides our own.
-        why_none: Why there is no GPU, for people; None if there is one.
-    """
+    """Return the GPUs visible to a process with additional variables."""
     if not found:
         return VisibleDevices(uuids=(), why_none=why_none)
     return visible_devices(found, {**os.environ, **environment})
@@ -67,11 +58,7 @@ def visible_gpus(found: Sequence[GpuFacts], environment: Mapping[str, str], why_
 def this_machine(
     found: Sequence[GpuFacts], environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]
 ) -> Machine:
-    """Return this machine, with the GPUs of it that some trial can see.
-
-    Args:
-        domains: Choices of the user's own knobs by path; one may be a variable that chooses GPUs.
-    """
+    """Return this machine, with the GPUs visible to any trial."""
     facts = machine_facts()
     gpus = _seen_by_trials(found, environment, domains)
     return Machine(
@@ -85,11 +72,11 @@ def this_machine(
 
 
 def _name(facts: MachineFacts, gpus: Sequence[Gpu]) -> str:
-    """Return a name that two hosts do not share, also if somebody called them the same, nor two nodes of one host.
+    """Return a name unique even for equal host names and Slurm nodes on one host.
 
-    Behind a hyphen it names the GPUs: the pairs of a confirmation are made on one of several parts of a host.
+    The suffix hashes the GPUs, because pairs of a confirmation run on one part of a host.
     """
-    node = os.environ.get("SLURMD_NODENAME", "")  # a cluster for tests has several on one host
+    node = os.environ.get("SLURMD_NODENAME", "")  # test clusters have several nodes on one host
     host = hashlib.sha256(f"{facts.hostname}\n{facts.boot_id}\n{node}".encode()).hexdigest()[:8]
     part = hashlib.sha256("\n".join(gpu.uuid for gpu in gpus).encode()).hexdigest()[:4]
     return f"{host}-{part}" if gpus else host
@@ -98,7 +85,7 @@ def _name(facts: MachineFacts, gpus: Sequence[Gpu]) -> str:
 def _seen_by_trials(
     found: Sequence[GpuFacts], environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]
 ) -> tuple[Gpu, ...]:
-    """Return the GPUs in CUDA's order: today's first, then those that a tuned variable leads to."""
+    """Return the GPUs in CUDA's order: the baseline's, then those of other choices."""
     if not found:
         return ()
     environments = [environment]

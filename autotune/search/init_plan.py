@@ -1,4 +1,4 @@
-"""Plan of `autotune init`: what it is about to write and what a search will make of it, before anything is written."""
+"""Plan of `autotune init`: the files to write and the resulting search."""
 
 import os
 import re
@@ -42,12 +42,11 @@ from autotune.trial.folders import StateFolder
 
 @dataclass(frozen=True, kw_only=True)
 class InitPlan:
-    """A section that is planned and not yet written.
+    """Section to be written.
 
     Attributes:
-        edit: The change; of a file that is not there yet the whole of it.
-        flags: What was found on the command line; None where the config was there before.
-        why_separate: Reason for which the section gets a file of its own unasked; None if it does not.
+        flags: Flags that a new config holds; None for an existing config.
+        why_separate: Why the section goes into a separate file without being asked to.
     """
 
     edit: ConfigEdit
@@ -58,7 +57,7 @@ class InitPlan:
 
     @property
     def changes_config(self) -> bool:
-        """True if the section goes into the config, where a trainer that rejects unknown keys would see it."""
+        """Whether a trainer that rejects unknown keys would see the section."""
         return not self.is_new
 
 
@@ -74,28 +73,26 @@ def plan_init(
     """Plan a section for a config.
 
     Args:
-        separate: Whether the section is asked to get a file of its own; of a config that is no YAML, and where the
-            command does not name the config, it does in any case.
-        state_dir: Where everything is kept; None finds the place by the config.
-        further: Further configs that the trainer reads.
-        why_separate: Reason for which the section gets a file of its own unasked, as a sentence; None if none is known.
+        separate: Whether a separate file was requested; configs other than YAML, or not named in the command, need one.
+        further: Further configs of the trainer.
+        why_separate: Known reason for a separate file, as a sentence.
 
     Raises:
-        AutotuneError: There is a section already, it cannot be added, or the command cannot be carried out.
+        AutotuneError: A section exists, cannot be added, or the command cannot run.
     """
     if not exists(config):
         raise ConfigError(
-            "there is no such file",
+            "no such file",
             where=str(config),
-            remedy="Check the path. For a trainer that reads no config, --from-flags makes one out of its command.",
+            remedy="Check the path. For a trainer without a config, --from-flags creates one from its command.",
         )
     document, beside = Document.read(config), separate_path(config)
     for file, there in ((config, SECTION in document), (beside, exists(beside))):
         if there:
             raise ConfigError(
-                "there is an autotune section already",
+                "the config already has an autotune section",
                 where=f"{file}:{document.line(SECTION)}" if file == config else str(file),
-                remedy="Edit it there, or delete it first; `autotune search --dry-run` shows what it says.",
+                remedy="Edit it, or delete it first; `autotune search --dry-run` shows its settings.",
             )
 
     files: dict[str, Path] = {}
@@ -119,44 +116,40 @@ def plan_init(
 
 
 def _why_separate(config: Path, document: Document, typed: TypedCommand, tokens: Sequence[str]) -> str | None:
-    """Return the reason for which a config's section gets a file of its own whatever the trainer does with it."""
     beside = separate_path(config).name
-    own_file = f"the section gets a file of its own, {beside}"
+    own_file = f"the section goes into a separate file, {beside}"
     if compose(config, document, typed.words, Path.cwd()) is not None:
         return f"Hydra reads this config itself: {own_file}"
     if document.syntax is not Syntax.YAML:
-        return f"a {document.syntax.value} config holds no section: it gets a file of its own, {beside}"
+        return f"a {document.syntax.value} config cannot hold a section: it goes into a separate file, {beside}"
     if not names_config(tokens):
         return (
-            f"the command does not name {config.name}, so the trainer cannot be tried with a copy of it that holds the "
+            f"the command does not name {config.name}, so the trainer cannot be tested with a copy that holds the "
             f"section: {own_file}"
         )
     return None
 
 
 def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path | None) -> InitPlan:
-    """Plan a config that holds the flags of a command, and a section that puts them back in their place.
+    """Plan a config with the flags of a command, and a section that substitutes them.
 
-    Of a command without flags, it holds a section alone, in which variables of the environment may vary.
-
-    Args:
-        state_dir: Where everything is kept; None finds the place by the config.
+    Without flags the section can vary environment variables.
 
     Raises:
-        AutotuneError: There is such a file, or the command cannot be carried out.
+        AutotuneError: The file exists, or the command cannot run.
     """
     if config.exists() or config.is_symlink():
         raise ConfigError(
-            "there is such a file already, and it is not overwritten",
+            "the file already exists, and is not overwritten",
             where=str(config),
-            remedy="Give --config the name of a new file; for a config that the trainer reads, leave --from-flags out.",
+            remedy="Give --config a new file name; if the trainer reads a config, omit --from-flags.",
         )
     if syntax_of(config.name) is not Syntax.YAML:
         raise ConfigError(
-            "the config that holds the flags is YAML", where=str(config), remedy="Give it a name that ends in .yaml."
+            "the config for the flags has to be YAML", where=str(config), remedy="Give it a name that ends in .yaml."
         )
     if not config.parent.is_dir():
-        raise ConfigError("there is no such folder", where=str(config.parent), remedy="Make it, or check the path.")
+        raise ConfigError("no such folder", where=str(config.parent), remedy="Create it, or check the path.")
     flags = read_flags(typed.words, has_known_name, find_script(typed.words, Path.cwd()))
     document = Document(flags_config(flags), str(config)) if flags.values else None
 
@@ -165,7 +158,7 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
             return _new_file(config, with_section(document, SECTION, lines).text)
         return _new_file(
             config,
-            "\n".join(("# Of this command, what stands in its code or its environment may vary.", "", *lines, "")),
+            "\n".join(("# Values in the code or the environment of this command may vary.", "", *lines, "")),
         )
 
     edit, problem = _edit(document, config, flags.command, typed.env, write, state_dir)
@@ -183,11 +176,10 @@ def _edit(
     *,
     in_config: bool = False,
 ) -> tuple[ConfigEdit, Problem]:
-    """Return the change that adds the section, and what a search will read afterwards.
+    """Return the change that adds the section, and the resulting problem.
 
     Args:
-        document: The config; None where variables of the environment are all that may vary.
-        in_config: Whether the section goes into the config itself.
+        document: The config; None if only environment variables may vary.
     """
     environ, has_keys = {**os.environ, **env}, document is not None
     files = [os.path.relpath(path, config.parent) for path in (further or {}).values()]
@@ -217,7 +209,7 @@ def _edit(
             knobs=[
                 ListedKnob(path=knob.path, choices=knob.choices, baseline=knob.baseline, note=_note(knob))
                 for knob in found.space.within_reach({}).knobs
-                if not knob.path.startswith(CODE)  # it is found anew each time, as its line may be another one
+                if not knob.path.startswith(CODE)  # found again each time, because its line may move
             ],
             redirected=found.settings.outputs.redirected,
             folder=_folder(config if in_config or not has_keys else separate_path(config)),
@@ -230,7 +222,7 @@ def _edit(
     problem = _opened(config, {config.name: texts[config.name], edit.path.name: edit.new}, state_dir)
     if has_keys and problem.space != found.space:
         raise ConfigError(
-            "the section would not be read back as it is meant; nothing was written",
+            "the section would not be read back as intended; nothing was written",
             where=str(config),
             remedy="Please report this config as a bug; write the section by hand meanwhile.",
         )
@@ -238,7 +230,7 @@ def _edit(
 
 
 def _folder(file: Path) -> str:
-    """Return the folder that the command was typed in as seen from a file, links resolved; it runs there ever after."""
+    """Return the current folder, where the command will run, relative to a file's resolved path."""
     return os.path.relpath(Path.cwd(), os.path.dirname(os.path.realpath(file)))
 
 
@@ -247,7 +239,7 @@ def _new_file(path: Path, text: str) -> ConfigEdit:
 
 
 def _opened(config: Path, files: Mapping[str, str], state_dir: Path | None) -> Problem:
-    """Open the problem that a search would read if these files stood in the config's folder."""
+    """Open the problem that a search would read from these files."""
     state = StateFolder.locate(config, explicit=state_dir, environ=os.environ)
     with tempfile.TemporaryDirectory(prefix="autotune-init-") as folder:
         for name, text in files.items():
@@ -269,7 +261,7 @@ def _note(knob: Knob) -> str:
     return f"{traits_of(knob).meaning}{meaning}{moving}"
 
 
-# Environment variables that ``autotune init`` suggests for a trainer whose config has no knobs.
+# Environment variables that ``autotune init`` suggests for a config without knobs.
 
 
 _IMPORTS_TENSORFLOW = re.compile(rb"^[ \t]*(?:import|from)[ \t]+(?:tensorflow|keras)\b", re.MULTILINE)
@@ -280,18 +272,12 @@ _NO_XLA, _XLA = "--tf_xla_auto_jit=0", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_
 def environment_offers(
     argv: Sequence[str], environ: Mapping[str, str], machine: Machine, *, cwd: Path
 ) -> tuple[OfferedVariable, ...]:
-    """Return the variables that a trainer may heed, judged by the frameworks that its script imports.
-
-    Args:
-        argv: The trainer's command; its script is read, never run.
-        environ: The environment that the trainer will have: today's values.
-        cwd: The folder that trials start in.
-    """
+    """Return variables that may affect a trainer, by the frameworks that its script imports."""
     cores = machine.cpu_cores
     if _uses_tensorflow(argv, cwd):
         threads = tuple(dict.fromkeys((0, 1, max(1, cores // 2), cores)))
         offers = [
-            _offer("TF_XLA_FLAGS", _NO_XLA, (_NO_XLA, _XLA), environ, "XLA for clusters of ops, of itself"),
+            _offer("TF_XLA_FLAGS", _NO_XLA, (_NO_XLA, _XLA), environ, "automatic XLA for clusters of ops"),
             _offer("TF_NUM_INTRAOP_THREADS", 0, threads, environ, "threads inside one op; 0: TensorFlow's choice"),
             _offer("TF_NUM_INTEROP_THREADS", 0, threads, environ, "ops at the same time; 0: TensorFlow's choice"),
         ]
@@ -315,11 +301,11 @@ def _uses_tensorflow(argv: Sequence[str], cwd: Path) -> bool:
     return any(_IMPORTS_TENSORFLOW.search(read_beginning(cwd / script, 1 << 18)) for script in scripts)
 
 
-# Keys of a config that are called like a knob and are none, with the reason.
+# Keys of a config that are named like a knob but not tuned.
 
 
 def not_taken(problem: Problem) -> list[Skipped]:
-    """The keys that are called like a known knob and are none here, or are known not to be one, in file order."""
+    """Return keys named like a known knob but not tuned, in file order."""
     free = {path for knob in problem.space.knobs for path in knob.paths}
     reasons = {skipped.path: skipped.why for skipped in problem.skipped}
     found = []
@@ -334,7 +320,7 @@ def not_taken(problem: Problem) -> list[Skipped]:
 
 
 def keys_beaten(problem: Problem) -> Iterator[str]:
-    """Yield a note on each flag of the command that is called like a knob of the config: it may be what counts."""
+    """Yield a note on each flag of the command that may override a knob."""
     held = problem.settings.trial_document.scalars
     paths = {key_name(path): path for knob in problem.space.knobs for path in knob.paths if path in held}
     for word in problem.command:
@@ -342,17 +328,17 @@ def keys_beaten(problem: Problem) -> Iterator[str]:
         path = paths.get(key_name(flag.lstrip("-"))) if flag.startswith("--") else None
         if path is not None and "{" not in value and f"{{{path}}}" not in problem.command:
             yield (
-                f"{flag} in the command may take the place of {path}: then no other value of it reaches the trainer. "
-                f"Leave the flag out, or give it {{{path}}}"
+                f"{flag} in the command may override {path}: then no other value of it reaches the trainer. "
+                f"Omit the flag, or give it {{{path}}}"
             )
 
 
 _MOST_FILES = 40
-_IN_CODE = "it is a constant in the code: as a flag, or a key of the config, it could be tuned"
+_IN_CODE = "it is a constant in the code; as a flag or a config key it could be tuned"
 
 
 def constants(problem: Problem) -> Iterator[Skipped]:
-    """Yield the numbers in the trainer's code that are called like a known knob and that no trial can vary."""
+    """Yield numbers in the trainer's code, named like a known knob, that no trial can vary."""
     folder, taken = problem.settings.folder, set(map(place_of, problem.settings.code))
     files: Sequence[Path] = trainer_files(problem.command, folder)
     configs = set(map(os.path.realpath, problem.settings.paths))
@@ -367,7 +353,7 @@ def constants(problem: Problem) -> Iterator[Skipped]:
 
 
 def _values(node: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    """Every value below a node that is no section, by dotted path; also what aliases and merge keys bring in."""
+    """Yield every value below a node by dotted path, including aliases and merge keys."""
     inside = node.items() if isinstance(node, dict) else enumerate(node)
     for key, value in inside:
         path = (*above, str(key))
@@ -391,17 +377,17 @@ def _why(problem: Problem, path: str, value: Any) -> str:
     if leaf.why_fixed is not None:
         return leaf.why_fixed
     if (row := known_knob(path, leaf.value)) is not None and row.only_if_listed:
-        return "it is turned only where knobs: lists it"
+        return "it is tuned only if knobs: lists it"
     if row is not None:
-        return "on this machine no other value makes sense"
+        return "no other value makes sense on this machine"
     return _why_not_understood(leaf, leaf.value)
 
 
 def _why_not_understood(leaf: Leaf, value: Scalar) -> str:
     if value is None:
-        return "it is null: what the trainer then does is not known"
+        return "it is null: what the trainer does then is unknown"
     if isinstance(leaf.reading_1_1, str) and not isinstance(value, str):
-        return f"YAML parsers disagree on {leaf.text}: PyYAML reads a word, others a number"
+        return f"YAML parsers disagree on {leaf.text}: PyYAML reads a string, others a number"
     if leaf.style is not None and any(digit in leaf.text for digit in "0123456789"):
-        return f"it is a word to the trainer: {leaf.text} stands in quotes"
-    return f"{leaf.text} is no value that is known for it"
+        return f"it is a string to the trainer: {leaf.text} is quoted"
+    return f"{leaf.text} is not a known value for it"

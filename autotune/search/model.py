@@ -1,4 +1,4 @@
-"""Model of the points of a search: what was observed and is believed of each, their scope, and the next trial."""
+"""Model of a search's points, and choice of the next trial."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -31,19 +31,17 @@ from autotune.trial.execution import Execution
 from autotune.trial.outcome import EXPLANATIONS
 
 REALIZED = 0.24
-"""Share of what the model promises that more trials gained on average (`python -m scripts.bench promises`)."""
+"""Share of the model's promise that more trials gained on average (`python -m scripts.bench promises`)."""
 
 
-_DECIDING = 0.3  # of all trials, at most, for finding out which value a crash is to be blamed on
+_DECIDING = 0.3  # of all trials, at most, to find the value that causes a crash
 
 
 class Model:
     """Model of the points of a search.
 
     Attributes:
-        scope: The knobs and values that are varied now.
-        sd: Standard deviation of ln score between trials of one point.
-        starts: What this search's trials have shown of the time to the first step.
+        sd: SD of ln score between trials of one point.
     """
 
     def __init__(self, parts: SearchParts, findings: Findings, trials: SearchTrials) -> None:
@@ -56,21 +54,19 @@ class Model:
         self._trials = trials
         self._pending: list[Values] = []
         self._is_behind = False
-        self._decided = 0  # trials that were to decide which value is to blame
+        self._decided = 0  # trials to find the value to blame
         self._failing: Sequence[FailingValues] = ()  # in pairs
         self._saw_a_pass = False
-        self._told: set[tuple[Ending, frozenset[str]]] = set()  # what fails
-        self._known_feasibility: Feasibility | None = None  # by the observations of now
+        self._told: set[tuple[Ending, frozenset[str]]] = set()  # failures
+        self._known_feasibility: Feasibility | None = None  # of the current observations
         self.scope = Scope(parts.problem, findings, trials)
         self._rebuild()
 
     @property
     def space(self) -> Space:
-        """What is searched now."""
         return self.scope.space
 
     def search_again(self) -> None:
-        """Follow the scope, with all that the record knows of it."""
         self.scope.update()
         self._rebuild()
 
@@ -81,10 +77,9 @@ class Model:
         self._observe()
 
     def _observe(self) -> None:
-        """Observe all that the record holds of this space."""
         records = of_space(self._trials.of_study(), self._problem.space)
         broken = {self.observed_name(values) for values in broken_points(records)}
-        self._broken = broken - {self._trials.baseline_point}  # that is what all others are compared with
+        self._broken = broken - {self._trials.baseline_point}
         self._failing = failing_in_pairs(self.space, [trial for trial in records if trial.purpose is Purpose.CONFIRM])
         records = [
             trial
@@ -99,11 +94,7 @@ class Model:
         self._fit()
 
     def take_in_others(self) -> None:
-        """Take in what other machines have measured since the last time, and what they measure now.
-
-        Raises:
-            StudyError: The storage cannot be read.
-        """
+        """Update with other machines' finished and running trials."""
         new = self._study.refresh()
         pending = [values for values in self._study.members.trials_elsewhere if self.space.contains(values)]
         if not new and not self._is_behind and pending == self._pending:
@@ -115,7 +106,7 @@ class Model:
             self._observe()
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
-        """Take one more trial, which is among the search's own already."""
+        """Add a trial that is already in `SearchTrials.own`."""
         if not explores(record):
             if record.validation and record.validation.broke:
                 self.search_again()  # without this point
@@ -124,11 +115,11 @@ class Model:
         self._known_feasibility = None
         self._observations.add(record)
         if self._study.members.others():
-            self._is_behind = True  # it is fitted with what they have measured, in front of the next trial
+            self._is_behind = True  # the next fit includes their trials
         else:
             self._fit()
         if record.purpose is Purpose.CONFIRM and (has_failed(record) or self.broke(record.values)):
-            self.search_again()  # without this point, or with it again
+            self.search_again()  # excludes or readmits this point
         if not record.comparable:
             self._tell_what_fails()
         samples = done.window.samples if done.window else None
@@ -144,13 +135,13 @@ class Model:
     def _fit(self) -> None:
         self.starts = start_times(self._trials.own, self.space)
         self.sd = expected_trial_sd(self._observations)
-        # This machine may have found since that it cannot turn all that others turn.
+        # This machine may have dropped knobs that others still vary.
         pending = [values for values in self._pending if self.space.contains(values)]
         self._acquisition.learn(self._observations, self.sd, pending)
         self._is_behind = False
 
     def observed_name(self, values: Values) -> str:
-        """Return the name of a point as observations have it: points that differ in inert knobs only are one."""
+        """Return the name of a point without unused knobs."""
         return self._problem.space.name(self._without_inert(values))
 
     def _without_inert(self, values: Values) -> Values:
@@ -158,11 +149,7 @@ class Model:
         return {**values, **{path: baseline[path] for path in inert}}
 
     def next_trial(self, part: Space, longest_s: float, design_points: int) -> Proposal | None:
-        """Return the trial that promises most now in a part of the space; None if there is none.
-
-        Args:
-            longest_s: How long it may be expected to take.
-        """
+        """Return the most promising trial in a part of the space, expected to take `longest_s` at most."""
         feasible = self._feasibility()
         why_not = self.why_not(longest_s)
 
@@ -187,7 +174,7 @@ class Model:
             pending=[values for values in self._pending if part.contains(values)],
         )
         first = self._warm_start.among(heuristic_values, part, self._observations, is_doubtful)
-        further = map(self._without_inert, self.scope.outposts)  # they may have been found inert since
+        further = map(self._without_inert, self.scope.outposts)  # knobs may be known as unused by now
         outposts = (
             one for one in further if part.contains(one) and self._problem.space.name(one) not in self._observations
         )
@@ -200,18 +187,14 @@ class Model:
         )
 
     def _may_decide(self, ending: Ending | None) -> bool:
-        """Return whether a trial may decide what is to blame: where half of all points crash, most would do that."""
+        """Limit the trials that test which value is to blame: most would if half of all points crash."""
         return ending is Ending.HUNG or self._decided <= _DECIDING * len(self._trials.own)
 
     def why_not(self, longest_s: float = math.inf) -> Callable[[Values], str | None]:
-        """Return what gives the reason for which a point is not tried; None for one that may be.
-
-        Args:
-            longest_s: How long its trial may take.
-        """
+        """Return a function that gives the reason to skip a point, or None."""
         feasible = self._feasibility()
         pending = {self.observed_name(values) for values in self._pending}
-        # Each trial that fills a cache takes a whole pass over the data: one machine is enough to see what that gains.
+        # A trial that fills a cache takes a whole pass over the data: one machine is enough to measure the gain.
         has_seen_a_cache = any(one.scores and self.space.settles(one.values) for one in self._observations.values())
         one_fills = not has_seen_a_cache and any(self.space.settles(values) for values in self._pending)
 
@@ -219,38 +202,37 @@ class Model:
 
         def matters(values: Values) -> str | None:
             if not self.scope.allows(values):
-                return "it changes what cannot matter yet"
+                return "it changes a knob that cannot matter yet"
             return feasible.why_not(values) or self.starts.why_not(self.space, values, left_s, longest_s)
 
-        if not self._broken and not pending:  # the usual case: no need to name every candidate
+        if not self._broken and not pending:  # the usual case: skip naming every candidate
             return matters
 
         def why_not(values: Values) -> str | None:
             name = self.observed_name(values)
             if name in self._broken:
-                return "it broke when it was validated, or failed in its pairs"
+                return "it failed in its validation or its pairs"
             if name in pending:
-                return "another machine tries it"
+                return "another machine is trying it"
             if one_fills and self.space.settles(values):
-                return "another machine finds out what a cache is worth"
+                return "another machine is measuring the gain from a cache"
             return matters(values)
 
         return why_not
 
     def waits_s(self, values: Values) -> float:
-        """Return how long a trial may idle before its first step, if it is to tell a slow start from a hang; else 0."""
+        """Return how long a trial may idle to distinguish a slow start from a hang."""
         blame = self._feasibility().blame
         if blame.ending is not Ending.HUNG or values != blame.deciding:
             return 0.0
         return hang_or_start_s(self._trials.own, self._budget.budget_s)
 
     def expected_s(self, values: Values) -> float:
-        """Predict the length of a trial of a point: as its own took, else as those of like points."""
+        """Predict a trial's length from those of its point, else of similar points."""
         known = self._acquisition.expected_s(values) if self.observation(values) is None else None
         return known or expected_trial_s(self._trials.own, self._problem.space.name(values))
 
     def what_fails(self) -> Sequence[str]:
-        """Return what is left out because it fails, as sentences."""
         return list(self._feasibility().what_fails().values())
 
     def _tell_what_fails(self) -> None:
@@ -272,47 +254,41 @@ class Model:
         return self._known_feasibility
 
     def observation(self, values: Values) -> Observation | None:
-        """Return what was observed of a point; None if it gave no numbers."""
         known = self._observations.get(self.observed_name(values))
         return known if known is not None and known.scores else None
 
     def broke(self, values: Values) -> bool:
-        """Return whether a point broke when it was validated or confirmed, so that it is not tried again."""
+        """Return whether a point failed its validation or confirmation."""
         return self.observed_name(values) in self._broken
 
     def predicted(self, points: Sequence[Values]) -> list[float]:
-        """Return what is believed of points, in ln score."""
+        """Return predicted ln scores."""
         return list(self._acquisition.predicted(points))
 
     def better(self, part: Space | None = None) -> list[Candidate]:
-        """Return the points that are believed to be better than today's, best first; of a part of the space, or all."""
+        """Return the points predicted to beat the baseline, best first."""
         return better_than_baseline(self._observations, self._acquisition.believed(part), self.space)
 
     def tried_share(self, part: Space) -> float:
-        """Return the share of the points of a part of the space that have a trial on record, 0..1."""
+        """Return the share of a part of the space that was tried, 0..1."""
         return min(1.0, self._acquisition.tried_in(part) / part.size)
 
     def gain_of(self, trials: int, part: Space | None = None) -> float | None:
-        """Predict the average gain of the best point after some more trials, e.g. 0.02; None before one can tell.
-
-        Args:
-            part: The part of the space that they are made in; None for all of it.
-        """
+        """Predict the average relative gain from more trials, e.g. 0.02; None if too little is known."""
         tried = [trial for trial in self._trials.own if trial.purpose is not Purpose.CONFIRM]
         telling = [trial for trial in tried if trial.comparable]
-        # before these the model promises what its prior mean says, and where most have failed it knows little
+        # with fewer the model returns its prior mean, and if most have failed it knows little
         if len(telling) < 10 or len(telling) < 0.5 * len(tried):
             return None
         gain = self._acquisition.promise(self._trials.baseline_point, trials, self.why_not(), part)
         return math.expm1(REALIZED * max(0.0, gain))
 
     def gain_of_ten_minutes(self) -> float | None:
-        """Predict the average gain of the best point after ten more minutes, e.g. 0.02; None before one can tell."""
         return self.gain_of(max(1, int(600.0 / expected_trial_s(self._trials.own))))
 
 
 def explores(trial: TrialRecord) -> bool:
-    """Return whether a trial is one of those that the model of the points is made of."""
+    """Return whether a trial belongs in the model."""
     return trial.purpose not in NOT_COMPARED
 
 
@@ -324,9 +300,8 @@ class Scope:
     """Scope of a search.
 
     Attributes:
-        space: What is searched: the problem's, without what was found to be of no use.
-        filling: True if caches take too long to fill, and are filled in every trial.
-        outposts: Points beyond what was tried so far, to be tried next.
+        filling: Whether every trial fills its caches, because that takes too long to vary them.
+        outposts: Points beyond those tried, to try next.
     """
 
     def __init__(self, problem: Problem, findings: Findings, trials: SearchTrials) -> None:
@@ -341,51 +316,41 @@ class Scope:
         self.update()
 
     def update(self) -> None:
-        """Follow what is known of the trainer by now."""
         self._further = self._further_on_record()
         self.space = without_turning(self._whole.within_reach(self._further), self._findings.inert)
 
     @property
     def is_outgrown(self) -> bool:
-        """Whether the record has trials of values beyond it."""
         return self._further_on_record() != self._further
 
     def allows(self, values: Values) -> bool:
-        """Return whether a point leaves the knobs alone that cannot matter yet."""
         return self._irrelevant_knobs is None or self._irrelevant_knobs.allows(values)
 
     def leave_alone(self, point: str, machine: str) -> str:
-        """Leave those knobs alone that cannot matter yet, by what phases of a point have shown.
-
-        Returns:
-            Which, and why; empty if there are none.
-        """
+        """Freeze the knobs that cannot matter yet, by the phases of a point; return which and why."""
         self._irrelevant_knobs = irrelevant_knobs(self._trials.of_study(), self.space, point, machine)
         return self._irrelevant_knobs.why if self._irrelevant_knobs else ""
 
     def take_up_again(self) -> None:
-        """Search over the knobs that were left alone, once training is so much faster that they may matter."""
+        """Vary frozen knobs again once training is so much faster that they may matter."""
         alone = self._irrelevant_knobs
         speeds = [(trial.point, trial.comparable.speed) for trial in self._trials.own if trial.comparable]
         then = [speed for point, speed in speeds if alone and point == alone.point]
         if alone and then and max(speed for _, speed in speeds) >= alone.until * median(then):
             self._irrelevant_knobs = None
             paths = ", ".join(sorted(alone.paths))
-            self._findings.remark(f"What limits training has changed: {paths} may matter now.")
+            self._findings.remark(f"The bottleneck of training has changed: {paths} may matter now.")
 
     def leave_caches_alone(self) -> None:
-        """Vary caches no longer, from the next update on; those of today's config are filled in every trial."""
+        """Stop varying caches at the next update; each trial fills those of the baseline."""
         self.filling = self.space.settles(self._problem.space.baseline)
         self._whole = without_settling(self._whole)
 
     def reach_further(self, record: TrialRecord) -> bool:
-        """Search larger values, too, of what the best point has at its largest, if that waits with the CPU idle.
-
-        Args:
-            record: Latest trial of the best point.
+        """Extend knobs at their largest value in the best point if it waits for data with an idle CPU.
 
         Returns:
-            Whether the scope is wider after the next update.
+            Whether the next update widens the scope.
         """
         measured = record.comparable
         if measured is None:
@@ -393,33 +358,33 @@ class Scope:
         waits, busy, cores = measured.data_wait_fraction, measured.cpu_cores, self._problem.machine.cpu_cores
         if waits is None or busy is None or waits < _STARVED or busy > _IDLE * cores:
             return False
-        why = "training waits for data, with the CPU idle"
+        why = "training waits for data with the CPU idle"
         memory_bytes = (1.0 - self._problem.limits.memory_margin) * self._problem.machine.memory_bytes
-        leap = min(_LEAP, memory_bytes / (measured.peak_memory_bytes or 1))  # each worker may need as much as all now
+        leap = min(_LEAP, memory_bytes / (measured.peak_memory_bytes or 1))  # each worker may use as much as all now
         outpost: dict[str, Scalar] = {}
         for knob in self._whole.knobs:
             value = record.values[knob.path]
             numbers = [choice for choice in knob.choices if isinstance(choice, int | float)]
             if not knob.ordered or not isinstance(value, int | float) or knob.path in self._findings.inert:
                 continue
-            # 0 is the framework's own choice, or nothing ahead
+            # 0 is the framework's default, or no prefetching
             further = max(choice for choice in numbers if choice <= max(value, leap * (value or cores)))
             if knob.reach is not None and further > self._further.get(knob.path, knob.reach):
                 outpost[knob.path] = self._further[knob.path] = further
             elif value == numbers[-1] and traits_of(knob).beyond:
                 self._findings.say(
-                    f"At {knob.path}: {value}, the largest that is tried, {why}: list larger values under knobs: to "
+                    f"At {knob.path}: {value}, the largest value tried, {why}: list larger values under knobs: to "
                     "try them."
                 )
         if outpost:
-            # together: more samples at a time want more threads
+            # together, because more samples at a time need more threads
             self.outposts.append({**record.values, **outpost})
             tried = " and ".join(f"{path} up to {value}" for path, value in outpost.items())
-            self._findings.remark(f"{why[0].upper()}{why[1:]}: a search tries {tried}.")
+            self._findings.remark(f"{why[0].upper()}{why[1:]}: the search tries {tried}.")
         return bool(outpost)
 
     def _further_on_record(self) -> dict[str, float]:
-        """Return the largest values of knobs that are tried by now, where some trial was beyond `Knob.reach`."""
+        """Return the largest value of each knob with a trial beyond `Knob.reach`."""
         further = dict(self._further)
         for trial in of_space(self._trials.of_study(), self._problem.space):
             for knob in self._whole.knobs:
@@ -434,8 +399,8 @@ class IrrelevantKnobs:
     """Knobs that cannot matter yet.
 
     Attributes:
-        point: Name of the point that was taken through phases.
-        until: Speed over that point's from which on they may matter.
+        point: Point measured in phases.
+        until: Speed relative to it from which they may matter.
     """
 
     paths: frozenset[str]
@@ -445,12 +410,11 @@ class IrrelevantKnobs:
     why: str
 
     def allows(self, values: Values) -> bool:
-        """Return whether a point leaves these knobs alone."""
         return all(same_scalar(values[path], self.values[path]) for path in self.paths)
 
 
 def irrelevant_knobs(records: Iterable[TrialRecord], space: Space, point: str, machine: str) -> IrrelevantKnobs | None:
-    """Return the knobs that cannot matter by what the latest trial in phases of a point has shown, if any."""
+    """Return the knobs that cannot matter by the latest trial of a point in phases."""
     shown = [
         (trial.values, trial.conditions)
         for trial in records
@@ -478,6 +442,6 @@ def irrelevant_knobs(records: Iterable[TrialRecord], space: Space, point: str, m
         point=point,
         values=values,
         until=0.8 * ((latest.free_data_ratio if on_step else latest.free_step_ratio) or 0.0),
-        why=f"{other} is the limit: with {what} free, training would be at most {most:.2f}x as fast; "
-        f"{', '.join(sorted(paths))} {'is' if len(paths) == 1 else 'are'} left alone for now",
+        why=f"{other} is the bottleneck: with {what} free, training would be at most {most:.2f}x as fast; "
+        f"{', '.join(sorted(paths))} {'is' if len(paths) == 1 else 'are'} kept fixed for now",
     )

@@ -1,6 +1,6 @@
-"""Neighbours: searches and workers on the other GPUs of this machine, and the turns that they take.
+"""Coordination of searches and workers on the GPUs of one machine.
 
-They share its memory, its disk and what feeds them. So they explore at the same time, and run pairs alone.
+They share its memory, disk and CPU: they explore concurrently, and run pairs alone.
 """
 
 import fcntl
@@ -14,19 +14,16 @@ from autotune.clock import Clock
 from autotune.files import make_private_folder, open_regular
 
 FOLDER_VARIABLE = "AUTOTUNE_NEIGHBOURS"
-"""Variable with the folder of the locks by which those on one machine take turns; who starts them sets it."""
+"""Variable with the folder of the lock files, set by the parent of the processes."""
 
-_LOOK_S = 0.05  # between looks at a lock
+_LOOK_S = 0.05  # between attempts to lock
 
 
 class Neighbours:
-    """The others on this machine, as far as they were started together.
-
-    Args:
-        folder: Folder of the locks; None where there are no others.
+    """Searches and workers that were started together on this machine.
 
     Attributes:
-        waited: Whether they waited during the latest trial; None where that is not known.
+        waited: Whether they waited during the latest trial, if known.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -35,7 +32,6 @@ class Neighbours:
 
     @classmethod
     def of_environment(cls) -> "Neighbours":
-        """Return those that this process was started with."""
         folder = os.environ.get(FOLDER_VARIABLE)
         return cls(Path(folder) if folder else None)
 
@@ -44,12 +40,10 @@ class Neighbours:
 
     @contextmanager
     def turn(self, clock: Clock, *, alone: bool, until_s: float) -> Iterator[None]:
-        """Have a turn for one trial: beside those of others, or alone, after theirs have ended and while they wait.
-
-        Who wants to be alone is not passed by: those that come later wait behind it.
+        """Hold the lock for one trial: shared, or exclusive after running trials have ended. Waiting is FIFO.
 
         Args:
-            until_s: Monotonic time after which nobody is waited for.
+            until_s: Monotonic time at which waiting ends without the lock.
         """
         self.waited = None
         if self._folder is None:
@@ -68,7 +62,7 @@ class Neighbours:
                 self.waited = False
 
     def _open(self, name: str) -> BinaryIO:
-        assert self._folder is not None, "there are others"
+        assert self._folder is not None
         make_private_folder(self._folder)
         return open_regular(self._folder / f"{name}.lock", append=True, create=True)
 
@@ -86,7 +80,6 @@ def _lock(file: BinaryIO, kind: int, clock: Clock, until_s: float) -> bool:
 
 
 def _is_free(file: BinaryIO) -> bool:
-    """Lock a file for this process alone; return whether nobody else had it."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

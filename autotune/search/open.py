@@ -1,4 +1,4 @@
-"""Assembly of a search: the one place where its parts are put together, for commands, library users and tests."""
+"""Assembly of a search from its parts."""
 
 import json
 import logging
@@ -43,13 +43,11 @@ from autotune.trial.warm import ZygoteRunner
 
 @dataclass(frozen=True, kw_only=True)
 class Session:
-    """What this process does in a search, and since when.
+    """Role of this process in a search.
 
     Attributes:
-        started_s: When it began, on the clock's monotonic time; the budget counts from there.
-        role: Whether it gives an answer, or lends its machine to the searches of others.
-        as_long_as_others: Whether the search that is joined says how long it stays, where one goes on.
-        lifeline: Whoever has to hear of it while it is at work; None for nobody.
+        started_s: Monotonic start of its budget.
+        as_long_as_others: Whether it takes over the remaining budget of the search it joins.
     """
 
     started_s: float
@@ -60,12 +58,11 @@ class Session:
 
 @dataclass(frozen=True, kw_only=True)
 class OpenSearch:
-    """A search that is put together and may begin; made by `open_search`.
+    """Assembled search.
 
     Attributes:
-        name: Name of this process's part of the search; its events and the folders of its trials have it.
-        study: The record; on this machine held by this search alone.
-        look_after_files: Tells what became of the user's files in the last trial and cannot be put right.
+        study: Record, locked on this machine.
+        look_after_files: Reports irreparable changes to the user's files in the last trial.
     """
 
     name: str
@@ -75,11 +72,9 @@ class OpenSearch:
 
     @property
     def search(self) -> str:
-        """Name of the search that its trials belong to, which others may have begun."""
         return self.study.members.own.search if self.study.members.own else self.name
 
     def run(self) -> SearchResult:
-        """Search until the budget is used or nothing left can pay, and confirm; see `Tuner.run`."""
         try:
             return self.tuner.run()
         finally:
@@ -105,44 +100,38 @@ def tune(
     storage: str | None = None,
     on_event: OnEvent = lambda _event: None,
 ) -> SearchResult:
-    """Find better values for the knobs of a config, and confirm them: `autotune search` as a function.
+    """Search the knobs of a config for faster training, and confirm the result: `autotune search` as a function.
 
-    Short real trainings are made, measured and compared; the config itself is not touched. Nothing is printed: all that
-    a user is told goes to `on_event`.
+    Runs short trainings and leaves the config unchanged. Prints nothing; messages go to `on_event`.
 
     Args:
-        budget_s: The wall for everything, in seconds.
-        command: How training is started, as in a shell, ``{config}`` in the place of the config's path; None takes the
-            command of the config's ``autotune:`` section.
-        seed: Makes the search's choices repeatable; 0 or more.
-        fresh: Whether to start a new record; the old one is kept beside it.
-        same_training: Whether to turn only knobs that leave the training itself unchanged.
-        batch: Largest effective batch to try, relative to today's: a factor such as ``4x``; ``same`` does not turn it,
-            ``free`` tries its whole domain. None takes that of the section, where none is said a batch as listed under
-            ``knobs:``, else ``4x``.
-        exhaust: Whether to use the whole budget, also where the answer is sure before that.
-        allow_busy_gpu: Whether to search although somebody else is on the GPU.
-        sampler: What proposes the points to try: any sampler of Optuna for one objective, which sees the position of
-            each value among its knob's choices. None for autotune's own.
-        validate_s: Longest time for which the best point, and today's config before it, are trained before the answer,
-            through the end of an epoch, an evaluation and a checkpoint where they come to these; None for no such
-            trials.
-        race_s: Time for which the best point and today's config train in turn, so that their losses can be compared; 0
-            for no such race. None for a fifth of a budget of 15 minutes or more, where the answer changes the batch or
-            the precision.
-        warm_start: Whether to begin with the best points of studies of like trainings, on this hardware or another; a
-            new record (``fresh``) never does.
-        state_dir: Where everything is kept; None finds the place by the config.
-        storage: Where studies are kept: ``journal:FOLDER``, ``sqlite:FILE``, ``postgresql://user@host/name``, or
-            ``file:FILE`` for a file of mode 0600 that holds one of these, perhaps with a password; None takes
-            ``AUTOTUNE_STORAGE``, or the section's; journals in the state folder where nothing says it.
-        on_event: Told everything that happens, in the thread of the caller.
+        budget_s: Total time limit.
+        command: Training command, with ``{config}`` for the config's path; None for the config's own.
+        seed: Random seed, 0 or more.
+        fresh: Whether to start a new record and archive the old one.
+        same_training: Whether to vary only knobs that leave the training unchanged.
+        batch: Largest effective batch relative to today's: a factor such as ``4x``, ``same``, or ``free`` for its whole
+            domain. None for that of the config, else the batches listed under ``knobs:``, else ``4x``.
+        exhaust: Whether to use the whole budget, even with an early confirmed answer.
+        allow_busy_gpu: Whether to search although another process uses the GPU.
+        sampler: Any single-objective Optuna sampler, which sees the index of each value among its knob's choices; None
+            for autotune's own.
+        validate_s: Longest validation training of the best point and of today's config, through an epoch's end, an
+            evaluation and a checkpoint if they occur; None for no validation.
+        race_s: Time to train the best point and today's config alternately and compare their losses; 0 for no race.
+            None for a fifth of a budget of 15 minutes or more if the answer changes the batch or the precision.
+        warm_start: Whether to start with the best points of similar trainings, on any hardware; never with ``fresh``.
+        state_dir: State folder; None derives it from the config.
+        storage: ``journal:FOLDER``, ``sqlite:FILE``, ``postgresql://user@host/name``, or ``file:FILE`` for a file of
+            mode 0600 that contains one of these. None for ``AUTOTUNE_STORAGE``, else the config's, else journals in the
+            state folder.
+        on_event: Called with every event, in the caller's thread.
 
     Returns:
-        The answer: verdict, the baseline and the best point with what they showed, the ratio with its interval.
+        Verdict, baseline and best point with their metrics, and their ratio with its interval.
 
     Raises:
-        AutotuneError: The search cannot begin, or no trial gave numbers.
+        AutotuneError: The search cannot start, or all trials failed.
     """
     clock = SystemClock()
     started_s = clock.now_s()
@@ -181,7 +170,7 @@ def open_search(
     *,
     simulator: Simulator | None = None,
 ) -> Iterator[OpenSearch]:
-    """Put a search together, for as long as a ``with`` block lasts; what an earlier one has left running is ended.
+    """Assemble a search; stops processes left over from an earlier one.
 
     Arguments and errors are those of `open_parts`.
     """
@@ -218,20 +207,16 @@ def open_parts(
     simulator: Simulator | None = None,
     joins: bool = False,
 ) -> Iterator[tuple[SearchParts, CheckpointBackups]]:
-    """Put the parts together that trials of a study are made with, for as long as a ``with`` block lasts.
-
-    The backups of the user's checkpoints tell what became of these.
+    """Assemble the parts that run trials of a study, and the backups of the user's checkpoints.
 
     Args:
-        on_event: Told everything that happens, remarks included.
-        simulator: Runs the trials in virtual time; None forks them from a warm interpreter, or starts them.
-        joins: Whether this process becomes a member of the study, with which others share a search.
+        simulator: Runs trials in virtual time; None for real processes.
+        joins: Whether to join the study as a member, which shares searches.
 
     Raises:
-        StudyError: The record cannot be read or written, or another search holds it.
-        GpuError: Somebody else is on the GPU, or it is not there.
-        ConfigError: The sampler is none; or the budget is too short for the validation, or for the race.
-        AutotuneError: The state folder cannot be made.
+        StudyError: The record is unusable, or locked by another search.
+        GpuError: The GPU is busy or missing.
+        ConfigError: The sampler is invalid, or the budget too short for the validation or the race.
     """
     require_sampler(options.sampler)
     if lacking := why_no_time(options):
@@ -279,64 +264,58 @@ def open_parts(
 
 
 def events_path(problem: Problem, name: str) -> Path:
-    """File of the events of the search of that name."""
+    """Event log of a search."""
     return problem.state.searches / f"{name}.events.jsonl"
 
 
 def _open_study(
     problem: Problem, options: SearchOptions, session: Session, clock: Clock, remark: OnRemark
 ) -> StudyRecord:
-    """Open the record, and see to it that nothing is in the way of its next trials.
-
-    Raises:
-        StudyError: The record cannot be read or written.
-        GpuError: Somebody else is on the GPU.
-    """
+    """Open the record, and clean up after earlier searches."""
     owner = Owner(about=this_process(), is_gone=is_gone, clock=clock, ends_s=session.started_s + options.budget_s)
     pending = problem.state.pending(problem.study)
     if options.fresh:
-        if pending.exists():  # what waits for a server belongs to the old record
+        if pending.exists():  # undelivered trials belong to the old record
             StudyRecord(problem.study, problem.storage, pending=pending, owner=owner).close()
         problem.storage.set_aside(problem.study, clock)
     study = StudyRecord(problem.study, problem.storage, pending=pending, owner=owner, remark=remark)
     study.close_abandoned()
     keep_trainings(study)
     if study.torn_bytes:
-        remark("The last trial of an earlier search was cut off by a crash; all others are there.")
+        remark("A crash cut off the last trial of an earlier search; all others are intact.")
     if ended := end_orphans(problem.state.trials(problem.study), clock).killed:
-        remark(f"Ended {len(ended)} processes that an earlier search had left running.")
-    over_s = clock.now_s() + 0.5  # for what earlier searches have left, before the first trial
+        remark(f"Stopped {len(ended)} processes left running by an earlier search.")
+    over_s = clock.now_s() + 0.5  # to delete files of earlier searches, before the first trial
     delete_left(problem.state.trials(problem.study), lambda: clock.now_s() > over_s)
     if options.allow_busy_gpu:
         for busy in busy_remarks(problem, clock):
-            remark(f"{busy}; the search goes on beside it.")
+            remark(f"{busy}; the search runs anyway.")
     else:
-        require_free_gpus(problem, clock)  # after the cleanup: it may have been an earlier trial of ours
+        require_free_gpus(problem, clock)  # after the cleanup, which may stop an earlier trial of ours
     return study
 
 
 def join(study: StudyRecord, problem: Problem, role: Role, name: str, clock: Clock, remark: OnRemark) -> None:
-    """Become a member of the study; say who else is at work on it.
+    """Join the study as a member, and report the other active members.
 
     Raises:
-        StudyError: The storage could not be written; or somebody is at work who trains other code.
+        StudyError: The storage is not writable, or an active member trains other code.
     """
     code = problem.code.now.facts()
     study.refresh()
     for one in [one for one in study.members.others() if one.seems_at_work(clock.utc())]:  # and was not killed long ago
         if why := why_code_differs(code, one.code):
             raise StudyError(
-                f"the study is at work on {one.host} with other code: {why}",
+                f"the study is active on {one.host} with other code: {why}",
                 where=str(problem.config_path),
-                remedy="Bring this machine to the same state, or wait until that one has ended.",
+                remedy="Update this machine to the same code, or wait until that search has ended.",
             )
         if problem.address and problem.address.kind is StorageKind.SQLITE and not same_boot(one.about):
             raise StudyError(
-                f"the study is at work on {one.host}, another machine, and SQLite serves one machine only: its locks "
-                "do not work between machines",
+                f"the study is active on another machine, {one.host}, and SQLite's locks do not work between machines",
                 where=problem.address.shown,
-                remedy="Export it, and import it into a database that both reach, --storage "
-                "postgresql://user@host/name, or into a folder that both see, --storage journal:FOLDER.",
+                remedy="Export it, and import it into a shared database, --storage postgresql://user@host/name, or a "
+                "shared folder, --storage journal:FOLDER.",
             )
     now = clock.utc()
     member = study.join(
@@ -355,18 +334,18 @@ def join(study: StudyRecord, problem: Problem, role: Role, name: str, clock: Clo
     if others := [one for one in study.members.others() if one.search == member.search]:
         names = hosts_told_apart((one.machine, one.host) for one in (member, *others))
         hosts = ", ".join(sorted({names[one.machine] for one in others}))
-        remark(f"Joined the search that goes on on {hosts}; no trial is made twice.")
-    # A sign of life from the future is of another clock; one from the past may be of a member that was killed.
+        remark(f"Joined the search running on {hosts}; trials aren't duplicated.")
+    # A heartbeat from the future shows a wrong clock; one from the past may be of a killed member.
     for one in [one for one in study.members.others() if one.renewed_utc - clock.utc() > RECENT][:1]:
         ahead = format_duration((one.renewed_utc - clock.utc()).total_seconds())
         remark(
-            f"The clock of {one.host} is ahead of this machine's by {ahead}: each makes a search of its own, with the "
-            "other's trials. Set the clocks right (NTP), and they make one."
+            f"The clock of {one.host} is ahead of this machine's by {ahead}: each runs a separate search, with the "
+            "other's trials. Synchronise the clocks (NTP) to share one search."
         )
 
 
 def _budget(study: StudyRecord, options: SearchOptions, session: Session, clock: Clock) -> Budget:
-    """Return the budget: of a worker that was given none, what the search that it has joined has left."""
+    """Return the budget; of a worker without its own, the rest of the joined search's."""
     own = Budget(clock, started_s=session.started_s, budget_s=options.budget_s)
     search = study.members.own.search if study.members.own else None
     lefts_s = [one.left_s for one in study.members.others() if one.role is Role.SEARCH and one.search == search]
@@ -376,7 +355,7 @@ def _budget(study: StudyRecord, options: SearchOptions, session: Session, clock:
 
 
 def _warm_start(problem: Problem, options: SearchOptions, study: StudyRecord) -> WarmStart:
-    """Return what the search begins with; nothing where the study knows enough itself, or another sampler proposes."""
+    """Return the warm start; empty for a study with enough points, or with another sampler."""
     wanted = options.warm_start and not options.fresh and options.sampler is None
     records = study.records()
     is_young = len({trial.point for trial in problem.code.of_now(records)}) < KNOWN_POINTS
@@ -390,18 +369,14 @@ _log = logging.getLogger(__name__)
 
 
 class EventLog:
-    """Writer of events as lines of JSON; a full disk does not stop the search, as the log is only a view.
-
-    Args:
-        path: The file; created by the first event.
-    """
+    """Event log as JSON lines; write errors are only logged, because the log is just a view."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path
         self._clock = clock
 
     def __call__(self, event: Event) -> None:
-        """Append an event; progress within a trial is left out, as the trial's own files have it."""
+        """Append an event, except progress within a trial."""
         if isinstance(event, TrialProgress):
             return
         line = {
@@ -415,4 +390,4 @@ class EventLog:
             with open_regular(self._path, append=True, create=True) as file:
                 file.write((json.dumps(line) + "\n").encode("ascii"))
         except OSError as error:
-            _log.warning("the event could not be written to %s: %s", self._path, error.strerror)
+            _log.warning("cannot write event to %s: %s", self._path, error.strerror)

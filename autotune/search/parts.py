@@ -1,4 +1,4 @@
-"""Parts that one search is assembled from."""
+"""Parts of one search."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,17 +19,13 @@ from autotune.trial.launch import Runner
 
 @dataclass(frozen=True, kw_only=True)
 class SearchParts:
-    """Parts of one search: what it is about, and what it works with.
+    """Parts of one search.
 
     Attributes:
-        name: Name of the search as this process would have begun it; the names of its trials' folders begin with it.
-        options: What the user asked for; of a worker without a race.
-        events: Takes all that happens.
-        confirms: Whether time is kept for the confirmation; False for a benchmark of the exploring alone.
-        lifeline: Says that the daemon that started this search is gone, or why it is to end; None if nobody does.
-        warm_start: Points of other studies that it begins with.
-        neighbours: Those who train on this machine's other GPUs.
-        instruments: Returns those that watch one trial; None for this machine's, GPUs left out.
+        name: This process's part; prefix of its trials' folders.
+        confirms: Whether time is kept for the confirmation; False in benchmarks of exploring.
+        neighbours: Processes on this machine's other GPUs.
+        instruments: Creates those of one trial; None for this machine's, without GPUs.
     """
 
     name: str
@@ -48,34 +44,31 @@ class SearchParts:
 
     @property
     def search(self) -> str:
-        """Name of the search that the trials belong to: one that others have begun, where this one joined it."""
+        """Name of the search, perhaps started by another process."""
         member = self.study.members.own
         return member.search if member is not None else self.name
 
     @property
     def machine(self) -> str:
-        """Name of this machine, as its trials have it."""
         member = self.study.members.own
         return member.machine if member is not None else self.problem.machine.name
 
     def trial_name(self, number: int) -> str:
-        """Return the name of a trial of this process, which its folder gets too."""
         return f"{self.name}-{number:03d}"
 
     def new_instruments(self) -> Instruments:
-        """Return the instruments of one trial, not yet opened."""
         return self.instruments() if self.instruments else Instruments.of_machine(self.clock, None)
 
 
 class Outcome(Enum):
-    """What a stage of a search came to, as far as the next stage depends on it."""
+    """Result of a stage of a search."""
 
     DONE = auto()
-    MEASURED = auto()  # pairs were made and can be judged
+    MEASURED = auto()  # pairs can be judged
     FAR_SLOWER = auto()  # the first pairs show that the finalist is no gain
     FAILED = auto()  # a point failed in its pairs
-    TIME_FREED = auto()  # nothing is to be confirmed, and the time kept for it is there again
-    ENDED = auto()  # nothing can be confirmed any more
-    HELD = auto()  # the answer stands
-    BROKE = auto()  # it broke in a longer training
-    UNCONFIRMED = auto()  # it is not shown to be better, and exploring had ended early for it
+    TIME_FREED = auto()  # nothing to confirm, and its time is available again
+    ENDED = auto()  # nothing more can be confirmed
+    HELD = auto()  # the answer passed
+    BROKE = auto()  # the point failed in a longer training
+    UNCONFIRMED = auto()  # not shown to be better, although exploring ended early for it

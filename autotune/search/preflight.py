@@ -1,7 +1,6 @@
-"""Preflight: one short trial of today's config, to see that it shows steps and reads its copy of the config.
+"""Preflight: a short baseline trial that checks that steps are seen and the copy of the config is read.
 
-A second one, whose copy holds the section as well, shows whether the trainer takes a config with a key that is not its
-own: the user's real training reads that file.
+A second trial, whose copy contains the section, shows whether the trainer accepts an unknown key.
 """
 
 import math
@@ -32,12 +31,12 @@ from autotune.trial.outcome import TrialEvidence, ending_of
 from autotune.trial.stop_rule import UnseenSteps
 
 _TIME_LIMIT_S = 60.0  # from the first step to the third
-_LONG_S = 30.0  # without a step, after which somebody who waits wants to know why
+_LONG_S = 30.0  # without a step, after which the user is told
 _LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
 
 
 class Reached(StrEnum):
-    """Certainty that the trial's config came to the trainer."""
+    """Whether the trainer received the trial's config."""
 
     READ = "read"  # the copy was opened and read during the trial
     ON_THE_COMMAND_LINE = "on the command line"  # values are part of the command itself
@@ -51,8 +50,7 @@ class Preflight:
     """Result of one short trial.
 
     Attributes:
-        first_step_s: From the start of the process to the first of them; None if there was none.
-        reached: Whether the config came to the trainer.
+        first_step_s: Since the start of the process; None without a step.
     """
 
     steps: int
@@ -76,14 +74,14 @@ def run_preflight(
     wall_s: float = math.inf,
     tell: Callable[[str], object] = lambda _sentence: None,
 ) -> Preflight:
-    """Make one trial of today's config, until a few steps were seen.
+    """Run a baseline trial until a few steps were seen.
 
     Args:
-        with_section: Whether its copy of the config holds the section too; then it is over at its first step.
-        start_timeout_s: Longest time to the first step; None for that of the section.
-        settings: Settings of this trial alone; None for the problem's.
-        wall_s: Time at which it is ended in any case, on that clock.
-        tell: Called with a sentence if the first step is long in coming.
+        with_section: Whether its config contains the section; then one step is enough.
+        start_timeout_s: Limit to the first step; None for the section's.
+        settings: For this trial only; None for the problem's.
+        wall_s: Deadline on `clock`.
+        tell: Called with a sentence if the first step is late.
 
     Raises:
         AutotuneError: The trial cannot be planned or started.
@@ -96,21 +94,21 @@ def run_preflight(
     with Instruments.of_machine(clock, None) as instruments:
         instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)
         limit_s = problem.limits.start_timeout_s if start_timeout_s is None else start_timeout_s
-        is_told, enough = False, 1 if with_section else 3
+        is_reported, enough = False, 1 if with_section else 3
 
         def is_over(events: Sequence[TraineeEvent], now_s: float) -> bool:
             steps = _steps(events)
             return len(steps) >= enough or now_s - steps[0].t_s > _TIME_LIMIT_S
 
-        def tell_once(waited_s: float) -> None:
-            nonlocal is_told
-            if waited_s > _LONG_S and not is_told:
-                is_told = True
+        def report_once(waited_s: float) -> None:
+            nonlocal is_reported
+            if waited_s > _LONG_S and not is_reported:
+                is_reported = True
                 tell(_so_far(folder, waited_s, limit_s))
 
-        watch = TrialWatch(clock, instruments, limit_s, is_over, tell_once)
+        watch = TrialWatch(clock, instruments, limit_s, is_over, report_once)
         trial_exit = trainer.run(runner, plan, watch, min(wall_s, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S))
-    folder.discard_temporary()  # the rest of it stays for who wants to know why it failed
+    folder.discard_temporary()  # the rest stays, to diagnose a failure
     stdout = folder.stdout_tail()
     evidence = TrialEvidence(stdout_tail=stdout, why_not_started=watch.why_not_started)
     ending, detail = ending_of(trial_exit, watch.events, evidence)
@@ -126,17 +124,14 @@ def run_preflight(
 
 
 class TrialWatch:
-    """Watch of a trial outside of a search: ends it when it has shown enough, or when no step of it will be seen.
+    """Watch of a trial outside a search: stops it after enough steps, or if none can be expected.
 
     Args:
-        start_timeout_s: Longest time to the first step.
-        is_over: Returns whether the events so far, a step among them, are enough at that time.
-        on_wait: Called with the time that has passed without a step, as long as one may come.
+        is_over: Whether the events, which include a step, are enough at a time.
+        on_wait: Called with the time without a step.
 
     Attributes:
-        events: All that the trial has reported.
-        first_step_s: Time of its first step; None as long as there is none.
-        why_not_started: Reason why no step will be seen, for people; empty if one may come.
+        why_not_started: Why no step can be expected; empty if one can.
     """
 
     def __init__(
@@ -158,12 +153,12 @@ class TrialWatch:
         self.first_step_s: float | None = None
         self.why_not_started = ""
 
-    def __call__(self, news: Sequence[TraineeEvent]) -> Stop | None:
-        self._instruments.watch(news)
-        self._unseen.note(news)
-        self.events.extend(event for event in news if event.kind != "launched")
+    def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
+        self._instruments.watch(events)
+        self._unseen.note(events)
+        self.events.extend(event for event in events if event.kind != "launched")
         if self.first_step_s is None:
-            self.first_step_s = next((event.t_s for event in news if event.kind == "step"), None)
+            self.first_step_s = next((event.t_s for event in events if event.kind == "step"), None)
         now_s = self._clock.now_s()
         if self.first_step_s is not None:
             return Stop.ENOUGH if self._is_over(self.events, now_s) else None
@@ -179,18 +174,17 @@ def _steps(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
 
 
 def _so_far(folder: TrialFolder, waited_s: float, limit_s: float) -> str:
-    """Return a sentence on a trial that has made no step yet."""
     lines = [line for line in f"{folder.stderr_tail()}\n{folder.stdout_tail()}".splitlines() if line]
-    said = f"its latest output: {one_line(lines[-1])}" if lines else "it has written nothing yet"
+    output = f"latest output: {one_line(lines[-1])}" if lines else "no output yet"
     limit = format_duration(limit_s)
-    return f"No step was seen after {format_duration(waited_s)}, it is waited for up to {limit}; {said}"
+    return f"No step after {format_duration(waited_s)}, waiting for up to {limit}; {output}"
 
 
 def _made_unread(path: Path) -> Callable[[], bool | None]:
-    """Make a file look unread for ages, so that the first read renews its access time; return what asks for that.
+    """Backdate a file's access time so that the first read updates it (``relatime``); return a check for that.
 
-    Most file systems are mounted such that reads are noted once a day at most (``relatime``); that they are, is tried
-    out. The runner writes the config into this very file, which leaves the access time alone.
+    The check returns None if the file system does not record reads. The runner writes the config into the same file,
+    which keeps its access time.
     """
     trial = path.with_name("read.test")
     for one in (trial, path):
@@ -203,7 +197,7 @@ def _made_unread(path: Path) -> Callable[[], bool | None]:
     def was_read() -> bool | None:
         try:
             status = path.stat()
-        except FileNotFoundError:  # the trainer has cleared up
+        except FileNotFoundError:  # deleted by the trainer
             return None
         return status.st_atime > _LONG_AGO_S if notes_reads and status.st_ino == inode else None
 
@@ -222,11 +216,11 @@ def _reached(problem: Problem, folder: TrialFolder, was_read: Callable[[], bool 
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeOutputs:
-    """What a trial with relative output paths showed.
+    """Result of a trial with relative output paths.
 
     Attributes:
-        written: The keys with these paths, for people.
-        proposed: The same keys, with paths for the section.
+        written: Output keys with the paths of the trial.
+        proposed: The same keys with paths for the section.
     """
 
     written: Mapping[str, str]
@@ -237,29 +231,22 @@ class RelativeOutputs:
         return ", ".join(f"{key}: {value}" for key, value in self.written.items())
 
     def error(self, detail: str, *, where: str, go_on: str = "") -> TrialError:
-        """Return the error for a trainer that made steps in this trial, and crashed with absolute paths."""
+        """Return the error for a trainer that trains in this trial, but crashed with absolute paths."""
         keys, values = ", ".join(self.proposed), ", ".join(f"{key}: {path}" for key, path in self.proposed.items())
         return TrialError(
-            f"no step was seen where autotune had pointed {keys} into the trial's folder, by absolute paths "
-            f"({detail}); there were steps with {self}",
+            f"no step was seen with {keys} set to absolute paths in the trial's folder ({detail}); with {self} there "
+            "were steps",
             where=where,
-            remedy="It may be that the trainer takes no absolute path there. Give trials a relative one in the "
-            f"section, of a name that nothing else has, such as:\n  redirect_except: [{keys}]\n  set: {{{values}}}\n"
-            f"All trials share it then, and what they write there stays.{go_on}",
+            remedy="The trainer may not accept absolute paths there. Give trials a relative one in the section, with a "
+            f"unique name, such as:\n  redirect_except: [{keys}]\n  set: {{{values}}}\n"
+            f"All trials then share it, and their files stay there.{go_on}",
         )
 
 
 def try_relative_outputs(
     problem: Problem, runner: Runner, clock: Clock, *, name: str, wall_s: float = math.inf
 ) -> RelativeOutputs | None:
-    """Make one trial of today's config with relative output paths, and delete what it leaves there.
-
-    Args:
-        wall_s: Time at which it is ended in any case, on that clock.
-
-    Returns:
-        What it showed; None where no key holds a relative path.
-    """
+    """Run a baseline trial with relative output paths, and delete its outputs; None without such paths."""
     written = _beside(problem, f"-{name}")
     if not written:
         return None
@@ -281,7 +268,7 @@ def try_relative_outputs(
 
 
 def _beside(problem: Problem, tag: str) -> dict[str, str]:
-    """Return the redirected keys that hold relative paths, each with a path beside it whose name has a tag more."""
+    """Return redirected keys with relative paths, each with a sibling path whose name ends in a tag."""
     found = {}
     for key in problem.settings.outputs.redirected:
         leaf = problem.settings.trial_document.leaf(key)
@@ -295,7 +282,7 @@ def _beside(problem: Problem, tag: str) -> dict[str, str]:
 
 @contextmanager
 def _left_as_it_was(problem: Problem, written: Mapping[str, str], name: str) -> Iterator[None]:
-    """Delete what a trial has left beside the user's outputs, by the name in it, and the folders made for that."""
+    """Delete a trial's files next to the user's outputs, by the tag in their names, and new folders."""
     bases = (problem.settings.folder, problem.config_path.absolute().parent)
     places = {place for text in written.values() for base in bases if (place := path_of(unquoted(text), base))}
     absent = {above for place in places for above in place.parents if not os.path.lexists(above)}

@@ -1,4 +1,4 @@
-"""Everything that is read and checked before the first process starts."""
+"""Problem of a search: all that is read and checked before the first process starts."""
 
 import os
 import secrets
@@ -68,20 +68,18 @@ _PYTHON_FIELD = "{python}"
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """Subject of one search: the trainer's config and command, the hardware, and the study that its trials belong to.
+    """Subject of one search: config, command, hardware and study.
 
     Attributes:
-        settings: The config and its ``autotune:`` section.
-        skipped: Known knobs that are left out, with the reason.
-        typed: Options to type again for another command on this study.
-        typed_command: The trainer's command as typed in place of the config's; None if it was not.
-        frameworks: Versions of the frameworks beside the trainer's interpreter.
-        address: Where studies are kept; None for journals in the state folder.
-        batch_limit: Limit of the effective batch in `space`; None if there is none.
-        batch_remark: Sentence on the batches that are left out because of it; None if none is.
-        whole_space: What may vary where a search has limits of its own; None where it has none.
-        allowed: Kinds of change of the training that the user has asked for, by what is listed or typed.
-        excluded: Kinds of change that are out of the question, by what is typed.
+        skipped: Known knobs that are not tuned, with the reason.
+        typed: Options to repeat in other commands on this study.
+        typed_command: Command from the command line; None for the config's.
+        frameworks: Versions next to the trainer's interpreter.
+        address: Storage; None for journals in the state folder.
+        batch_remark: Sentence on batches excluded by `batch_limit`.
+        whole_space: Space without the limits of this search; None if there are none.
+        allowed: Kinds of change of the training that were requested.
+        excluded: Kinds of change that were ruled out.
         data_key: Key of the hashes of samples, see `Trainer`.
     """
 
@@ -104,8 +102,7 @@ class Problem:
 
     @property
     def trainer(self) -> "Trainer":
-        """Command that trials start, and its folder."""
-        from autotune.trial.execution import Trainer  # with the guard and all else that starts processes
+        from autotune.trial.execution import Trainer  # slow: imports all that starts processes
 
         return Trainer(
             config_path=self.config_path,
@@ -119,19 +116,18 @@ class Problem:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """The trainer's command, placeholders not filled in; empty if there is none."""
+        """Command with placeholders; empty if there is none."""
         return self.typed_command or self.settings.command or ()
 
     @property
     def machine(self) -> Machine:
-        """What the numbers depend on; its GPUs are those that trials can see."""
+        """Machine with the GPUs that trials can see."""
         return self.hardware.machine
 
     @cached_property
     def place(self) -> StudyPlace:
-        """Where its study is, and what its trials have in common."""
         section = self.settings.section
-        # What chooses GPUs counts by the GPUs that it chooses, wherever it comes from.
+        # Variables that select GPUs count by the selected GPUs, whatever sets them.
         chooses = CHOOSING_GPUS if self.hardware.gpus else ()
         identity = StudyIdentity(
             stem=self.config_path.stem,
@@ -150,17 +146,15 @@ class Problem:
 
     @property
     def study(self) -> str:
-        """Name of the study."""
         return self.place.name
 
     @property
     def storage(self) -> "Storage":
-        """Where studies are kept."""
         return self.place.storage
 
     @cached_property
     def code(self) -> ProjectCode:
-        """The trainer's code; of a command that was only typed for a search, as seen from each folder it may run in."""
+        """The trainer's code, seen from each folder that an unknown command may run in."""
         folders = [self.settings.folder]
         if not self.command:
             config, project = Path(os.path.realpath(self.config_path)), project_folder(self.config_path)
@@ -170,24 +164,22 @@ class Problem:
 
     @cached_property
     def traps(self) -> tuple[FoundTrap, ...]:
-        """Code of the trainer with which other values of a knob give other data."""
+        """Code in which other values of a knob give other data."""
         folder, named = self.settings.folder, words_in((*self.settings.scalars.values(), *self.command))
         paths = trainer_files(self.command, folder) if self.command else ()
         return find_traps(paths, folder, named, has_gpu=bool(self.machine.gpus))
 
     @property
     def can_vary(self) -> bool:
-        """True if there is a knob with another value than today's."""
         return any(len(knob.choices) > 1 for knob in self.space.knobs)
 
     @property
     def trap_remarks(self) -> list[str]:
-        """Sentences on the traps that a search may step into, for people."""
         return list(filter(None, (found.remark(self.space) for found in self.traps)))
 
     @property
     def redirected(self) -> tuple[str, ...]:
-        """Output keys, and overrides of the command, that point into a trial's own folder."""
+        """Output keys and overrides of the command that point into a trial's folder."""
         return self.settings.redirected(self.command)
 
     @property
@@ -200,13 +192,12 @@ class Problem:
 
     @property
     def measures(self) -> str:
-        """Description of the score for the user."""
         parts = self.objective.measures
         return f"{parts} (GPU utilization not measured: {why})" if (why := self.hardware.why_no_gpu) else parts
 
     @cached_property
     def conditions(self) -> Conditions:
-        """Conditions that all trials on this machine share."""
+        """Conditions shared by all trials on this machine."""
         return Conditions(
             autotune=__version__,
             host=socket.gethostname(),
@@ -220,13 +211,13 @@ class Problem:
 
     @cached_property
     def batch_key(self) -> str | None:
-        """The key of the config that says how many samples a step has; None if none does."""
+        """Key of the samples per step; None if there is none."""
         sizes = [path for path in keys_with(self.settings.scalars, counts="samples") if not is_for_validation(path)]
-        # a step is a part of a global batch, and of one that several of it make up
+        # a step is a part of a global or an accumulated batch
         return next(iter(sorted(sizes, key=lambda path: (is_global(path), not is_per_device(path)))), None)
 
     def batch_size(self, values: Values) -> float | None:
-        """Samples in a step as the config says it, for trainers that do not; None if no key says it."""
+        """Samples per step by the config, for trainers that do not report them; None if unknown."""
         if self.batch_key is None:
             return None
         # it may move along with a knob
@@ -235,14 +226,14 @@ class Problem:
         return float(size) if isinstance(size, int) else None
 
     def config_changed(self) -> bool:
-        """Return True if the config's file is no longer what was read; trials go on with what was."""
+        """Return whether the file has changed; trials use what was read."""
         return self.settings.changed_on_disk(self.config_path)
 
     def require_runnable(self) -> None:
-        """Checks what only a search needs: knobs, and a command that exists.
+        """Check all that a search on this machine needs.
 
         Raises:
-            AutotuneError: One of them is missing; the message says what to do.
+            AutotuneError: Something is missing.
         """
         self.require_searchable()
         if self.objective.by_utilization and self.hardware.why_no_gpu:
@@ -254,46 +245,46 @@ class Problem:
         self.require_program()
 
     def require_program(self) -> None:
-        """Check that the program of the command is on this machine, and the folder that it runs in.
+        """Check that the program of the command and its folder exist.
 
         Raises:
-            ConfigError: The folder is not.
-            CommandError: The program is not.
+            ConfigError: The folder is missing.
+            CommandError: The program is missing.
         """
         self.settings.require_folder()
         if not self.command[0].startswith(_PYTHON_FIELD):
             resolve_executable(self.command[0], self.settings.folder)
 
     def require_searchable(self) -> None:
-        """Check what a search needs on whichever machine: knobs, and a command whose placeholders can be filled in.
+        """Check what a search on any machine needs: knobs, and a complete command.
 
         Raises:
-            AutotuneError: One of them is missing; the message says what to do.
+            AutotuneError: One of them is missing.
         """
         self.require_command()
         if not self.can_vary:
             raise ConfigError(
-                "no knob was found in this config" if not self.space.knobs else "no knob is left to turn",
+                "no knob was found in this config" if not self.space.knobs else "no knob is left to tune",
                 where=str(self.config_path),
                 remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
             )
 
     def require_command(self) -> None:
-        """Check that there is a command, and that its placeholders can be filled in.
+        """Check that there is a command whose placeholders can be filled in.
 
         Raises:
-            AutotuneError: There is none, or one cannot; the message says what to do.
+            AutotuneError: There is none.
         """
         if not self.command:
             name = shlex.quote(str(self.config_path))
             sections = {key for key, value in self.settings.document.data.items() if isinstance(value, Mapping)}
             mistyped = closest(SECTION, sections - {SECTION})
             raise ConfigError(
-                "there is no command to train with" + (f"; is {mistyped} meant to be {SECTION}?" if mistyped else ""),
+                "there is no training command" + (f"; is {mistyped} meant to be {SECTION}?" if mistyped else ""),
                 where=str(self.config_path),
-                remedy="Say once how training is started:\n"
+                remedy="Set it once:\n"
                 f"  {self.typed.command('init')} -- python train.py --config {name}\n"
-                "or for this search only, behind --:\n"
+                "or for this search only, after --:\n"
                 f"  {self.typed.command('search')} -- python train.py --config {name}",
             )
         self.settings.argv(
@@ -305,11 +296,7 @@ class Problem:
 
 
 def open_requested(request: "SearchRequest") -> Problem:
-    """Open the problem that a request names.
-
-    Raises:
-        AutotuneError: It cannot be searched as it is.
-    """
+    """Open and check the problem of a request."""
     command = typed_tokens(request.trainer, request.config, Path.cwd())
     problem = open_problem(request.config, command=command, state_dir=request.state_dir, storage=request.storage)
     problem = limited(problem, request)
@@ -327,18 +314,17 @@ def open_problem(
     runs_in: Path | None = None,
     storage: str | None = None,
 ) -> Problem:
-    """Read the config and this machine.
+    """Read the config and detect the machine.
 
     Args:
-        command: The trainer's command as typed on the command line, split; None takes the config's.
-        state_dir: Where everything is kept; None finds the place by the config.
-        machine: The machine to search for, where that is a simulated one; None for this one.
-        folder: The folder that further configs are relative to; None for the config's own.
-        runs_in: The folder that the command runs in; None for what the section says, or, of a typed one, the shell's.
-        storage: Where studies are kept, as typed; None takes what the environment says, or the config's section.
+        command: Typed command, split; None for the config's.
+        machine: Simulated machine; None for this one.
+        folder: Base of relative paths of further configs; None for the config's folder.
+        runs_in: Working folder of the command; None for the section's, or the shell's for a typed command.
+        storage: As typed; None for that of the environment or the section.
 
     Raises:
-        AutotuneError: The config cannot be used.
+        AutotuneError: The config is invalid.
     """
     settings = load_settings(config, folder=folder, typed_command=command, runs_in=runs_in)
     domains, env = _domains(settings), settings.section.env
@@ -358,7 +344,7 @@ def open_problem(
         **of_other_sections(values, [word for part in used or () for word in part.split("=")]),
         **settings.refused,
     }
-    # each rank has loader workers and threads of its own
+    # each rank has its own loader workers and threads
     own_cores = max(1, hardware.machine.cpu_cores // ranks_on_node(used or ()))
     space, skipped = build_space(values, domains, replace(hardware.machine, cpu_cores=own_cores), refused)
     if domains is None and not (used and _loads_by_pytorch(used, settings.folder)):
@@ -378,11 +364,11 @@ def open_problem(
     )
 
 
-_UNREAD = "no value of it would reach the trainer: the command names neither {config} nor a {key} of it"
+_UNREAD = "it would not reach the trainer: the command contains neither {config} nor a {key} of it"
 
 
 def _loads_by_pytorch(command: Sequence[str], folder: Path) -> bool:
-    """Return whether the trainer's code has a loader of which it is known that it works without workers."""
+    """Return whether the trainer's code has a loader known to work without workers."""
     scripts = (Script(path=path, text=path.read_text("utf-8", "replace")) for path in trainer_files(command, folder))
     return any(
         any(word in script.text for word in ("DataLoader", "TrainingArguments"))
@@ -392,14 +378,14 @@ def _loads_by_pytorch(command: Sequence[str], folder: Path) -> bool:
 
 
 def _with_workers(knob: Knob) -> Knob:
-    """Return a knob without the choice of no workers, where it is not today's."""
+    """Return a knob without the choice of 0 workers, unless it is the baseline."""
     if traits_of(knob).counts != "workers" or knob.baseline == 0:
         return knob
     return knob.narrowed(choice for choice in knob.choices if choice != 0)
 
 
 def _address(settings: Settings, typed: str | None) -> StorageAddress | None:
-    """Return where studies are kept: as typed, as the environment says, as the section says."""
+    """Return the storage: as typed, else of the environment, else of the section."""
     here, section = Path.cwd(), settings.section
     return address_of(
         SaidAddress(text=typed, where="--storage", folder=here) if typed else None,
@@ -411,9 +397,9 @@ def _address(settings: Settings, typed: str | None) -> StorageAddress | None:
 
 
 def _domains(settings: Settings) -> dict[str, tuple[Scalar, ...]] | None:
-    """Return the choices of the user's own knobs by path; None if known knobs are to be found by name.
+    """Return the choices of the user's own knobs by path; None to find known knobs by name.
 
-    Where only variables are listed, what stands in the code varies too, over choices of its own.
+    If only variables are listed, knobs in the code also vary, over default choices.
     """
     knobs = settings.section.knobs
     if knobs is None:
@@ -430,28 +416,28 @@ def _choices(domain: Domain) -> tuple[Scalar, ...]:
 
 
 def _interpreter(program: str, cwd: Path) -> Path:
-    """Guess the place of the trainer's interpreter; a wrong guess only makes a study's name less telling."""
+    """Guess the path of the trainer's interpreter; a wrong guess only affects the study's name."""
     if program.startswith(_PYTHON_FIELD):
         return Path(sys.executable)
-    # A relative path is no path of autotune's own interpreter: what that one has besides counts where a name finds it.
+    # Relative, so that it never equals autotune's own interpreter, whose packages count only if PATH finds it.
     for folder in [os.path.relpath(cwd), *os.environ.get("PATH", "").split(os.pathsep)]:
         candidate = Path(folder, program)
-        if os.path.isfile(candidate):  # unlike `Path.is_file`, whatever the program's name is
+        if os.path.isfile(candidate):  # unlike `Path.is_file`, accepts any name
             return candidate
     return Path(program)
 
 
-# Limits of what a search turns, put on a problem: the effective batch, and knobs that change the training.
+# Limits of a search: the effective batch, and knobs that change the training.
 
 
 def limited(problem: Problem, options: "SearchOptions") -> Problem:
-    """Return a problem as a search takes it; `apply` and `status` take the whole, whatever limits a search had.
+    """Return a problem with the limits of a search; `apply` and `status` ignore them.
 
-    Where neither the options nor the section limit the batch, one that the user lists under ``knobs:`` is searched as
-    listed, others up to `DEFAULT_BATCH_LIMIT`.
+    Without a limit in the options or the section, a batch listed under ``knobs:`` varies as listed, others up to
+    `DEFAULT_BATCH_LIMIT`.
 
     Raises:
-        ConfigError: The limit is none.
+        ConfigError: The limit is invalid.
     """
     problem = replace(problem, whole_space=problem.space)
     if options.same_training:
@@ -469,9 +455,9 @@ def limited(problem: Problem, options: "SearchOptions") -> Problem:
 
 
 def growth_remark(problem: Problem, records: Iterable[TrialRecord]) -> str | None:
-    """Return a sentence on a limit that `apply` has moved since the study began; None if it has not.
+    """Return a sentence if `apply` has moved the batch limit since the study began.
 
-    The limit is relative to the baseline of now, so that search after search the batch could grow without end.
+    The limit is relative to the current baseline, so repeated searches could grow the batch without end.
     """
     first = next((trial for trial in records if trial.purpose is Purpose.BASELINE), None)
     if first is None or problem.batch_limit is None:
@@ -482,27 +468,26 @@ def growth_remark(problem: Problem, records: Iterable[TrialRecord]) -> str | Non
             continue
         if 0 < began < now < largest and largest > problem.batch_limit.factor * began:
             return (
-                f"{knob.path} was {began} when this study began and is {now} now: {largest}, up to which it is "
-                f"searched, is {largest / began:g} times that. --batch same leaves it at {now}."
+                f"{knob.path} was {began} when this study began and is {now} now: the search goes up to {largest}, "
+                f"{largest / began:g} times the first value. --batch same keeps it at {now}."
             )
     return None
 
 
 def _limit(problem: Problem, typed: str | None) -> BatchLimit | None:
-    """Return the limit in force; None where the user's own list of sizes counts."""
+    """Return the limit in force; None if the user's own list of sizes counts."""
     section = problem.settings.section
     if typed is not None:
         try:
             return parse_batch_limit(typed)
         except ValueError as error:
-            raise ConfigError(str(error), where="batch", remedy="A search without it takes 4x.") from error
+            raise ConfigError(str(error), where="batch", remedy="Without it, a search uses 4x.") from error
     if section.batch is not None:
         return section.batch
     return DEFAULT_BATCH_LIMIT if section.knobs is None else None
 
 
 def _remark(whole: Space, space: Space, limit: BatchLimit) -> str | None:
-    """Return the sentence on the points that a limit leaves out; None if it leaves out none."""
     if space.most_batch is not None:
         return f"Combinations of batch size and accumulation are searched up to {limit.factor:g} times today's batch."
     cut = [
@@ -515,14 +500,15 @@ def _remark(whole: Space, space: Space, limit: BatchLimit) -> str | None:
     said = " and ".join(_up_to(knob, limit) for _, knob in cut)
     most = " and ".join(str(knob.choices[-1]) for knob, _ in cut)
     return (
-        f"{said}: a larger batch makes more samples a second that each teach less. --batch free searches up to {most}."
+        f"{said}: a larger batch gives more samples per second, but each teaches less. --batch free searches up to "
+        f"{most}."
     )
 
 
 def _kept(knob: Knob) -> str:
     if len(knob.choices) == 1:
         return f"{knob.path} stays {knob.baseline}"
-    return f"{knob.path} is searched up to {knob.choices[-1]}, as far as accumulation makes up for it"
+    return f"{knob.path} is searched up to {knob.choices[-1]}, if accumulation compensates for it"
 
 
 def _up_to(knob: Knob, limit: BatchLimit) -> str:

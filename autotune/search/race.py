@@ -1,6 +1,6 @@
-"""Racer: trains the answer and today's config in turn, for equal time, so that their losses can be compared.
+"""Race: trains the answer and the baseline alternately for equal time, to compare their losses.
 
-Whatever makes more samples a second may learn less from each: another batch, another precision. Read `Racer.race`.
+A change of batch or precision that gives more samples per second may learn less from each.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from autotune.trial.outcome import EPOCH_END, EVALUATION
 from autotune.trial.protection import CheckpointCopy, copy_newest_checkpoint
 
 _ROUNDS, _FEWEST_ROUNDS = 4, 2
-_LONG_S = 20.0  # a training that is shorter shows little: rather fewer rounds
+_LONG_S = 20.0  # fewer rounds are better than shorter trainings
 _LEAST_S = 5.0
 _OTHER_BATCH = 1e-9
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Arm:
-    """Config that takes part, with the learning rate that it is given."""
+    """Config in the race, with its learning rate."""
 
     arm: RaceArm
     values: Values
@@ -47,7 +47,7 @@ class Racer(SearchStage):
     """Racer of the answer of a search.
 
     Attributes:
-        why_not: Reason for which the answer was not raced, though it changes the training; empty else.
+        why_not: Why an answer that changes the training was not raced.
     """
 
     def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker) -> None:
@@ -58,14 +58,12 @@ class Racer(SearchStage):
         self.why_not = ""
 
     def needed_s(self, values: Values | None) -> float:
-        """Return the time to keep for the race of the point that is best now; None stands for no such point."""
         return 0.0 if values is None or self._why_not(values) else self._wanted_s
 
     def race(self, values: Values) -> None:
-        """Train today's config and a point in turn; what they show is in the record.
+        """Train the baseline and a point alternately, and record the results.
 
-        The first training of today's config shows whether the trainer goes on from a copy of the user's newest
-        checkpoint. If it does not, all begin from scratch.
+        If the first training does not resume from a copy of the user's newest checkpoint, all start from scratch.
         """
         self.why_not = self._why_not(values)
         if self.why_not:
@@ -80,7 +78,7 @@ class Racer(SearchStage):
             self.why_not = f"{format_duration(max(0.0, time_s))} is left, too little for {len(arms) * rounds} trainings"
             return
         scaled = next((f", also with {arm.rate_key} {arm.rate:g}" for arm in arms if arm.rate is not None), "")
-        each = f"{rounds} times {format_duration(trains_s)} of training each, for the loss"
+        each = f"{rounds} trainings of {format_duration(trains_s)} each, to compare losses"
         self._events.change_phase("racing", f"{each}: today's config and the best{scaled}")
         problem = self._parts.problem
         into = problem.state.searches / f"{self._parts.name}.checkpoint"
@@ -98,11 +96,11 @@ class Racer(SearchStage):
 
     def _why_not(self, values: Values) -> str:
         if self._parts.options.race_s == 0.0:
-            return "that was left out with --no-race"
+            return "it was disabled with --no-race"
         if self._state.scratch_loss is None:
             return NO_LOSS
         if self._parts.options.race_s is None and not self._changes_training(values):
-            return "without --race only another batch or precision is raced"
+            return "without --race, only a change of batch or precision is raced"
         if not self._wanted_s:
             return f"a search of less than {format_duration(RACES_FROM_S)} races only with --race"
         return ""
@@ -116,7 +114,7 @@ class Racer(SearchStage):
         )
 
     def _arms(self, values: Values) -> list[_Arm]:
-        """Return the configs that take part: the winner also with its learning rate scaled, where a key says it."""
+        """Return the configs to race; the winner also with a scaled learning rate if a key sets it."""
         arms = [
             _Arm(arm=RaceArm.BASELINE, values=self._state.model.space.baseline),
             _Arm(arm=RaceArm.WINNER, values=values),
@@ -128,7 +126,7 @@ class Racer(SearchStage):
         return arms
 
     def _train_all(self, arms: Sequence[_Arm], rounds: int, trains_s: float) -> None:
-        """Make the trainings of each round, every other round in the opposite order."""
+        """Run all rounds, every other one in reverse order."""
         diverged: set[RaceArm] = set()
         for pair in range(rounds):
             for arm in arms if pair % 2 == 0 else reversed(arms):
@@ -140,11 +138,11 @@ class Racer(SearchStage):
                     return
                 if record.ending is Ending.DIVERGED:
                     if arm.arm is not RaceArm.SCALED:
-                        return  # it has lost, or there is nothing to compare with
+                        return  # the race is lost, or has no baseline
                     diverged.add(arm.arm)
 
     def _train(self, arm: _Arm, pair: int, trains_s: float) -> TrialRecord:
-        """Make one training; where the first does not go on from the checkpoint, no further one is given that."""
+        """Run one training; give up the checkpoint if the first does not resume from it."""
         record = self._make(arm, pair, trains_s)
         if self._copy is None or self._resumes or record.race is None:
             return record
@@ -153,7 +151,7 @@ class Racer(SearchStage):
             return record
         name = self._copy.name
         if record.race.curve is not None:
-            self._begin_from_scratch(f"the trainer does not go on from a copy of {name}")
+            self._begin_from_scratch(f"the trainer does not resume from a copy of {name}")
             return record
         self._begin_from_scratch(f"with a copy of {name} training ends at once")
         return self._make(arm, pair, trains_s)
@@ -163,7 +161,7 @@ class Racer(SearchStage):
         self._events.change_phase("racing", f"from scratch: {why}")
 
     def _fill(self, outputs: Path) -> None:
-        """Put the checkpoint into the folder of a training; without room for it all begin from scratch."""
+        """Copy the checkpoint into a training's folder; start from scratch without space for it."""
         if self._copy is not None:
             try:
                 self._copy.put_into(outputs)
@@ -197,12 +195,7 @@ class Racer(SearchStage):
 
 
 def _shown(leg: RaceLeg, done: Execution, scratch_loss: float | None) -> RaceLeg | None:
-    """Return what a training has shown; None if it was cut short by something else.
-
-    Args:
-        leg: The training as it was planned.
-        scratch_loss: First loss of today's config from scratch; None where it is not known.
-    """
+    """Return the results of a training; None if it was cut short."""
     if done.ending in CUT_SHORT:
         return None
     (curve, first), passed = loss_curve(done.events, leg.trained_s), done.milestones
@@ -212,7 +205,7 @@ def _shown(leg: RaceLeg, done: Execution, scratch_loss: float | None) -> RaceLeg
         trained_s=min(passed.trained_s, leg.trained_s),
         curve=curve,
         first_loss=first,
-        # It has gone on from the checkpoint where its loss begins far below that from scratch.
+        # A resumed training starts far below the first loss from scratch.
         resumed=bool(leg.checkpoint and first is not None and scratch_loss and first < 0.9 * scratch_loss),
         update_samples=passed.samples / passed.updates if passed.samples and passed.updates else None,
         epoch_samples=_epoch_samples(done.events),
@@ -247,9 +240,9 @@ class LearningRate:
     """Learning rate of a config.
 
     Attributes:
-        is_linear: Whether it is scaled linearly with the batch, as of SGD (Goyal et al., "Accurate, large minibatch
-            SGD", 2017); else with its square root, as of Adam and its kin (Malladi et al., "On the SDEs and scaling
-            rules for adaptive gradient algorithms", 2022), and where the optimizer is not known.
+        is_linear: Whether it scales linearly with the batch, as for SGD (Goyal et al., "Accurate, large minibatch SGD",
+            2017); else with the square root, as for Adam (Malladi et al., "On the SDEs and scaling rules for adaptive
+            gradient algorithms", 2022) and for unknown optimizers.
     """
 
     path: str
@@ -257,17 +250,13 @@ class LearningRate:
     is_linear: bool
 
     def scaled(self, batch_ratio: float) -> float:
-        """Return the rate that belongs to a batch of so many times the size, to three digits."""
+        """Return the rate for a relative batch size, to three digits."""
         factor = batch_ratio if self.is_linear else math.sqrt(batch_ratio)
         return float(f"{self.value * factor:.3g}")
 
 
 def learning_rate(scalars: Values) -> LearningRate | None:
-    """Return the learning rate of a config; None where no key says it, or several may.
-
-    Args:
-        scalars: The values of the config by dotted path.
-    """
+    """Return the learning rate of a config; None if no or several keys may set it."""
     found = {
         path: float(value)
         for path, value in scalars.items()
@@ -285,11 +274,7 @@ def learning_rate(scalars: Values) -> LearningRate | None:
 
 
 def seed(scalars: Values) -> tuple[str, int] | None:
-    """Return the key of a config that seeds training, and its value; None where no key does, or several do.
-
-    Args:
-        scalars: The values of the config by dotted path.
-    """
+    """Return the key of the training's seed and its value; None if no or several keys may set it."""
     found = [
         (path, value)
         for path, value in scalars.items()
@@ -302,7 +287,6 @@ def seed(scalars: Values) -> tuple[str, int] | None:
 
 
 def _is_linear(scalars: Values) -> bool:
-    """Return whether the optimizer is known to be one whose rate goes linearly with the batch."""
     names: list[Scalar] = [
         value
         for path, value in scalars.items()

@@ -1,7 +1,6 @@
-"""Real trainings of a study's config as trials of the study: what `autotune run` has counted.
+"""Real trainings counted by `autotune run`, as trials of their study, to compare claimed and achieved speeds.
 
-They are kept with the trials, so that claimed and achieved speeds are compared wherever the study goes. Who only reads
-a study sees those of this machine beside it; a search, and an export, write them into it once they are over.
+Readers of a study add those of this machine; a search or an export writes them into it once they have ended.
 """
 
 from __future__ import annotations
@@ -27,30 +26,27 @@ if TYPE_CHECKING:
 def trainings_here(
     study: str, known: Collection[str], environ: Mapping[str, str] = os.environ
 ) -> Iterator[tuple[TrialRecord, bool]]:
-    """Yield the trainings of a study's config on this machine that tell how fast they are, and whether each is over.
+    """Yield measured trainings of a study's config on this machine, and whether each has ended.
 
     Args:
-        known: Names of those that are left out, because the study has them.
+        known: Names to skip.
     """
     try:
         folder = user_folder(environ) / TRAININGS
-    except AutotuneError:  # somebody else could have written there
+    except AutotuneError:  # another user could have written there
         return
     now = SystemClock().utc()
     for name in training_names(folder):
         header = None if name in known else TrainingHeader.read(folder / name)
         if header is None or header.study != study:
             continue
-        with suppress(ValueError, ArithmeticError):  # figures, or a time, that no training has
+        with suppress(ValueError, ArithmeticError):  # impossible numbers or times
             if record := _record(name, header, PaceReader(folder / name).poll()):
                 yield record, is_over(folder / name, header, now)
 
 
 def keep_trainings(study: StudyRecord, found: Iterable[tuple[TrialRecord, bool]] | None = None) -> None:
-    """Write the trainings of a study's config on this machine that are over into the study, each once.
-
-    Args:
-        found: What `trainings_here` has found; None to find out.
+    """Write this machine's ended trainings of a config into its study, once each.
 
     Raises:
         StudyError: They cannot be written.
@@ -59,7 +55,7 @@ def keep_trainings(study: StudyRecord, found: Iterable[tuple[TrialRecord, bool]]
     for record, has_ended in trainings_here(study.name, known) if found is None else found:
         if has_ended and record.search not in known:
             about = {"search": record.search, "purpose": record.purpose.value, "machine": record.machine}
-            # The same name wherever it is written: an import knows it again. What it trained with is in the record.
+            # The same name in every copy, for imports to recognise. The record has the values.
             name = hashlib.sha256(record.search.encode()).hexdigest()[:32]
             study.finish(study.begin({}, {}, uuid=name, **about), record)
 

@@ -1,4 +1,4 @@
-"""Schedule of a search: how long trials take and may take, and what of the budget is left for what."""
+"""Schedule of a search: expected and allowed lengths of trials, and division of the budget."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -15,48 +15,47 @@ from autotune.space.space import Space
 from autotune.trial.stop_rule import LEAST_VALIDATION_S
 
 STOPPING_S = 1.0
-"""Before the end of the budget, work ends: SIGTERM now, SIGKILL half a second later, the rest for the report."""
+"""Time to stop before the end of the budget: SIGTERM, SIGKILL half a second later, then the report."""
 
 CAUTION = 1.2
-"""Factor on expected durations where a trial that does not fit would cost the answer."""
+"""Safety factor on expected durations whose overrun would cost the answer."""
 
 SLOWER_THAN_USUAL = 3.0
-"""Times the usual length that one trial may take while exploring ..."""
+"""Limit of an exploring trial, in usual lengths ..."""
 
 MOST_OF_THE_REST = 0.15
-"""... or this share of the time left, if that is more."""
+"""... or as a share of the time left, if that is more."""
 
 MOST_FOR_CONFIRMING = 0.4
-"""Share of the budget that a confirmation may take."""
+"""Largest share of the budget for a confirmation."""
 
 PAIRS_WITH_TIME_TO_SPARE = 6
-"""Pairs of a confirmation that has the time: four show a large gain, but not how large."""
+"""Pairs of a confirmation with enough time: four show a large gain, but not how large."""
 
 RACES_FROM_S = 900.0
-"""Budget from which on a search races an answer that changes the batch or the precision, without being asked."""
+"""Budget from which a changed batch or precision is raced by default."""
 
-# Trials without anything better, and as many in relation to those until then: with `_LITTLE`, 20 searches of 120 trials
-# on measured tables lost 0.4 % of speed on average, and saved 16 % of the trials (without it, and half as many: 4.5 %).
+# Trials without an improvement, absolute and relative to those before: with `_LITTLE`, 20 searches of 120 trials on
+# measured tables lost 0.4 % of speed on average and saved 16 % of the trials (without it, and half as many: 4.5 %).
 _PATIENCE, _PATIENT_SHARE = 15, 0.75
-_REPEATS, _PARTLY_TRIED = 3, 0.3  # in a row, of a space that is known so far: only which of near-ties is best is left
-_LITTLE = 0.01  # what the rest of the trials would gain on average, as the model promises
+_REPEATS, _PARTLY_TRIED = 3, 0.3  # in a row, of a space tried to this share: they only order near-ties
+_LITTLE = 0.01  # predicted average gain of the remaining trials
 
-_LEAST_START_S = 6.0  # of idle waiting for a first step, however soon the others came
+_LEAST_START_S = 6.0  # shortest idle wait for a first step
 _MOST_FOR_HANGS, _LONGEST_IDLE_START_S = 0.14, 120.0  # of the budget for trials that idle, and for one of them
 _LEAST_FOR_RACING_S = 40.0
 MOSTLY_TRIED = 0.5
-"""Share of all points that has to be tried before a promise can end exploring.
+"""Share of points to try before a small predicted gain can end exploring.
 
-A model that promises little is right about what it knows: in larger spaces there are better points elsewhere, see
-`python -m scripts.bench promises`.
+In larger spaces the model is only right about the known part (`python -m scripts.bench promises`).
 """
 
 
 class Budget:
-    """A budget that started with the process.
+    """Budget of a search.
 
     Args:
-        started_s: When the process started, on the clock's monotonic time.
+        started_s: Monotonic start of the process.
     """
 
     def __init__(self, clock: Clock, *, started_s: float, budget_s: float) -> None:
@@ -66,24 +65,22 @@ class Budget:
 
     @property
     def wall_s(self) -> float:
-        """When the last trial must end, on the clock's monotonic time."""
+        """Monotonic deadline of the last trial."""
         return self.started_s + self.budget_s - STOPPING_S
 
     def elapsed_s(self) -> float:
-        """Time since the process started."""
         return self._clock.now_s() - self.started_s
 
     def left_s(self) -> float:
-        """Time until the wall; negative behind it."""
+        """Time until the deadline; negative after it."""
         return self.wall_s - self._clock.now_s()
 
 
 def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) -> float:
-    """Predict the length of the next trial: as the trials of this point took, else as all did.
+    """Predict the length of the next trial from those of its point, else from all.
 
     Args:
-        trials: Trials of this search; those of other searches may have run on a colder machine.
-        point: Name of the point; None for a new one.
+        trials: Of this search; others may have run on a colder machine.
     """
     durations_s = _usual_durations_s(trials)
     good = [(trial, duration_s) for trial, duration_s in zip(trials, durations_s, strict=True) if trial.comparable]
@@ -93,10 +90,7 @@ def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) ->
 
 
 def _usual_durations_s(trials: Sequence[TrialRecord]) -> list[float]:
-    """Return the trials' lengths without what only some take.
-
-    The first starts with nothing imported or cached, that of today's config looks longer, and so do confirming ones.
-    """
+    """Return the trials' lengths without longer windows, and without the slow start of the first."""
     measured = [trial.measurement for trial in trials if trial.measurement]
     usual_window_s = median(one.window_s for one in measured) if measured else 0.0
     usual_start_s = median(one.first_step_s for one in measured[1:]) if measured[1:] else math.inf
@@ -111,12 +105,7 @@ def _usual_durations_s(trials: Sequence[TrialRecord]) -> list[float]:
 
 
 def shortest_trial_s(trials: Sequence[TrialRecord], point: str, *, least_s: float, min_steps: int) -> float:
-    """Predict the length of the next trial of this point if it measures no longer than it has to.
-
-    Args:
-        least_s: Shortest measuring window.
-        min_steps: Fewest steps in it.
-    """
+    """Predict the length of this point's next trial with the shortest window."""
     own = [trial.comparable for trial in trials if trial.point == point]
     usual_s = median([trial.measurement.window_s for trial in trials if trial.measurement] or [0.0])
     spare_s = [
@@ -128,47 +117,46 @@ def shortest_trial_s(trials: Sequence[TrialRecord], point: str, *, least_s: floa
 
 
 def expected_measuring_s(trials: Sequence[TrialRecord]) -> float:
-    """Predict the time of the next trial from its first step on."""
+    """Predict the time of the next trial after its first step."""
     return median([trial.duration_s - trial.measurement.first_step_s for trial in trials if trial.measurement] or [0.0])
 
 
 def is_dear(pair_length_s: float, budget_s: float) -> bool:
-    """Return True if pairs take so much of the budget that a confirmation stops as soon as it is sure."""
-    # of the budget, for those: such a confirmation stops as soon as it is sure
+    """Return whether pairs take so much of the budget that a confirmation stops once decided."""
     return PAIRS_WITH_TIME_TO_SPARE * pair_length_s > (1 / 6) * budget_s
 
 
 def expected_start_s(trials: Sequence[TrialRecord]) -> float:
-    """Predict the time from the start of a trial to its first step."""
+    """Predict the time to the first step of a trial."""
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
     return median(starts_s) if starts_s else 5.0
 
 
 def why_no_time(options: SearchOptions) -> tuple[str, str] | None:
-    """Return which of ``validate`` and ``race`` was asked for and does not fit the budget, and why; None if all fit."""
+    """Return which of ``validate`` and ``race`` does not fit the budget, and why."""
     left = f"leaves too little of a budget of {format_duration(options.budget_s)} for the search: at most"
-    short = "is too short to show anything: it takes"
+    short = "is too short: the minimum is"
     if (asked_s := options.validate_s) is not None:
         asked = format_duration(asked_s)
         if asked_s < LEAST_VALIDATION_S:
-            return "validate", f"{asked} {short} {LEAST_VALIDATION_S:g}s at least"
+            return "validate", f"{asked} {short} {LEAST_VALIDATION_S:g}s"
         if asked_s > 0.25 * options.budget_s:
-            trains = f"to validate trains two configs for up to {asked} each, which"
+            trains = f"validation trains two configs for up to {asked} each, which"
             return "validate", f"{trains} {left} a quarter of it may go to each"
     if asked_s := options.race_s:
         asked = format_duration(asked_s)
         if asked_s < _LEAST_FOR_RACING_S:
-            return "race", f"{asked} {short} {_LEAST_FOR_RACING_S:g}s at least"
+            return "race", f"{asked} {short} {_LEAST_FOR_RACING_S:g}s"
         if asked_s > 0.5 * options.budget_s:
             return "race", f"{asked} {left} half of it may go to the race"
     return None
 
 
 def race_s(asked_s: float | None, budget_s: float) -> float:
-    """Return the time for the race of an answer that calls for one; 0 where there is none.
+    """Return the time for a race; 0 for none.
 
     Args:
-        asked_s: Time that was asked for; 0 for no race, None where nothing was said.
+        asked_s: Requested time; 0 for no race, None for the default.
     """
     if asked_s is not None:
         return asked_s
@@ -176,51 +164,36 @@ def race_s(asked_s: float | None, budget_s: float) -> float:
 
 
 def hang_or_start_s(trials: Sequence[TrialRecord], budget_s: float) -> float:
-    """Return how long one trial may idle before its first step, to tell a slow start from a hang.
-
-    That is what earlier trials that hung have left of a share of the budget.
-    """
+    """Return how long a trial may idle before its first step: the rest of a budget share for hangs."""
     lost_s = math.fsum(trial.duration_s for trial in trials if trial.ending is Ending.HUNG)
     return min(_LONGEST_IDLE_START_S, _MOST_FOR_HANGS * budget_s - lost_s)
 
 
 def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float, waits_s: float = 0.0) -> float | None:
-    """Limit the time of a new point to its first step, unless it is seen to work; None before any trial has started.
+    """Limit the time to the first step of a new point; None before any trial has started.
 
-    Compiling takes time, but not many times all others. A larger batch may have more to do before its first step, e.g.
-    evaluate: a trial that is still at work then is waited for, see `StopRule`.
-
-    Args:
-        limit_s: The longest that the config allows.
-        waits_s: What it has in any case.
+    Compiling takes long, but not many times longer than all other starts. A trial still active then is waited for
+    (`StopRule`): a larger batch may take longer to e.g. evaluate first.
     """
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
     return min(limit_s, max(_LEAST_START_S, 5.0 * max(starts_s), waits_s)) if starts_s else None
 
 
 def time_limit_s(trials: Sequence[TrialRecord], *, settles: bool, left_s: float, budget_s: float) -> float:
-    """Limit the length of one trial while exploring.
-
-    Args:
-        settles: Whether it waits for its caches to fill.
-    """
+    """Limit the length of an exploring trial."""
     if settles:
         return min(left_s, expected_trial_s(trials) + 10.0 + 0.1 * budget_s)
     return min(left_s, max(SLOWER_THAN_USUAL * expected_trial_s(trials), MOST_OF_THE_REST * left_s))
 
 
 def baseline_cache_time_limit_s(budget_s: float) -> float:
-    """Limit the time that the baseline may take to fill its caches and be measured."""
-    # A confirmation has at least four trials that wait for caches, and eight where today's config fills them too.
+    """Limit the baseline's time to fill caches and be measured."""
+    # A confirmation has at least four trials that fill caches, and eight if the baseline fills them too.
     return 10.0 + 0.06 * budget_s
 
 
 def longest_trial_s(trials: Sequence[TrialRecord], baseline: str, left_s: float, *, budget_s: float) -> float:
-    """Return the longest expected length of a new point's trial that leaves time to confirm it.
-
-    Args:
-        baseline: Name of today's point.
-    """
+    """Return the longest expected trial of a new point that leaves time to confirm it."""
     baseline_s, pairs = expected_trial_s(trials, baseline), _fewest_pairs(trials, baseline, budget_s)
     return (left_s - pairs * baseline_s) / (1 + pairs)
 
@@ -230,24 +203,13 @@ def _fewest_pairs(trials: Sequence[TrialRecord], baseline: str, budget_s: float)
 
 
 def verdict_s(gpus: PooledGpus | None) -> float:
-    """Return the time that shows what a trial's GPU does: 20 s, or three periods if that is more.
-
-    Args:
-        gpus: What is known of it; None where utilization is not measured.
-
-    Returns:
-        0 where there is nothing to see.
-    """
+    """Return the time that shows what a GPU does: 20 s or three periods; 0 if utilization is not measured."""
     seen = [device for device in gpus.devices if device.scored and device.samples] if gpus else []
     return max((max(20.0, 3.0 * (device.period_s or 0.0)) for device in seen), default=0.0)
 
 
 def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget_s: float) -> float:
-    """Return what the pairs of a confirmation take at least, starts left out: that of the first trial is slower.
-
-    Args:
-        baseline: Name of today's point.
-    """
+    """Return the shortest time of a confirmation's pairs, without starts, because the first is slow."""
     measured = [
         trial.duration_s - trial.measurement.first_step_s
         for trial in trials
@@ -257,16 +219,16 @@ def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget
 
 
 class ExploringEnd(Enum):
-    """Kind of reason for which exploring ends."""
+    """Kind of reason that ends exploring."""
 
-    TIME = auto()  # the rest of the budget is kept
-    SETTLED = auto()  # more of it gains little, though there is time, see `_PATIENCE`
-    EXHAUSTED = auto()  # nothing is left that can be tried, or promises a gain
+    TIME = auto()  # the rest of the budget is reserved
+    SETTLED = auto()  # further trials gain little, see `_PATIENCE`
+    EXHAUSTED = auto()  # no further trial is possible or promising
 
 
 @dataclass(frozen=True)
 class EndOfExploring:
-    """Reason for which exploring ends, and that in words."""
+    """Reason that ended exploring."""
 
     kind: ExploringEnd
     why: str
@@ -282,64 +244,55 @@ def why_exploring_ends(
     since_better: int = 0,
     gain_of: Callable[[int], float | None] = lambda _trials: None,
 ) -> EndOfExploring | None:
-    """Return the reason why no further point is tried; None if the proposed one is worth a trial.
+    """Return why to stop exploring; None if the proposal is worth a trial.
 
     Args:
-        proposal: The trial that promises most; None if there is none.
-        since_better: Number of the latest trials that found nothing better, once something better stands.
-        gain_of: Predicts what some more trials gain on average, e.g. 0.02; None where one can't tell.
+        since_better: Latest trials without an improvement, after the first one.
+        gain_of: Predicts the average relative gain of more trials, e.g. 0.02; None if unknown.
     """
     if nothing_works(trials):
-        return EndOfExploring(ExploringEnd.EXHAUSTED, f"{len(trials)} trials in a row gave no numbers")
+        return EndOfExploring(ExploringEnd.EXHAUSTED, f"none of {len(trials)} trials has a measurement")
     if proposal is None:
-        why = "every combination was tried, or takes too long for the time that is left"
+        why = "every combination was tried, or takes too long for the time left"
         return EndOfExploring(ExploringEnd.EXHAUSTED, why)
     if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
-        return EndOfExploring(ExploringEnd.TIME, "the rest of the budget is for the confirmation")
+        return EndOfExploring(ExploringEnd.TIME, "the rest of the budget is reserved for the confirmation")
     if tried_share >= MOSTLY_TRIED and promised_by_the_rest(trials, proposal, left_s) < WORTH_THE_REST:
-        return EndOfExploring(ExploringEnd.EXHAUSTED, "nothing left to try promises a gain")
+        return EndOfExploring(ExploringEnd.EXHAUSTED, "no further trial promises a gain")
     latest = [trial.purpose for trial in trials[-_REPEATS:]]
     is_settled = tried_share >= _PARTLY_TRIED and proposal.is_repeat and latest == _REPEATS * [Purpose.REPEAT]
     if since_better >= max(_PATIENCE, _PATIENT_SHARE * (len(trials) - since_better)) or (since_better and is_settled):
         gain = gain_of(max(1, int(left_s / expected_trial_s(trials))))
         if gain is not None and gain < _LITTLE:
-            how = ", and nothing new promises more" if is_settled else f" in {since_better} trials"
+            how = ", and no new point promises more" if is_settled else f" in {since_better} trials"
             return EndOfExploring(ExploringEnd.SETTLED, f"nothing better was found{how}")
     return None
 
 
 def promised_by_the_rest(trials: Sequence[TrialRecord], proposal: Proposal, left_s: float) -> float:
-    """Return the gain of the answer, in ln score, that exploring on promises: as if all trials gained what one does.
-
-    Args:
-        trials: Trials of this search; tell how long one takes.
-    """
+    """Return the gain of further exploring, in ln score, if every trial gained as much as the next."""
     return proposal.gain * trials_ahead(trials, left_s)
 
 
 def trials_ahead(trials: Sequence[TrialRecord], left_s: float) -> float:
-    """Return the number of trials that fit into a time, not necessarily whole, as far as it can be looked ahead.
-
-    Args:
-        trials: Trials of this search; tell how long one takes.
-    """
+    """Return the (fractional) trials that fit into a time, up to the prediction horizon."""
     return min(10, max(0.0, left_s) / expected_trial_s(trials))
 
 
 def design_points(trials: Sequence[TrialRecord], points: int, left_s: float) -> int:
-    """Return the number of points of the initial design: some of all trials that there is time for."""
+    """Return the size of the initial design."""
     in_all = len(trials) + max(0.0, left_s) / expected_trial_s(trials)
-    # of all trials, and of all points: few make no model, and many leave it no time
+    # of all trials and all points: too few make no model, too many leave it no time
     return min(10, int(0.15 * min(in_all, points)))
 
 
 def nothing_works(trials: Sequence[TrialRecord]) -> bool:
-    """Return whether the trials of a search give no hope that another one would show numbers."""
-    is_tried = len(trials) >= 5  # trials that all gave nothing, before the search gives up
+    """Return whether the trials so far make another attempt hopeless."""
+    is_tried = len(trials) >= 5  # failures before the search gives up
     return never_trains(trials) or (is_tried and not any(trial.comparable for trial in trials))
 
 
 def never_trains(trials: Sequence[TrialRecord]) -> bool:
-    """Return whether at least two trials were made, and none showed a step, for a reason that all have in common."""
-    whatever_the_values = (Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING, Ending.UNCOUNTED)
-    return len(trials) >= 2 and all(trial.ending in whatever_the_values for trial in trials)
+    """Return whether two or more trials all lack steps, for reasons independent of the values."""
+    independent_of_values = (Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING, Ending.UNCOUNTED)
+    return len(trials) >= 2 and all(trial.ending in independent_of_values for trial in trials)

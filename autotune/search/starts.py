@@ -1,7 +1,7 @@
-"""Start times: how long trials take to their first step, by the values that they hold.
+"""Times to the first step, by value.
 
-Compiling a step takes seconds to minutes, and another batch is compiled again. So a value that starts slowly is given
-the time that it needs, or is not tried.
+Compiling takes seconds to minutes, and again for each batch size. A value that starts slowly gets a longer limit, or is
+not tried.
 """
 
 import math
@@ -13,24 +13,24 @@ from autotune.records import Ending, Scalar, TrialRecord, Values
 from autotune.space.space import Space
 
 CAUTION = 1.5
-"""Times the start that is known, by which a further one may be longer."""
+"""Safety factor on a known start."""
 
-_AGAIN = 2.0  # times the wait that was too short
+_AGAIN = 2.0  # next limit, relative to one that was too short
 _MOST_OF_THE_REST = 0.25  # for one start
-_STILL_STARTING = (Ending.NEVER_STARTED, Ending.OBSERVER_MISSING)  # one that idles hangs
+_STILL_STARTING = (Ending.NEVER_STARTED, Ending.OBSERVER_MISSING)  # an idle one hangs
 
 Choice = tuple[str, Scalar]
-"""Path of a knob, and a value of it other than today's."""
+"""Path of a knob, and a value other than the baseline's."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartTimes:
-    """What some trials have shown of the time to the first step.
+    """Times to the first step.
 
     Attributes:
-        usual_s: That of today's config; None if it is not known.
-        known_s: The shortest start of a trial with each value: the other values of a longer one may be to blame.
-        waited_s: The longest wait for a first step, of values with which no trial has made one.
+        usual_s: Of the baseline.
+        known_s: Shortest start with each value; in longer ones another value may be to blame.
+        waited_s: Longest wait without a step, for values that never started.
     """
 
     usual_s: float | None = None
@@ -38,26 +38,20 @@ class StartTimes:
     waited_s: Mapping[Choice, float] = field(default_factory=dict)
 
     def needed_s(self, space: Space, values: Values) -> float | None:
-        """Return the start that a point needs at least; None where it is not known."""
         known = _of_changes(self.known_s, space, values)
         return max([*known, *([] if self.usual_s is None else [self.usual_s])], default=None)
 
     def has_waited(self, space: Space, values: Values) -> bool:
-        """Return whether a point has a value with which no trial has started yet."""
+        """Return whether a value of a point has never started."""
         return bool(_of_changes(self.waited_s, space, values))
 
     def least_limit_s(self, space: Space, values: Values) -> float:
-        """Return the limit that the start of a point has to have at least, by what was too short; 0 for none."""
+        """Return the least start limit of a point, longer than earlier waits; 0 for none."""
         waited = _of_changes(self.waited_s, space, values)
         return max([*(_AGAIN * one for one in waited), CAUTION * (self.needed_s(space, values) or 0.0)])
 
     def why_not(self, space: Space, values: Values, left_s: float, longest_s: float = math.inf) -> str | None:
-        """Return the reason for which there is no time for the start of a point; None where there is.
-
-        Args:
-            left_s: What is left of the budget.
-            longest_s: What is left of it for one trial.
-        """
+        """Return why there is no time for the start of a point."""
         if (needed_s := self.needed_s(space, values) or 0.0) > longest_s:
             return f"it takes {format_duration(needed_s)} to start"
         for path, value in space.changes(values).items():
@@ -66,30 +60,24 @@ class StartTimes:
         return None
 
     def explain(self, space: Space, trial: TrialRecord) -> bool:
-        """Return whether a trial without a step was only too short: another with a value of it took longer to start."""
+        """Return whether a trial without a step was only too short: a value of it started later in another."""
         is_unknown = trial.measurement is None and trial.ending in (Ending.HUNG, *_STILL_STARTING)
         known_s = _of_changes(self.known_s, space, trial.values)
         return is_unknown and max(known_s, default=0.0) >= trial.duration_s
 
     def untried(self) -> Iterator[str]:
-        """Yield a sentence on each value that there was no time for."""
         for (path, value), waited_s in self.waited_s.items():
             waited, budget = map(format_duration, (waited_s, 2.0 * _AGAIN * waited_s / _MOST_OF_THE_REST))
-            why = f"{path}: {value} was not measured, as it takes more than {waited} to start"
-            yield f"{why}; --budget {budget} has the time."
+            why = f"{path}: {value} was not measured, because it takes more than {waited} to start"
+            yield f"{why}; --budget {budget} gives it the time."
 
 
 def _of_changes(times_s: Mapping[Choice, float], space: Space, values: Values) -> list[float]:
-    """Return the times that are known of the changes of a point."""
     return [times_s[one] for one in space.changes(values).items() if one in times_s]
 
 
 def start_times(trials: Iterable[TrialRecord], space: Space) -> StartTimes:
-    """Return what trials have shown; those that ended by themselves, or hung, say nothing of a start.
-
-    Args:
-        trials: Trials of this machine, oldest first, of this space.
-    """
+    """Return the start times of trials of this machine and space; exits and hangs do not count."""
     usual_s: float | None = None
     known_s: dict[Choice, float] = {}
     waits: list[tuple[Values, float]] = []
@@ -106,7 +94,7 @@ def start_times(trials: Iterable[TrialRecord], space: Space) -> StartTimes:
     waited_s: dict[Choice, float] = {}
     for changes, wait_s in waits:
         if max((known_s.get(one, 0.0) for one in changes.items()), default=0.0) >= wait_s:
-            continue  # that one is why
+            continue  # that value explains the wait
         for one in changes.items():
             if one not in known_s:
                 waited_s[one] = max(wait_s, waited_s.get(one, 0.0))

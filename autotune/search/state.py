@@ -1,4 +1,4 @@
-"""State of one search: its trials, the model of the points, the lengths of windows, the current and the best answer."""
+"""State of one search: trials, model, window lengths, current answer and best points."""
 
 import math
 from collections.abc import Sequence
@@ -33,11 +33,7 @@ from autotune.trial.execution import Execution
 
 
 class SearchState:
-    """State of one search: grows with each trial, and is asked before each.
-
-    Attributes:
-        findings: Findings about the trainer other than its speed.
-    """
+    """State of one search, updated by each trial."""
 
     def __init__(self, parts: SearchParts) -> None:
         problem, budget_s = parts.problem, parts.budget.budget_s
@@ -50,10 +46,9 @@ class SearchState:
         self.windows = Windows(problem, trials, self.model, budget_s)
         self.answer = CurrentAnswer(problem, trials, self.model, self.windows, budget_s)
         self.targets = self._targets(parts)
-        self.claims_sd = claims_sd(trials.of_study(), problem.objective)  # as it is when the search begins
+        self.claims_sd = claims_sd(trials.of_study(), problem.objective)  # as of the start of the search
 
     def learn(self, record: TrialRecord, done: Execution) -> None:
-        """Learn from one more trial, which is among the search's own already."""
         self.data.learn(record, done.data, done.losses)
         if record.data is not None and record.data.effect is DataEffect.DIFFERENT:
             self._say_what_trains_on_other_data(record.number, record.data)
@@ -62,7 +57,6 @@ class SearchState:
         self.model.learn(record, done)
 
     def _say_what_trains_on_other_data(self, number: int, shown: DataFinding) -> None:
-        """Say which values make a trial train on different data, once for each."""
         found = self.labelled(self.model.space).relabelled
         blamed = {one for one, label in found.items() if label is Label.DATA} - self._blamed
         self._blamed |= blamed
@@ -71,17 +65,17 @@ class SearchState:
             self.findings.remark(f"{values} trains on different data, as trial {number} shows: {shown.evidence}")
 
     def labelled(self, space: Space) -> Space:
-        """Return a space with what the study's trials have shown of its values' data."""
+        """Return a space relabelled by the data of the study's trials."""
         return labelled(space, self.trials.of_study())
 
     @property
     def scratch_loss(self) -> float | None:
-        """First loss of today's config; None as long as no trial of it has told."""
+        """First loss of the baseline, if known."""
         losses = self.findings.baseline_losses
         return losses.first if losses else None
 
     def _targets(self, parts: SearchParts) -> "Sequence[Target]":
-        """Return what this search looks for; a sampler of the user's is asked for one thing."""
+        """Return the targets; a user's sampler has only one."""
         by_utilization = parts.problem.objective.by_utilization
         whole = Target(self, is_same_training=False, by_utilization=by_utilization)
         space = parts.problem.space
@@ -91,22 +85,22 @@ class SearchState:
 
 
 _FIRST_LOOK, _MOST_OF_SHORT_BUDGETS = 0.06, 0.08  # of the budget
-_ALIKE = 0.05  # of the length of a cycle, that of two may differ by
-_TO_LEARN_CYCLE = 3.5  # cycles, of which two are whole wherever they begin
-_TO_SEE_CYCLES = LEAST_CYCLES + 1.5  # of which `LEAST_CYCLES` are whole where they differ somewhat
-_GROWTH = 1.15  # of the time of a step over a look, from which steps are said to get slower
-_SPARE = 1.05  # of the time that the fastest trial took for them: steps take what is asked for, though trials differ
+_ALIKE = 0.05  # largest relative difference of two cycles of the same length
+_TO_LEARN_CYCLE = 3.5  # cycles, which contain two whole ones from any start
+_TO_SEE_CYCLES = LEAST_CYCLES + 1.5  # which contain `LEAST_CYCLES` whole ones of varying length
+_GROWTH = 1.15  # of the step time over the first trial, from which steps get slower
+_SPARE = 1.05  # on the steps of the fastest trial, so that each trial measures for long enough
 _LEAST_SD = 0.01  # of ln speed between trials
-_LEAST_ON_A_GPU_S = 2.0  # a driver looks a few times a second, and has to see who else is there
+_LEAST_ON_A_GPU_S = 2.0  # for the driver, with a few samples per second, to see other processes
 _LEAST_FIRST_LOOK_S, _LONGEST_FIRST_LOOK_S = 5.0, 180.0
 _MOST_FOR_CYCLES = 0.06  # of the budget for each trial, as far as that is more than `trial.max_s`
 
 
 class Windows:
-    """Windows of a search's trials: as long as the noise of its study makes worthwhile.
+    """Measuring windows of a search's trials, with lengths chosen by the study's noise.
 
     Attributes:
-        until_step: Step up to which each point is measured, where steps get slower; None where they do not.
+        until_step: Last step to measure at each point, if steps get slower.
     """
 
     def __init__(self, problem: Problem, trials: SearchTrials, model: Model, budget_s: float) -> None:
@@ -121,7 +115,6 @@ class Windows:
         self._growth = 1.0
 
     def add(self, record: TrialRecord, window: Window) -> None:
-        """Add the window of a trial that is compared with others."""
         if self.until_step is None and record.point == self._trials.baseline_point:
             self._growth = window.growth()
             if self._growth > _GROWTH:
@@ -134,7 +127,7 @@ class Windows:
             self._cycle_lengths.setdefault(record.point, []).append(window.cycle_lengths)
 
     def usual(self) -> WindowGoal:
-        """Return the window of the next trial: the best use of time at the noise that this study has shown."""
+        """Return the next trial's window: the best use of time at the known noise."""
         limits = self._problem.limits
         most_s = max(limits.max_s, _MOST_FOR_CYCLES * self._budget_s)
         target_s = max(self._even_s(), min(most_s, LEAST_CYCLES * (self.beat_s or 0.0)))
@@ -142,7 +135,7 @@ class Windows:
 
     @property
     def least_s(self) -> float:
-        """Length of the shortest window that tells something: the usual one where training stops and goes."""
+        """Shortest useful window; the usual one if training stalls."""
         is_even = self.beat_s is None and self.until_step is None
         return self._least_even_s if is_even else self.usual().length_s
 
@@ -152,12 +145,12 @@ class Windows:
         return min(limits.max_s, max(limits.min_s, _LEAST_ON_A_GPU_S if self._problem.machine.gpus else 0.0))
 
     def _even_s(self) -> float:
-        """Return the length of a window that no stall cuts in two."""
+        """Return the window for training without stalls."""
         starts_s = [trial.measurement.first_step_s for trial in self._trials.own if trial.measurement]
         target_s = self._least_even_s
         if starts_s and self._within_variances_s:
             within = median(self._within_variances_s)
-            # what trials differ by besides that, as far as it is more than nothing
+            # remaining variance between trials, at least that of `_LEAST_SD`
             between = max(_LEAST_SD**2, self._model.sd**2 - 2.0 * within / median(self._windows_s))
             target_s = optimal_window_s(
                 median(starts_s), within, between, min_s=target_s, max_s=self._problem.limits.max_s
@@ -165,9 +158,9 @@ class Windows:
         return target_s
 
     def in_steps(self, goal: WindowGoal, point: str) -> WindowGoal:
-        """Return a goal as a number of steps, of whole cycles where they are regular, as far as the point is known.
+        """Return a goal in steps, of whole cycles if they are regular, as known for the point.
 
-        Where steps get slower, each point is measured over the same steps.
+        If steps get slower, every point is measured over the same steps.
         """
         if (until := self.until_step) is not None:
             return replace(goal, steps=until - until // 4, until_step=until)
@@ -175,7 +168,7 @@ class Windows:
         paces_s = [one.window_s / one.steps for one in measured if one is not None]
         step_s, cycle = min(paces_s, default=0.0), self._cycle(point)
         if not paces_s or (cycle is None and goal.most_s > goal.length_s and len(self._longest_cycles(point)) == 1):
-            return goal  # as long as it takes to see how long a cycle is
+            return goal  # long enough to learn the cycle
         is_usual = goal.length_s <= self.usual().length_s
         length_s = self._even_s() if cycle is not None and is_usual else goal.length_s
         if cycle is None and len(self._longest_cycles(point)):
@@ -188,22 +181,22 @@ class Windows:
         return replace(goal, target_s=steps * step_s, steps=steps, cycle=cycle)
 
     def to_learn_cycle_s(self, values: Values) -> float:
-        """Return how long a trial has to measure for the length of a point's cycles to be known; 0 where it is."""
+        """Return the window that shows the length of a point's cycles; 0 if known."""
         is_known = self._cycle(self._problem.space.name(values)) is not None
         return 0.0 if is_known else _TO_LEARN_CYCLE * (self.beat_s or 0.0)
 
     def _longest_cycles(self, point: str) -> Lengths:
-        """Return the lengths of a point's longest cycles: short trials have seen those alone that these are made of."""
+        """Return the lengths of a point's longest cycles; short trials only show their parts."""
         lengths = np.concatenate([np.empty(0, dtype=np.intp), *self._cycle_lengths.get(point, [])])
         longest: Lengths = lengths[2 * lengths > lengths.max(initial=0)]
         return longest
 
     def _cycle(self, point: str) -> int | None:
-        """Return the number of steps in a cycle of a point; None where that is not known, or not regular.
+        """Return the steps per cycle of a point; None if unknown or irregular.
 
-        A single one tells where it is like those of today's config.
+        A single observed cycle has to resemble the baseline's.
         """
-        if self.beat_s is None:  # they make no difference
+        if self.beat_s is None:  # cycles do not matter
             return None
         own, todays = (self._longest_cycles(one) for one in (point, self._trials.baseline_point))
         cycle = cycle_length(own if len(own) != 1 else todays)
@@ -212,21 +205,21 @@ class Windows:
 
     @property
     def finalist_look_s(self) -> float:
-        """Length of a finalist's first look: what chose it may have been too short to see its stalls."""
+        """Window of a finalist's first trial: those that chose it may have been too short to show stalls."""
         return min(_LEAST_FIRST_LOOK_S, _MOST_OF_SHORT_BUDGETS * self._budget_s)
 
     def first(self) -> WindowGoal:
-        """Return the window of the first look at today's config: long enough to see what comes only now and then."""
+        """Return the window of the first baseline trial, long enough for rare stalls."""
         usual = self.usual()
         look_s = min(_LONGEST_FIRST_LOOK_S, max(_FIRST_LOOK * self._budget_s, self.finalist_look_s))
         return replace(usual, target_s=max(usual.length_s, look_s), most_s=max(usual.most_s, 2.0 * look_s))
 
     def why_longer(self) -> str:
-        """Return why trials are not those of even steps, as a sentence; empty if they are."""
+        """Return why windows are longer than for steady steps; empty if they are not."""
         if self.until_step is not None:
             return (
-                f"Steps get slower as training goes on, {self._growth:.1f} times in the first look: each point is "
-                f"measured over the same steps, up to the {self.until_step}th."
+                f"Steps get slower during training, {self._growth:.1f}x in the first trial: each point is measured "
+                f"over the same steps, up to step {self.until_step}."
             )
         beat_s, goal, point = self.beat_s, self.usual(), self._trials.baseline_point
         if beat_s is None:
@@ -235,37 +228,37 @@ class Windows:
         if not any(one.beat_s for one in seen):
             longest_s = max(one.step_max_s or 0.0 for one in seen)
             return (
-                f"Training stopped for {format_duration(longest_s)}, and how often it does was not seen: intervals are "
-                "as wide as that calls for. A longer --budget looks for longer."
+                f"Training stalled for {format_duration(longest_s)}, and the period of stalls was not seen: intervals "
+                "are wider for it. A longer --budget measures for longer."
             )
         if LEAST_CYCLES * beat_s <= goal.min_s:
             return ""
         every, length = format_duration(beat_s), format_duration(goal.length_s)
         if self._cycle(point) is None:
-            return f"Training stops about every {every}: trials measure for {length}, and each stall counts."
-        return f"Training stops and goes every {every}: trials measure whole cycles."
+            return f"Training stalls about every {every}: trials measure for {length}, and each stall counts."
+        return f"Training stalls every {every}: trials measure whole cycles."
 
     @property
     def beat_s(self) -> float | None:
-        """Usual time of the cycles of training, today's or a finalist's if it is longer, as far as they were seen.
+        """Longest usual cycle of the baseline and the finalists.
 
-        None also where stalls take so little that one too many is noise like other noise.
+        None if unknown, or if stalls are short enough to count as noise.
         """
         beats_s: dict[str, list[float]] = {}
         looked = (trial for trial in self._trials.own if trial.purpose in (Purpose.BASELINE, Purpose.CONFIRM))
         for trial in looked:
             measured = trial.comparable
             if measured and measured.cycles is not None and (measured.stall_fraction or 0.0) > SHORT_STALL:
-                # of one that was seen once, it is no less
+                # a cycle seen once is at least as long as the window
                 beats_s.setdefault(trial.point, []).append(measured.beat_s or measured.window_s)
         return max(map(median, beats_s.values()), default=None)
 
 
 class CurrentAnswer:
-    """Current answer of the study, which whatever is confirmed has to beat.
+    """Current answer of the study, which a finalist has to beat.
 
     Attributes:
-        standing: The answer of the study when this search began; None without one.
+        standing: As of the start of this search.
     """
 
     def __init__(self, problem: Problem, trials: SearchTrials, model: Model, windows: Windows, budget_s: float) -> None:
@@ -278,9 +271,9 @@ class CurrentAnswer:
         self.standing = standing_answer(trials.of_study(), problem.objective, excluded=problem.excluded)
 
     def contender(self) -> Values | None:
-        """Return the standing answer, which whatever is confirmed has to beat; None where it is not to be tried.
+        """Return the current answer as a point to try.
 
-        It is not where it is today's config, is no point of this space, or has failed in this search.
+        None if it is the baseline, outside this space, or failed in this search.
         """
         if self.standing is None or self.left_out:
             return None
@@ -289,7 +282,7 @@ class CurrentAnswer:
         return None if is_out or gave_no_numbers(point, self._trials.own) else values
 
     def contender_alone(self) -> list[Candidate]:
-        """Return the standing answer as what is to be confirmed, where nothing seems to be better than today's."""
+        """Return the current answer, to confirm if nothing seems better than the baseline."""
         values = self.contender()
         known = self._model.observation(values) if values else None
         if known is None:
@@ -303,12 +296,12 @@ class CurrentAnswer:
 
     @property
     def left_out(self) -> str | None:
-        """Point of the standing answer, where the space that is searched does not have it; None else."""
+        """Name of the current answer if it is outside the searched space."""
         return self._where_not_in(self._problem.space)
 
     @property
     def outside(self) -> str | None:
-        """Point of the standing answer, where the config's own domains do not have it any more; None else."""
+        """Name of the current answer if it is outside the config's domains."""
         return self._where_not_in(self._problem.whole_space or self._problem.space)
 
     def _where_not_in(self, space: Space) -> str | None:
@@ -316,11 +309,6 @@ class CurrentAnswer:
         return None if standing is None or space.is_named(standing.point, standing.trial.values) else standing.point
 
     def confirmation_basis(self, further: tuple[str, ...]) -> ConfirmationBasis:
-        """Return the facts that the size of a confirmation follows from.
-
-        Args:
-            further: Names of the points that run in each pair in addition, see `further`.
-        """
         baseline = self._trials.baseline_measurements()
         return ConfirmationBasis(
             trials=tuple(self._trials.own),
@@ -336,13 +324,10 @@ class CurrentAnswer:
         )
 
     def further(self, candidate: Candidate, alike: Values | None) -> list[Values]:
-        """Return the points that run in the pairs of a candidate, in addition to it and the baseline.
+        """Return the points that join the pairs of a candidate and the baseline.
 
-        That is the standing answer, which the candidate has to beat, and the best that leaves the training unchanged,
-        where the candidate does not and there is time for it.
-
-        Args:
-            alike: The best point that leaves the training unchanged; None for none.
+        These are the current answer, and the best point that leaves the training unchanged if the candidate does not
+        and there is time.
         """
         contender = self.contender()
         points = [] if contender is None or self.is_standing(candidate) else [contender]
@@ -353,37 +338,31 @@ class CurrentAnswer:
         )
         pair_s = sum(expected_trial_s(self._trials.own, name) for name in named)
         if FEWEST_PAIRS * pair_s > MOST_FOR_CONFIRMING * self._budget_s:
-            return points  # it has pairs of its own, if there is time
+            return points  # it gets separate pairs, if there is time
         return [*points, alike]
 
     def same_training(self) -> Candidate | None:
-        """Return the best point that leaves the training unchanged; None where none is better than today's."""
+        """Return the best point that leaves the training unchanged."""
         return next(iter(self._model.better(self.same_training_part)), None)
 
     @property
     def same_training_part(self) -> Space:
-        """The part of the space that leaves the training unchanged, by what the data of trials have shown."""
+        """Part of the space that leaves the training unchanged, by the data of trials."""
         space, trials = self._model.space, self._trials.of_study()
         if self._part is None or self._part[0] is not space or self._part[1] != len(trials):
             self._part = space, len(trials), same_training(labelled(space, trials))
         return self._part[2]
 
     def is_same_training(self, values: Values) -> bool:
-        """Return whether a point leaves the training unchanged, by what the data of trials have shown."""
         return labelled(self._model.space, self._trials.of_study()).is_same_training(values)
 
 
 class Target:
-    """What a search looks for: its best point, or the best one that leaves the training unchanged.
-
-    Args:
-        by_utilization: Whether the objective is the GPU's utilization, not speed.
+    """Goal of a search: its best point, or the best one that leaves the training unchanged.
 
     Attributes:
-        best: Name of its best point; None as long as nothing is known to be better than today's.
-        spent_s: Time of the trials that were made for it.
-        ended: Why exploring it has ended; None while it continues.
-        trials_since_better: Latest trials for it that have found nothing better; 0 before something better is known.
+        best: Name of its best point, once it beats the baseline.
+        trials_since_better: Latest trials without an improvement, after the first one.
     """
 
     def __init__(self, state: SearchState, *, is_same_training: bool, by_utilization: bool) -> None:
@@ -399,30 +378,27 @@ class Target:
 
     @property
     def part(self) -> Space:
-        """The part of the space that it is looked for in."""
         return self._state.answer.same_training_part if self._is_same_training else self._state.model.space
 
     def better(self) -> list[Candidate]:
-        """Return the points of it that are believed to be better than today's, best first."""
         return self._state.model.better(self.part if self._is_same_training else None)
 
     def begin_with(self, name: str, speedup: float) -> None:
-        """Begin with the study's current answer: only what is faster takes its place."""
+        """Start from the current answer, which the next best has to beat."""
         self.best, self._least = name, max(1.0, speedup)
 
     def count(self) -> None:
-        """Count one more trial that is made for it."""
         self.trials_since_better += self._has_found
 
     def update(self) -> IncumbentChanged | None:
-        """Return that another point is best now, by more than noise; None where none is."""
+        """Return the event of a new best point, by more than noise."""
         better, trials = self.better(), self._state.trials
         before = next((one.gain for one in better if one.observation.name == self.best), -math.inf)
         if not better or better[0].gain - before <= self._state.model.sd / math.sqrt(better[0].observation.trials):
             return None
         best = better[0].observation
         speedup = trials.speedup([trial for trial in trials.own if trial.point == best.name])
-        # The model may still believe in a point whose own trials were slow: no news for the user.
+        # The model may still favour a point whose own trials were slow.
         if speedup is None or not (speedup > self._least or self._by_utilization):
             return None
         self.best, self._least, self._has_found, self.trials_since_better = best.name, 1.0, True, 0

@@ -1,4 +1,4 @@
-"""Place of a problem's study: its identity, where it is kept, and the studies that stand in for it."""
+"""Location and identity of a problem's study, and of studies to fall back on."""
 
 import glob
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.storage import Storage
 from autotune.trial.folders import StateFolder
 
-_HASH = "[0123456789abcdef]" * 4  # in a pattern of names; others may give studies of a database any name
+_HASH = "[0123456789abcdef]" * 4  # strict, because studies of a shared database may have any name
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +20,9 @@ class StudyPlace:
     """Place of the study of a problem.
 
     Attributes:
-        identity: All that its trials have in common.
-        address: Where studies are kept; None for journals in the state folder.
-        known_knobs: Paths of all known knobs, whether they are turned on this machine or not.
+        identity: What its trials share.
+        address: Storage; None for journals in the state folder.
+        known_knobs: Paths of all known knobs, tuned or not.
     """
 
     identity: StudyIdentity
@@ -32,26 +32,24 @@ class StudyPlace:
 
     @cached_property
     def name(self) -> str:
-        """Name of the study; it ends in a hash of the frameworks and one of the command."""
+        """Name of the study, with hashes of the frameworks and the command at the end."""
         return self.identity.name
 
     @cached_property
     def training(self) -> str:
-        """Hash of the training without the machine, by which studies of it are known on other machines."""
+        """Hash of the training without the machine, which identifies its studies elsewhere."""
         return replace(self.identity, left_out=[*self.identity.left_out, *self.known_knobs]).training
 
     @cached_property
     def storage(self) -> Storage:
-        """Where studies are kept."""
         return open_storage(self.address, self.state.studies)
 
     @property
     def journal(self) -> Path | None:
-        """File of the study; None where it is in a database."""
+        """Journal file; None for a database."""
         return self.storage.path(self.name) if isinstance(self.storage, JournalFolder) else None
 
     def paths(self, study: str) -> dict[str, str | None]:
-        """Return where a study and its trials are, for scripts; the journal is None where it is in a database."""
         return {
             "journal": None if self.journal is None else str(self.journal.with_name(f"{study}.journal")),
             "storage": self.storage.where(study),
@@ -59,11 +57,10 @@ class StudyPlace:
         }
 
     def known_study(self) -> str | None:
-        """Return the study to report and apply: this one, else the latest that differs in the command alone.
+        """Return the study to report and apply: this one, else the latest with another command.
 
-        So what was found with a command typed behind ``--`` can be applied without typing it again. Where the config
-        has no command, the versions of the frameworks are not known either, and those of the latest study count. Else
-        the study of a part of this machine, one GPU with its share of the cores.
+        So results for a command typed after ``--`` can be applied without it. A config without a command also matches
+        any framework versions. Last come studies of a part of this machine: one GPU and its share of the cores.
         """
         for name in (self.name, *self._studies_of_parts()):
             if self.storage.latest(glob.escape(name)):
@@ -80,7 +77,7 @@ class StudyPlace:
             yield replace(self.identity, machine=part).name
 
     def study_of_other_frameworks(self) -> str | None:
-        """Return the latest study that differs in the versions of the frameworks, and perhaps in the command."""
+        """Return the latest study with other framework versions, and perhaps another command."""
         return self._latest_study(f"{self.name.rsplit('-', 2)[0]}-{_HASH}")
 
     def _latest_study(self, pattern: str) -> str | None:

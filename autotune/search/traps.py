@@ -1,7 +1,7 @@
-"""Traps in a trainer's sources: code with which other values of a knob give other data; `traps.toml` is the table.
+"""Traps in a trainer's sources: code in which other values of a knob give other data; `traps.toml` is the table.
 
-Sources are read with `ast` and never imported. Each is read by itself: of the others count only functions and classes
-that it imports by name. Where it is not clear what a name stands for, or whether a branch is taken, nothing is found.
+Sources are parsed with `ast`, never imported, one file at a time; of others, only functions and classes imported by
+name count. Ambiguous names and branches give no finding.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Trap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     needs_gpu: bool = False
 
     def late_values(self, knob: Knob) -> tuple[Scalar, ...]:
-        """Return the values of a knob that give other data than its baseline, because of this trap."""
+        """Return the values of a knob that give other data than its baseline."""
         if knob.kind not in self.kinds:
             return ()
         if self.above is None:
@@ -59,8 +59,7 @@ class FoundTrap:
     """Trap at a place in the trainer's sources.
 
     Attributes:
-        place: File and line.
-        name: Class, attribute or function that it is about.
+        name: Class, attribute or function.
     """
 
     trap: Trap
@@ -69,11 +68,10 @@ class FoundTrap:
 
     @property
     def sentence(self) -> str:
-        """What goes wrong, for people."""
         return self.trap.sentence.format(name=self.name)
 
     def remark(self, space: Space) -> str:
-        """Return a line on it for whoever searches; empty if no knob of the space makes it snap."""
+        """Return a remark for a search; empty if no knob of the space is affected."""
         late = [text for knob in space.knobs if (text := self._late_text(knob))]
         verb = "is" if len(late) == 1 else "are"
         return f"{self.place}: {self.sentence}; {' and '.join(late)} {verb} tried last" if late else ""
@@ -86,11 +84,11 @@ class FoundTrap:
 
 
 def find_traps(paths: Sequence[Path], folder: Path, named: Iterable[str], *, has_gpu: bool) -> tuple[FoundTrap, ...]:
-    """Read a trainer's sources and find the traps in them, in the order of the table, files and lines.
+    """Return the traps in a trainer's sources, ordered by table row, file and line.
 
     Args:
         paths: The sources, the script first.
-        folder: Folder that their names are relative to, where they are in it.
+        folder: Base of relative file names.
         named: Words of the config, which may name classes and functions.
     """
     if not any(_LOADS.search(read_beginning(path, 1 << 20)) for path in paths):
@@ -105,7 +103,7 @@ def find_traps(paths: Sequence[Path], folder: Path, named: Iterable[str], *, has
 
 
 def with_traps(space: Space, traps: Iterable[FoundTrap]) -> Space:
-    """Return a space in which the values that give other data because of a trap are tried last."""
+    """Return a space that tries values affected by a trap last."""
     kinds = dict.fromkeys(found.trap for found in traps)
     late = ((knob, (one for trap in kinds for one in trap.late_values(knob))) for knob in space.knobs)
     return replace(space, knobs=tuple(replace(knob, late=tuple(dict.fromkeys(values))) for knob, values in late))
@@ -127,7 +125,7 @@ _HANDLES = re.compile(
 
 
 def repeated_streams(code: _Code) -> _Places:
-    """Yield iterable datasets that a loader reads, and that neither ask which worker they are in nor are random."""
+    """Yield iterable datasets read by a loader that neither query their worker nor are random."""
     if code.mentions("worker_init_fn") or any(file.imports(*_STREAM_LIBRARIES) for file in code.live.files):
         return
     for one in code.readers:
@@ -138,7 +136,7 @@ def repeated_streams(code: _Code) -> _Places:
 
 
 def shared_handles(code: _Code) -> _Places:
-    """Yield files that a dataset opens as it is made, and reads in its workers."""
+    """Yield files that a dataset opens in its constructor and reads in its workers."""
     if "__getstate__" in code.live.functions or code.mentions("spawn", "forkserver"):
         return
     for one, readers in code.readers.items():
@@ -150,7 +148,7 @@ def shared_handles(code: _Code) -> _Places:
 
 
 def frozen_pipelines(code: _Code) -> _Places:
-    """Yield caches of tf.data behind a map whose function draws random numbers."""
+    """Yield tf.data caches after a map whose function draws random numbers."""
     for unit, cache in dataset_calls(code.live, "cache"):
         for mapped in code.maps_before(unit, cache):
             if _run_together(unit, mapped, cache) and code.draws(unit, mapped.args[0], set()):
@@ -159,7 +157,7 @@ def frozen_pipelines(code: _Code) -> _Places:
 
 
 def frozen_samples(code: _Code) -> _Places:
-    """Yield where a dataset of PyTorch keeps the result of a random transform, and takes it again."""
+    """Yield places where a PyTorch dataset stores the result of a random transform for reuse."""
     for one, readers in code.readers.items():
         parts = [node for unit in readers for node in unit.nodes if isinstance(node, ast.Subscript | ast.Attribute)]
         parts = [node for node in parts if isinstance(node.ctx, ast.Load) and getattr(node, "attr", "get") == "get"]
@@ -171,7 +169,7 @@ def frozen_samples(code: _Code) -> _Places:
 
 
 def cuda_in_workers(code: _Code) -> _Places:
-    """Yield what a dataset does with CUDA where it makes a sample."""
+    """Yield uses of CUDA where a dataset creates a sample."""
     if code.mentions("spawn", "forkserver"):
         return
     for one, readers in code.readers.items():
@@ -180,7 +178,7 @@ def cuda_in_workers(code: _Code) -> _Places:
 
 
 def _is_iterable(one: CodeScope) -> bool:
-    """Return whether a class is PyTorch's iterable dataset, and stands on nothing else that may know of workers."""
+    """Return whether a class directly extends PyTorch's iterable dataset, and nothing else that may handle workers."""
     bases = [base.value if isinstance(base, ast.Subscript) else base for base in getattr(one.node, "bases", ())]
     names = {one.file.full_name(base) for base in bases}
     streams = {name for name in names if re.fullmatch(r"torch\.utils\.data\.(?:\w+\.)*IterableDataset", name)}
@@ -188,13 +186,13 @@ def _is_iterable(one: CodeScope) -> bool:
 
 
 def _is_read(readers: Iterable[CodeScope], name: str) -> bool:
-    """Return whether methods use an open file of ``self``, other than by `os.pread` or a map of it."""
+    """Return whether methods use an open file of ``self``, except by `os.pread` or mmap."""
     nodes = [(unit, node) for unit in readers for node in unit.nodes if own(node) == name]
     return any(getattr(unit.file.parents[node], "attr", "") not in ("fileno", "filename") for unit, node in nodes)
 
 
 def _opens(unit: CodeScope, node: ast.expr) -> bool:
-    """Return whether an expression opens a file for reading, in a way that processes cannot share."""
+    """Return whether an expression opens a file for reading that processes cannot share."""
     if not isinstance(node, ast.Call) or not _HANDLES.fullmatch(unit.file.full_name(node.func)):
         return False
     given = {one.arg: getattr(one.value, "value", None) for one in node.keywords}
@@ -203,7 +201,6 @@ def _opens(unit: CodeScope, node: ast.expr) -> bool:
 
 
 def _kept(unit: CodeScope) -> Iterator[tuple[ast.stmt | ast.Call, str, ast.expr]]:
-    """Yield what is put into collections of an object: the statement, the attribute, the value."""
     for node in unit.nodes:
         if isinstance(node, ast.Assign):
             yield from ((node, own(to.value), node.value) for to in node.targets if isinstance(to, ast.Subscript))
@@ -212,7 +209,7 @@ def _kept(unit: CodeScope) -> Iterator[tuple[ast.stmt | ast.Call, str, ast.expr]
 
 
 def _run_together(unit: CodeScope, mapped: ast.AST, cache: ast.AST) -> bool:
-    """Return whether a map runs in training wherever a cache does."""
+    """Return whether a map runs in training whenever a cache does."""
     of_map, of_cache = _branches(unit, mapped), _branches(unit, cache)
     further = of_map - of_cache
     trains = all(is_body and last_part(branch.test) in ("train", "training") for branch, is_body in further)
@@ -220,7 +217,7 @@ def _run_together(unit: CodeScope, mapped: ast.AST, cache: ast.AST) -> bool:
 
 
 def _branches(unit: CodeScope, node: ast.AST) -> set[tuple[ast.If | ast.IfExp, bool]]:
-    """Return the tests that a node is under, each with whether it is in their body."""
+    """Return the conditions above a node, each with whether the node is in its body."""
     return {
         (parent, part is parent.body or (isinstance(parent.body, list) and part in parent.body))
         for parent, part in unit.file.above(node, unit.node)
@@ -243,10 +240,10 @@ _TRANSFORM = re.compile(r"Random(?!State|Sampler|Forest)[A-Z]\w*|RandAugment|Col
 
 
 class _Code:
-    """Trainer's code: its functions and classes by name, and what is assigned in it.
+    """Index of a trainer's code: definitions and assignments by name.
 
     Attributes:
-        readers: Datasets that loaders of PyTorch read, each with the methods that make samples.
+        readers: Datasets of PyTorch loaders, with their methods that create samples.
     """
 
     def __init__(self, live: LiveCode) -> None:
@@ -275,17 +272,16 @@ class _Code:
                     yield from (one for one in self.named(where, made.func) if isinstance(one.node, ast.ClassDef))
 
     def _values(self, unit: CodeScope, node: ast.expr) -> list[tuple[CodeScope, ast.expr]]:
-        """Return an expression, and what is assigned to it in a function, or else in its file."""
+        """Return an expression and the values assigned to it in a function, or else in its file."""
         assigned = self._assigned[unit.file.name, spelled(node)] if spelled(node) else []
         return [(unit, node), *([pair for pair in assigned if pair[0] is unit] or assigned)]
 
     def _before(self, unit: CodeScope, node: ast.expr, line: int) -> ast.expr | None:
-        """Return what is assigned to a name last in a function before a line; None for nothing."""
         values = [value for where, value in self._values(unit, node)[1:] if where is unit and value.lineno < line]
         return max(values, key=lambda value: value.lineno, default=None)
 
     def named(self, unit: CodeScope, node: ast.AST) -> list[CodeScope]:
-        """Return the function or class that an expression names: of its file, or imported by name; empty if unclear."""
+        """Return the unambiguous function or class that an expression names, in its file or imported by name."""
         module, _, name = (own(node) or unit.file.full_name(node)).rpartition(".")
         if module and spelled(node).partition(".")[0] not in unit.file.imported:
             return []
@@ -299,7 +295,7 @@ class _Code:
         return found if len(found) == 1 else []
 
     def mentions(self, *words: str) -> bool:
-        """Return whether a text is one of these words, or a call has an argument of that name."""
+        """Return whether a string or a keyword argument's name is one of these words."""
         nodes = (node for _, node in self.live.nodes() if isinstance(node, ast.keyword | ast.Constant))
         return any(getattr(node, "arg", getattr(node, "value", None)) in words for node in nodes)
 
@@ -309,18 +305,18 @@ class _Code:
         return {unit.name: unit for unit in self._inside[one.node]}
 
     def reached(self, one: CodeScope, *names: str) -> list[CodeScope]:
-        """Return methods of a class, the further ones that these call, and the functions inside them."""
+        """Return methods of a class, those that they call, and nested functions."""
         methods = self.methods(one)
         found = [methods[name] for name in names if name in methods]
-        for unit in found:  # it grows meanwhile
+        for unit in found:  # grows during iteration
             called = [methods[name] for node in unit.nodes if (name := own(node)) in methods]
             found += [other for other in dict.fromkeys((*called, *self._inside[unit.node])) if other not in found]
         return found
 
     def knows_workers(self, one: CodeScope) -> bool:
-        """Return whether a class, or something of a name that it uses, says anything of workers."""
+        """Return whether a class, or any definition whose name it uses, refers to workers."""
         found = [one]
-        for unit in found:  # it grows meanwhile
+        for unit in found:  # grows during iteration
             names = {last_part(node) or getattr(node, "arg", None) or "" for node in unit.nodes}
             if any(map(_KNOWS_WORKERS.search, names)):
                 return True
@@ -329,7 +325,7 @@ class _Code:
         return False
 
     def reads_another(self, one: CodeScope) -> bool:
-        """Return whether a stream may read another one that it is given, and that may know of workers."""
+        """Return whether a stream may read another one that handles workers."""
         methods = self.methods(one)
         for unit in self.reached(one, "__iter__"):
             made = {call.func for call in unit.calls if not call.args}
@@ -339,7 +335,7 @@ class _Code:
         return False
 
     def is_kept(self, one: CodeScope, name: str) -> bool:
-        """Return whether an attribute is assigned once, and not closed as the object is made."""
+        """Return whether an attribute is assigned once, and not closed in the same function."""
         made = [
             unit
             for (_, target), pairs in self._assigned.items()
@@ -351,7 +347,7 @@ class _Code:
     # Randomness
 
     def maps_before(self, unit: CodeScope, cache: ast.Call) -> Iterator[ast.Call]:
-        """Yield the maps of a cache's own chain, and of what its dataset was assigned before."""
+        """Yield the maps in a cache's chain, including earlier assignments of its dataset."""
         node: ast.expr | None = cache
         line = cache.lineno
         while node is not None:
@@ -363,9 +359,9 @@ class _Code:
                 line = node.lineno
 
     def draws(self, unit: CodeScope, top: ast.AST, seen: set[ast.AST]) -> bool:
-        """Return whether code draws random numbers whenever it runs, also in the functions that it names."""
+        """Return whether code, including functions that it names, always draws random numbers."""
         if any(isinstance(node, ast.Call) and last_part(node.func) in ("seed", "set_seed") for node in ast.walk(top)):
-            return False  # drawn from what the sample is
+            return False  # seeded, perhaps by the sample
         seen.add(top)
         nodes = _always(top)
         named = (one for node in nodes for one in self.named(unit, node) if not isinstance(one.node, ast.ClassDef))
@@ -382,18 +378,18 @@ class _Code:
                 if isinstance(made, ast.Call) and _GENERATORS.fullmatch(where.file.full_name(made.func)):
                     return (
                         where is not unit or not unit.name or not (made.args or made.keywords)
-                    )  # else the sample may be its seed
+                    )  # else the sample may seed it
         is_on = all(getattr(one.value, "value", None) is True for one in call.keywords if one.arg == "training")
-        return is_on and any(  # Keras's own default is to be on
+        return is_on and any(  # on is Keras's default
             isinstance(one, ast.Call) and _KERAS_LAYER.fullmatch(where.file.full_name(one.func))
             for where, made in self._values(unit, call.func)
             for one in ast.walk(made)
         )
 
     def is_transformed(self, unit: CodeScope, value: ast.expr) -> bool:
-        """Return whether a value comes from a random transform, in the function that it is in."""
+        """Return whether a value comes from a random transform in the same function."""
         found = [value]
-        for made in found:  # it grows meanwhile
+        for made in found:  # grows during iteration
             parts = list(ast.walk(made))
             if any(isinstance(part, ast.Call) and self._is_transform(unit, part.func) for part in parts):
                 return True
@@ -408,7 +404,7 @@ class _Code:
         return bool(re.search("augment|random", own(node))) or self.draws(unit, node, set())
 
     def is_cuda(self, unit: CodeScope, call: ast.Call) -> bool:
-        """Return whether a call moves something to a GPU, or makes it there."""
+        """Return whether a call moves or creates data on a GPU."""
         method = call.func.attr if isinstance(call.func, ast.Attribute) else ""
         named = [one.value for one in call.keywords if one.arg == "device"]
         devices = [*named, *call.args[: method == "to"]]
@@ -418,14 +414,13 @@ class _Code:
 
 
 def _line(node: ast.AST) -> int:
-    """Return the line of a node: of a call of a method its own, not that in which the object before it begins."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.end_lineno or node.lineno
     return int(getattr(node, "lineno", 0))
 
 
 def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
-    """Yield the targets of an assignment, each with its value; of what is unpacked, with the whole."""
+    """Yield (target, value) of an assignment; unpacked targets get the whole value."""
     if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
         targets = node.targets if isinstance(node, ast.Assign) else [node.target]
         parts = (part for to in targets for part in (to.elts if isinstance(to, ast.Tuple | ast.List) else [to]))
@@ -433,9 +428,9 @@ def _assignments(node: ast.AST) -> Iterator[tuple[ast.expr, ast.expr]]:
 
 
 def _always(top: ast.AST) -> list[ast.AST]:
-    """Return the nodes in one that are evaluated whenever it is, pauses left out."""
+    """Return the nodes below `top` that are always evaluated, except sleeps."""
     found = [top]
-    for node in found:  # it grows meanwhile
+    for node in found:  # grows during iteration
         parts: Iterable[ast.AST] = ast.iter_child_nodes(node)
         if isinstance(node, ast.If | ast.IfExp):
             parts = [node.test]
@@ -451,5 +446,5 @@ def _always(top: ast.AST) -> list[ast.AST]:
 
 
 def own(node: ast.AST) -> str:
-    """Return the attribute of ``self`` that an expression is; empty for anything else."""
+    """Return the attribute of ``self`` that an expression is, or an empty string."""
     return node.attr if isinstance(node, ast.Attribute) and spelled(node.value) == "self" else ""

@@ -1,4 +1,4 @@
-"""Trial maker of a search: makes the trials that were decided on, one at a time. Read `TrialMaker.make_once` first."""
+"""Execution of a search's trials, one at a time; `TrialMaker.make_once` is the core."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -47,13 +47,13 @@ CUT_SHORT = frozenset({Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_L
 _NO_ACCIDENTS = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
 
 
-class PointTaken(Exception):  # noqa: N818 - it is no error: another point is tried
-    """Another machine makes a trial of this new point, and was first."""
+class PointTaken(Exception):  # noqa: N818 - not an error: another point is tried
+    """Another machine has just started a trial of this new point."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failed:
-    """The first trial of a kind that gave no numbers, and what it said last."""
+    """First failed trial of a kind, with the end of its output."""
 
     record: TrialRecord
     stderr_tail: str
@@ -61,17 +61,16 @@ class Failed:
 
 
 Judge = Callable[[Execution], Validation | RaceLeg | None]
-"""Function of what a trial has shown: what its record says of that."""
+"""Returns the result of a trial for its record."""
 
 
 class TrialMaker:
-    """Maker of the trials of one search.
+    """Runner of the trials of one search.
 
     Attributes:
-        latest: What the latest trial has shown.
-        failures: The first trial of each kind that gave no numbers by a fault of the trainer's.
-        filled_files: True if the latest trial has left a cache for the next ones.
-        gpu_lost: Reason why no trial can be made any more, once a lost GPU has not come back; None while there is none.
+        failures: First trial of each kind that failed by a fault of the trainer.
+        filled_files: Whether the latest trial has left a cache for the next ones.
+        gpu_lost: Why no further trial can run, once a lost GPU has not come back.
     """
 
     def __init__(self, parts: SearchParts, state: SearchState) -> None:
@@ -87,26 +86,21 @@ class TrialMaker:
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        """Return what could not be excluded of disturbed trials that count, a sentence for each sort."""
         counting = sum(trial.comparable is not None for trial in self._state.trials.own)
         return tuple(
-            f"During {len(details)} of the {counting} trials that count {what}, however often they were made; what "
-            f"that did to their numbers is not known (the last of them: {details[-1]})."
+            f"During {len(details)} of the {counting} trials that count {what}, even in repeats; the effect on their "
+            f"numbers is unknown (latest: {details[-1]})."
             for how, what in (
-                (Validity.CONTAMINATED, "others used the GPU"),
-                (Validity.THROTTLED, "the GPU's clocks were held down"),
+                (Validity.CONTAMINATED, "other processes used the GPU"),
+                (Validity.THROTTLED, "the GPU's clocks were throttled"),
             )
             if (details := [detail for kind, detail in self._accepted if kind is how])
         )
 
     def make(self, trial: TrialSpec, *, kept_s: float = 0.0) -> TrialRecord:
-        """Make a trial, and again, a few times at most, as long as something else is in the way.
-
-        Args:
-            kept_s: Time in seconds that has to be left for other trials.
-        """
+        """Run a trial, and repeat it a few times while it is disturbed."""
         for tries in count(1):
-            # What is still disturbed then is the best there is; where others share the machine repeats help nobody.
+            # A trial that is still disturbed then counts: on a shared machine more repeats would not help.
             may_repeat = self._two_fit(trial, kept_s) and tries <= MOST_REPEATS and self._repeats < MOST_IN_A_SEARCH
             record = self.make_once(trial, counts_anyway=not may_repeat)
             lost = record.ending is Ending.GPU_LOST
@@ -114,12 +108,12 @@ class TrialMaker:
                 break
             self._repeats += 1
             if lost:
-                self._parts.clock.wait(10.0)  # between trials, while a GPU that was lost does not answer
+                self._parts.clock.wait(10.0)  # for a lost GPU to come back
         self.gpu_lost = f"the GPU does not come back ({record.detail})" if lost else None
         return record
 
     def may_have_been_an_accident(self, record: TrialRecord) -> bool:
-        """Return whether a trial without numbers is worth another try."""
+        """Return whether to retry a failed trial."""
         if record.comparable or record.ending in _NO_ACCIDENTS or self.gpu_lost:
             return False
         return not never_trains(self._state.trials.own)
@@ -132,17 +126,15 @@ class TrialMaker:
         judge: Judge = lambda _done: None,
         fill_outputs: Callable[[Path], None] = lambda _outputs: None,
     ) -> TrialRecord:
-        """Make one trial: start, watch, stop, measure, write down.
+        """Start, watch, stop, measure and record one trial.
 
         Args:
-            counts_anyway: Whether it is compared with others also if it was disturbed.
-            judge: Returns what it has shown, for its record.
-            fill_outputs: Puts a checkpoint into the folder of its outputs.
+            counts_anyway: Whether it counts even if disturbed.
 
         Raises:
-            Terminated: The daemon that started this search is gone, so that nobody would end it for a neighbour's sake.
-            PointTaken: Another machine has just begun a trial of the same new point.
-            CodeChanged: The trial was of other code than those before it.
+            Terminated: The supervising daemon is gone, so nothing would stop this search for another process.
+            PointTaken: Another machine has just started a trial of the same new point.
+            CodeChanged: The trainer's code has changed since the previous trials.
         """
         lifeline = self._parts.lifeline
         if lifeline is not None and lifeline.is_cut:
@@ -177,7 +169,7 @@ class TrialMaker:
         record = self._record(trial, claim.number, done, validity, code, start, judge(done))
         speeds = done.window.speeds(8) if done.window and done.measurement else ()
         record = study.finish(claim, record, score=self._state.trials.score(record), speeds=speeds)
-        # Its outputs are deleted within half a second beyond the wall, or beyond its own end: it may ignore SIGTERM.
+        # Deleting outputs may take half a second beyond the deadline, or beyond a trial that ignored SIGTERM.
         over_s = max(self._parts.budget.wall_s, self._parts.clock.now_s()) + 0.5
         keeps = self._parts.problem.settings.section.keep_outputs
         done.close(record, keep_outputs=keeps, is_over=lambda: self._parts.clock.now_s() > over_s)
@@ -188,7 +180,7 @@ class TrialMaker:
         ended = TrialEnded(trial=record, changes=changes, speedup=speedup, stderr_tail=done.stderr_tail)
         try:
             self._events.publish(ended)
-        finally:  # also where the user's files cannot be put back, which ends the search
+        finally:  # also if the user's files cannot be restored, which ends the search
             self._state.learn(record, done)
         explores = trial.purpose not in (Purpose.CONFIRM, *NOT_COMPARED)
         for target in self._state.targets if explores else ():
@@ -198,11 +190,6 @@ class TrialMaker:
         return record
 
     def _require_same_code(self, record: TrialRecord) -> None:
-        """Check that a trial is of the code that the search began with.
-
-        Raises:
-            CodeChanged: It is not.
-        """
         first = next(iter(self._state.trials.own), record)
         if not record.shares_code_with(first):
             changed = sorted(name for name, digest in record.code.items() if first.code.get(name, digest) != digest)
@@ -210,7 +197,7 @@ class TrialMaker:
                 f"the trainer's code was changed during the search: {', '.join(changed)}; trials from before and after "
                 "cannot be compared",
                 where=str(self._parts.problem.config_path),
-                remedy="Run the same command again: it measures the trainer as it is now.",
+                remedy="Run the same command again to measure the current code.",
             )
 
     def _two_fit(self, trial: TrialSpec, kept_s: float) -> bool:
@@ -221,7 +208,6 @@ class TrialMaker:
     def _execute(
         self, trial: TrialSpec, number: int, started_s: float, fill_outputs: Callable[[Path], None]
     ) -> Execution:
-        """Start, watch, stop and measure a trial; its steps are told meanwhile."""
         parts, instruments = self._parts, self._parts.new_instruments()
 
         def progress(steps: int) -> None:
@@ -242,7 +228,6 @@ class TrialMaker:
         )
 
     def _limits(self, trial: TrialSpec, started_s: float) -> StopLimits:
-        """Return when a trial is measured, given up and ended, as far as it is known when it starts."""
         state = self._state
         explores, is_baseline = trial.purpose is Purpose.EXPLORE, trial.purpose is Purpose.BASELINE
         limit_s = self._parts.problem.limits.start_timeout_s
@@ -256,14 +241,13 @@ class TrialMaker:
             start_timeout_s=start_timeout_s(state.trials.own, limit_s, trial.waits_s) if explores else None,
             must_last=not is_baseline and trial.purpose not in NOT_COMPARED and self._todays_last(),
             max_s=self._parts.problem.limits.max_s,
-            # No repeat will make up for half the speed of the best that it may take the place of.
+            # No repeat compensates for half the speed of the best that it may replace.
             hopeless_below=0.5 * self._rival_pace(trial) if explores and not state.model.scope.filling else 0.0,
-            # A longer training goes further than the baseline's: it is compared in the end.
+            # Longer trainings outlast the baseline's losses; they are compared at the end.
             baseline_losses=None if is_baseline or trial.purpose in NOT_COMPARED else state.findings.baseline_losses,
-            # Nor by today's config itself: how its losses go is what the others are compared with.
-            # Nor where it trains on the same few batches again and again.
+            # Not for the baseline, whose losses are the reference, nor for phases, which repeat a few batches.
             nan_counts=not (is_baseline or trial.phases or state.findings.baseline_has_no_loss),
-            # So fast, and memory is said to have run out: work was left out.
+            # So fast after an out-of-memory message, it has skipped work.
             outruns_from=2.0 * state.trials.pace(),
             validate_s=trial.validate_s,
             rounds=trial.phases.rounds if trial.phases else None,
@@ -271,26 +255,25 @@ class TrialMaker:
         )
 
     def _todays_last(self) -> bool:
-        """Return whether trials of today's config have shown speeds, and none has hung or ended with an error."""
+        """Return whether baseline trials were measured, and none hung or crashed."""
         trials = self._state.trials
         today = [trial for trial in trials.own if trial.point == trials.baseline_point]
         failed = any(trial.ending in (Ending.CRASHED, Ending.HUNG) for trial in today)
         return not failed and any(trial.comparable for trial in today)
 
     def _rival_pace(self, trial: TrialSpec) -> float:
-        """Return the speed of the fastest trial, among all that a point is looked for with."""
+        """Return the speed of the fastest trial in the smallest target that contains a point."""
         parts = [target.part for target in self._state.targets]
         return self._state.trials.pace(next((part for part in parts[::-1] if part.contains(trial.values)), None))
 
     def _goal(self, trial: TrialSpec) -> WindowGoal:
-        """Return the length of a trial's window: in steps, where its point is known."""
         goal = trial.goal or self._state.windows.usual()
         if trial.warms_up or trial.phases:
             return goal
         return self._state.windows.in_steps(goal, self._parts.problem.space.name(trial.values))
 
     def _validity(self, trial: TrialSpec, done: Execution, *, counts_anyway: bool) -> Validity:
-        """Return what the numbers of a trial are good for, seen from the search; noted if they count in spite of it."""
+        """Return the validity of a trial in this search; notes disturbed trials that count."""
         is_cold = done.measurement and (trial.warms_up or self.filled_files)
         validity = Validity.COLD if is_cold else done.validity
         if validity in DISTURBED and counts_anyway:
@@ -323,12 +306,12 @@ class TrialMaker:
             ended_utc=self._parts.clock.utc().isoformat(timespec="seconds"),
             duration_s=done.duration_s,
             measurement=done.measurement,
-            detail="" if trial.warms_up and done.measurement else done.detail,  # it need not show anything
+            detail="" if trial.warms_up and done.measurement else done.detail,
             conditions=self._conditions(trial, done, data),
             data=data,
             validation=shown if isinstance(shown, Validation) else None,
             race=shown if isinstance(shown, RaceLeg) else None,
-            # As it was when the trial began, for the files that were known then.
+            # Files known at the start keep their digests from then.
             code={**problem.code.now.digests(loaded, before_s=start.timestamp()), **code},
         )
 
@@ -358,13 +341,11 @@ class TrialMaker:
         )
 
     def _labels(self, trial: TrialSpec, data: DataFinding | None) -> set[Label]:
-        """Return what a trial's point means for the training: by its name, by earlier trials, and by its own data."""
         labels = set(self._state.labelled(self._parts.problem.space).labels_of(trial.values))
         found = label_found(data.effect) if data else None
         return labels | {found} if found else labels
 
     def _note_failure(self, record: TrialRecord, done: Execution) -> None:
-        """Keep the first trial of each kind that gave no numbers by a fault of the trainer's."""
         ended_early = record.ending in (Ending.STOPPED, Ending.KILLED_BY_BUDGET)
         if record.comparable or ended_early or record.validity in (Validity.COLD, *DISTURBED):
             return

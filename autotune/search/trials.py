@@ -1,4 +1,4 @@
-"""Trials of a search, and those of its study that count with them."""
+"""Trials of a search and its study."""
 
 import math
 from collections.abc import Sequence
@@ -17,7 +17,6 @@ class SearchTrials:
 
     Attributes:
         own: The search's own, oldest first.
-        baseline_point: Name of today's point.
     """
 
     def __init__(self, problem: Problem, study: StudyRecord) -> None:
@@ -28,12 +27,12 @@ class SearchTrials:
         self.baseline_point = problem.space.name(problem.space.baseline)
 
     def of_study(self) -> list[TrialRecord]:
-        """Return the study's trials of the code that this search began with, oldest first."""
+        """Return the study's trials of this search's code, oldest first."""
         known, kept = self._is_of_this_code, []
         for trial in self._study.records():
             code = frozenset(trial.code.items())
             if code not in known:
-                # The code on disk may be edited meanwhile: then it is what the first trial had that counts.
+                # The code on disk may have been edited since the first trial, whose code counts.
                 first = self.own[0] if self.own else None
                 known[code] = trial.shares_code_with(first) if first else bool(self._problem.code.of_now([trial]))
             if known[code]:
@@ -41,27 +40,19 @@ class SearchTrials:
         return kept
 
     def good_baseline(self) -> list[TrialRecord]:
-        """Return this search's trials of today's config that gave comparable numbers."""
         return [trial for trial in self.own if trial.point == self.baseline_point and trial.comparable]
 
     def baseline_measurements(self) -> list[Measurement]:
-        """Return what these have shown."""
         return [trial.comparable for trial in self.good_baseline() if trial.comparable]
 
     def speedup(self, trials: Sequence[TrialRecord]) -> float | None:
-        """Return the speed of some trials over today's in this search; None if either gave no comparable numbers."""
+        """Return the speed of trials relative to the baseline in this search, if both are comparable."""
         baseline = self.good_baseline()
         good = [trial for trial in trials if trial.comparable]
         return speed_over(good, baseline) if good and baseline else None
 
     def score(self, record: TrialRecord) -> float | None:
-        """Return the score of a trial over today's in this search, 1.0 for the first of today's config itself.
-
-        Where today's config gave no numbers, the first trial that did is the unit.
-
-        Returns:
-            None if the trial, or what it would be compared with, does not tell the objective.
-        """
+        """Return the score of a trial relative to the baseline, else to the first measured trial."""
         objective = self._problem.objective
         measured = record.measurement if record.validity is Validity.GOOD else None
         if measured is None or not objective.is_told_by(measured):
@@ -71,10 +62,9 @@ class SearchTrials:
         return math.exp(ln_score(measured, unit, objective))
 
     def pace(self, part: Space | None = None) -> float:
-        """Return the samples per second of the fastest trial, or of today's where no more is asked; 0 before one.
+        """Return the samples per second of the fastest trial in a part of the space, 0 without one.
 
-        Args:
-            part: The part of the space that its point is in; None for all of it.
+        If the objective is utilization, only baseline trials count.
         """
         asked = self.good_baseline() if self._problem.objective.by_utilization else self.own
         speeds = (
@@ -85,11 +75,11 @@ class SearchTrials:
         return max(speeds, default=0.0)
 
     def data_wait(self) -> float | None:
-        """Return the share of time that training of today's config waits for data; None where it is not known."""
+        """Return the share of time that the baseline waits for data, if known."""
         waits = [measured.data_wait_fraction for measured in self.baseline_measurements()]
         known = [wait for wait in waits if wait is not None]
         return median(known) if known else None
 
     def has_settled(self, space: Space) -> bool:
-        """Return True if some trial's caches were filled in time, so that another's were too large or too slow."""
+        """Return whether any trial filled its caches in time, so that others were too large or slow."""
         return any(trial.comparable and space.settles(trial.values) for trial in self.own)

@@ -1,7 +1,4 @@
-"""One search, from its first process to its answer: the stages that it goes through, and which comes after which.
-
-Read `NEXT` and `Tuner.run` first; one trial is `TrialMaker.make_once`.
-"""
+"""Search from its first trial to its answer: the stages in `NEXT`, run by `Tuner.run`."""
 
 import math
 from collections import Counter
@@ -57,15 +54,15 @@ NEXT: Mapping[tuple[Stage, Outcome], Stage] = {
     (Stage.VALIDATE, Outcome.UNCONFIRMED): Stage.EXPLORE,
     (Stage.RACE, Outcome.DONE): Stage.ANSWER,
 }
-"""Stage and what it came to → the next stage."""
+"""Next stage, by stage and outcome."""
 
 
 class Tuner:
     """One search.
 
     Attributes:
-        ended_by: What ended the search before its time; None if nothing did.
-        left_because: Reason for which this machine has left the study to others; empty if it did not.
+        ended_by: Error that ended the search early.
+        left_because: Why this machine left the study.
     """
 
     def __init__(self, parts: SearchParts) -> None:
@@ -83,14 +80,14 @@ class Tuner:
         self.left_because = ""
 
     def run(self) -> SearchResult:
-        """Search until the budget is used or nothing left can pay, and confirm.
+        """Explore until the budget is used or nothing pays off, then confirm.
 
-        What ends it before that is in `ended_by`; the answer is made of what was measured until then.
+        After an early end (`ended_by`), answers from the trials so far.
 
         Raises:
-            AutotuneError: No trial gave numbers to answer with; most often a `TrialError`.
+            AutotuneError: All trials failed; mostly a `TrialError`.
             CodeChanged: The trainer's code was edited meanwhile.
-            KeyboardInterrupt: ^C; everything finished so far is in the record.
+            KeyboardInterrupt: ^C; finished trials are in the record.
         """
         stages: Mapping[Stage, Callable[[], Outcome]] = {
             Stage.MEASURE_BASELINE: self.explorer.measure_baseline,
@@ -111,7 +108,7 @@ class Tuner:
             self._events.change_phase("ending", f"this machine leaves: {left}")
             self._others.wait_for_their_confirmations()
         except (BrokenPipeError, CodeChanged):
-            raise  # nobody listens any more; what was measured says nothing of the trainer as it is now
+            raise  # no reader is left; or the measurements are of outdated code
         except (AutotuneError, OSError, MemoryError, RuntimeError) as error:
             self.ended_by = expected(error)
             if self.ended_by is None:
@@ -123,7 +120,7 @@ class Tuner:
         return self._finalists.confirm(self.explorer.ended)
 
     def _validate(self) -> Outcome:
-        """Validate what was confirmed, if that was asked for; if nothing was, see whether to explore further."""
+        """Validate a confirmed point if requested; without one, decide whether to explore further."""
         confirmed, ended = self._results.confirmed(), self.explorer.ended
         if confirmed is not None and self._validator.breaks(confirmed):
             return Outcome.BROKE
@@ -137,7 +134,6 @@ class Tuner:
         return Outcome.HELD
 
     def _race(self) -> Outcome:
-        """Race the point that is the answer, if that was asked for or is called for."""
         confirmed = self._results.confirmed()
         if confirmed is not None and confirmed.best and not self._trials.gpu_lost:
             self._racer.race(confirmed.best.values)
@@ -145,24 +141,22 @@ class Tuner:
 
     @property
     def failures(self) -> Mapping[Ending, Failed]:
-        """The first trial of each kind that gave no numbers by a fault of the trainer's."""
+        """First trial of each kind that failed by a fault of the trainer."""
         model, failures = self.state.model, self._trials.failures
         return {how: one for how, one in failures.items() if not model.starts.explain(model.space, one.record)}
 
     @property
     def outcomes(self) -> Counter[str]:
-        """Number of trials of this search by ending."""
         return Counter(trial.ending.value for trial in self.state.trials.own)
 
     def best_trials(self, points: int = 5) -> set[str]:
-        """Return the names of the trials of the best points, whose folders are worth keeping."""
+        """Return the names of the best points' trials, whose folders are kept."""
         trials = self.state.trials
         best = {candidate.observation.name for candidate in self.state.model.better()[:points]}
         names = best | {trials.baseline_point}
         return {self._parts.trial_name(trial.number) for trial in trials.own if trial.point in names}
 
     def answer_so_far(self) -> SearchResult | None:
-        """Return the answer of the study with what this search has measured so far; None without numbers of it."""
         return self._results.so_far()
 
     def _tell_start(self) -> None:
@@ -182,7 +176,7 @@ class Tuner:
         if state.claims_sd:
             missed = math.expm1(state.claims_sd)
             self._events.remark(
-                f"Earlier claims of this study missed what training achieved by about {missed:.0%} beyond their "
+                f"Earlier claims of this study missed the achieved speed by about {100 * missed:.0f} % beyond their "
                 "intervals: those of this search are wider for it."
             )
         stands = self._results.of_study() if state.answer.contender() else None
@@ -193,11 +187,6 @@ class Tuner:
             self._events.publish(IncumbentChanged(values=values, changes=changes, speedup=speedup))
 
     def _answer(self) -> SearchResult:
-        """Sum up what was measured.
-
-        Raises:
-            AutotuneError: No trial gave numbers; what ended the search, if something did.
-        """
         self._results.rate()
         self.state.findings.look_back()
         result = self._results.at_end(self._finalists, why_not_raced=self._racer.why_not, cautions=self._cautions())
@@ -206,25 +195,24 @@ class Tuner:
         return result
 
     def _cautions(self) -> tuple[str, ...]:
-        """Return what the reader of the answer should know besides its numbers."""
         trouble = self._trials.gpu_lost or (self.ended_by and self.ended_by.message)
-        lost = (f"The search could not go on: {trouble}.",) if trouble else ()
-        left = (f"This machine was left out: {self.left_because}.",) if self.left_because else ()
+        lost = (f"The search could not continue: {trouble}.",) if trouble else ()
+        left = (f"This machine was excluded: {self.left_because}.",) if self.left_because else ()
         untried, failing = self.state.model.starts.untried(), self.state.model.what_fails()
         return (*lost, *left, *failing, *untried, *self._trials.cautions, *self.state.findings.cautions)
 
 
 def _no_numbers(trials: Sequence[TrialRecord], config: Path) -> TrialError:
     endings = sorted({trial.ending.value for trial in trials})
-    said = f" ({', '.join(endings)})"
-    remedy = "What the first of each kind said is printed above; mend that and run the same command again."
+    why = f" ({', '.join(endings)})"
+    remedy = "The first error of each kind is printed above; fix it and run the same command again."
     if len(endings) == 1:
-        said, remedy = f": {failure_text(trials[-1])}", EXPLANATIONS[trials[-1].ending].remedy
-    return TrialError(f"none of {len(trials)} trials gave numbers{said}", where=str(config), remedy=remedy)
+        why, remedy = f": {failure_text(trials[-1])}", EXPLANATIONS[trials[-1].ending].remedy
+    return TrialError(f"none of {len(trials)} trials has a measurement{why}", where=str(config), remedy=remedy)
 
 
 class Results:
-    """Results of one search, worked out from the record each time."""
+    """Results of one search, recomputed from the record each time."""
 
     def __init__(self, parts: SearchParts, state: SearchState) -> None:
         self._parts = parts
@@ -233,42 +221,39 @@ class Results:
         self._state = state
 
     def of_search(self) -> SearchResult | None:
-        """Return the answer that this search's own trials give; None without numbers."""
         records, space = self._state.trials.of_study(), self._state.model.space
         return answer_of_search(self._problem, records, self._parts.search, self._parts.study.ratings, space=space)
 
     def of_study(self) -> SearchResult | None:
-        """Return the current answer of the study."""
         return answer_of_study(self._problem, self._state.trials.of_study(), self._parts.study.ratings)
 
     def confirmed(self) -> SearchResult | None:
-        """Return the answer of this search's own trials; None unless it is confirmed."""
+        """Return the answer of this search's own trials, if confirmed."""
         result = self.of_search()
         return result if result is not None and result.verdict in CONFIRMED else None
 
     def so_far(self) -> SearchResult | None:
-        """Return the answer of the study with what this search has measured so far; None without numbers of it.
+        """Return the study's answer including this search's trials; None before a measurement.
 
-        The gain from each change is in it where it is known, see `rate`.
+        It has the gains from changes that `rate` has found.
         """
         own = self.of_search()
         is_alone = own is None or own.verdict is Verdict.NO_BASELINE or self._state.answer.left_out
         result = own if is_alone else self.of_study()
         if result is None or own is None or result.search == own.search:
             return result
-        why, then = f"{result.why}; nothing that this search tried takes its place", result.baseline
+        why, then = f"{result.why}; nothing in this search supersedes it", result.baseline
         cautions = own.cautions
         if then is not None and then.point != self._state.trials.baseline_point:
             held = ", ".join(f"{path}: {value}" for path, value in then.values.items())
-            cautions += (f"It was confirmed against other values than the config holds now: {held}.",)
+            cautions += (f"It was confirmed against other values than the config has now: {held}.",)
         return replace(result, why=why, trials=own.trials, outcomes=own.outcomes, cautions=cautions)
 
     def at_end(self, finalists: Finalists, *, why_not_raced: str, cautions: Sequence[str]) -> SearchResult | None:
-        """Return the answer at the end, with what only the search knows, and tell it; None without numbers of it.
+        """Return and publish the final answer, with facts only the search knows.
 
         Args:
-            why_not_raced: Reason for which an answer that calls for a race was not raced; empty for that of the record.
-            cautions: Sentences that its reader should know besides.
+            why_not_raced: Why an answer that should be raced was not; empty for the record's reason.
         """
         result = self.so_far()
         if result and result.verdict in CONFIRMED and result.best and not self._state.answer.left_out:
@@ -295,10 +280,10 @@ class Results:
         )
 
     def _budget_enough_s(self, result: SearchResult, finalists: Finalists) -> float | None:
-        """Return the budget of which the shortest full confirmation of the best point takes the share that it may.
+        """Return the budget in which the shortest full confirmation takes its allowed share.
 
-        Where pairs did not tell, it is twice as long as today's; where nothing but today's config was tried, it has
-        room for a few trials and pairs; None where more time would not tell more.
+        Twice the present one if pairs were inconclusive; that of a few trials and pairs if nothing but the baseline was
+        tried; None if more time would not help.
         """
         own, budget_s = self._state.trials.own, self._parts.budget.budget_s
         if result.verdict is not Verdict.NO_CHANGE:
@@ -314,17 +299,16 @@ class Results:
         return 2.0 * budget_s
 
     def rate(self) -> None:
-        """Find the gain from each change, and keep it with the study: nobody else fits a model for it."""
+        """Compute the gain from each change and store it in the study, where readers do not fit a model."""
         own = self.of_search()
         known = self._state.trials.of_study(), self._problem.space, self._problem.objective
         rating = own and rate(own, *known)
         if own and rating:
-            with suppress(StudyError):  # then others do not see it
+            with suppress(StudyError):
                 self._parts.study.keep_rating(own.search, rating)
         if own and (knobs := rate_knobs(own, *known)):
             self._events.publish(knobs)
 
     def tell_when_sure(self) -> None:
-        """Tell how long it took to be sure, where exploring has ended early."""
         used, budget = (format_duration(one) for one in (self._parts.budget.elapsed_s(), self._parts.budget.budget_s))
-        self._events.remark(f"Sure after {used} of {budget}; --exhaust uses the rest to look for more.")
+        self._events.remark(f"Confirmed after {used} of {budget}; --exhaust uses the rest to search on.")

@@ -1,4 +1,4 @@
-"""Validator: trains a confirmed point, and today's config before it, for as long as a real training shows itself."""
+"""Validation: trains a confirmed point, and the baseline before it, for longer than a trial."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -27,10 +27,10 @@ from autotune.trial.outcome import CHECKPOINT, EPOCH_END, EVALUATION, LossCompar
 
 
 class Validator(SearchStage):
-    """Validator of the points that a search has confirmed.
+    """Validator of confirmed points.
 
     Attributes:
-        has_broken: True if a point broke: the next is no answer before it is validated.
+        has_broken: Whether a point failed; the next then has to be validated to be the answer.
     """
 
     def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker) -> None:
@@ -41,18 +41,14 @@ class Validator(SearchStage):
 
     @property
     def needed_s(self) -> float:
-        """Time that the next validation takes at most: of a point, and of today's config before the first."""
+        """Longest time of the next validation, including the baseline's before the first."""
         if self._longest_s is None:
             return 0.0
         trials = 1 if self._baseline else 2
         return trials * (self._longest_s + CAUTION * (expected_start_s(self._state.trials.own) + STOPPING_S))
 
     def breaks(self, result: SearchResult) -> bool:
-        """Train the best point of an answer, and today's config before the first, where that was asked for.
-
-        Returns:
-            Whether the point broke, so that it is not the answer.
-        """
+        """Validate the best point of an answer, if requested; return whether it fails."""
         if self._longest_s is None or result.best is None or result.speedup is None:
             return False
         left_s, speedup = self._parts.budget.left_s(), result.speedup.ratio
@@ -66,7 +62,7 @@ class Validator(SearchStage):
                 return self._give_up("the training of today's config was cut short")
             self._baseline = self._trials.latest
         baseline, sd, machine = self._baseline, self._state.model.sd, self._parts.problem.machine
-        assert baseline is not None, "it was made just now, or before"
+        assert baseline is not None
         record = self._train(
             result.best.values,
             lambda done: judge_validation(done, baseline, speedup=speedup, sd=sd, machine=machine),
@@ -91,7 +87,7 @@ _FULL_WITHIN_S = 24 * 3600.0
 
 
 def findings_alone(done: Execution) -> Validation | None:
-    """Return what a validation trial shows by itself, as that of the baseline; None if it was cut short."""
+    """Return the results of a validation trial without comparison; None if it was cut short."""
     if done.ending in CUT_SHORT:
         return None
     host, gpu = done.memory
@@ -106,21 +102,17 @@ def findings_alone(done: Execution) -> Validation | None:
 
 
 class Broke(str):
-    """Finding for which a point is not the answer; any other finding is a remark."""
+    """Finding that rules a point out; other findings are remarks."""
 
 
 def judge_validation(
     done: Execution, baseline: Execution, *, speedup: float, sd: float, machine: Machine
 ) -> Validation | None:
-    """Judge the validation trial of a confirmed point.
+    """Judge the validation trial of a confirmed point; None if it was cut short.
 
     Args:
-        speedup: Speed of the point over today's, as it was confirmed.
-        sd: Standard deviation of ln speed between trials of one point.
-        machine: The machine, whose memory may run full.
-
-    Returns:
-        The findings; None if the trial was cut short by something else.
+        speedup: Confirmed speed relative to the baseline.
+        sd: SD of ln speed between trials of one point.
     """
     alone = findings_alone(done)
     if alone is None:
@@ -147,33 +139,32 @@ def judge_validation(
 
 
 def _of_ending(done: Execution, baseline: Execution) -> Iterator[str]:
-    """Judge how it ended: nothing counts that today's config does as well, and no sooner."""
+    """Judge its ending; one shared with the baseline, and no earlier, does not count."""
     if baseline.ending not in _WELL:
         yield f"today's config itself {_ended(baseline)}: nothing after that is compared"
     came_as_far = _came_as_far(done, baseline)
     if done.ending is Ending.COMPLETED and not came_as_far:
-        yield Broke(f"it ended by itself after {_amount(done)}, and today's config made {_amount(baseline)}")
+        yield Broke(f"it ended by itself after {_amount(done)}, and today's config reached {_amount(baseline)}")
     if done.ending not in _WELL:
         is_alike = done.ending is baseline.ending and done.detail == baseline.detail and came_as_far
         yield f"{_ended(done)}, as today's config does" if is_alike else Broke(_ended(done))
 
 
 def _of_silence(done: Execution, baseline: Execution) -> Iterator[str]:
-    """Judge whether it hung in what today's config comes through."""
     usual_s = max(baseline.milestones.longest_silence_s, baseline.milestones.silent_s)
     silent_s = done.milestones.silent_s
     # times the longest between two steps of today's config
     if done.ending is Ending.STOPPED and silent_s > max(25.0, 3.0 * usual_s):
         yield Broke(
-            f"no step came in its last {format_duration(silent_s)}; "
+            f"it made no step in its last {format_duration(silent_s)}; "
             f"today's config made one within {format_duration(usual_s)}"
         )
 
 
 def _loss_ratios(done: Execution, baseline: Execution) -> tuple[float, float, float] | None:
-    """Return where its loss and today's went, relative to where each began, and the error of the difference.
+    """Return the relative losses of both at the end, and the error of their difference; None if too few were seen.
 
-    Compared after as many updates, and after as many samples: what looks better counts. None where too few were seen.
+    Compared after as many updates and as many samples; the better result counts.
     """
     compared = [
         (level, other)
@@ -187,7 +178,7 @@ def _loss_ratios(done: Execution, baseline: Execution) -> tuple[float, float, fl
 
 
 def _compared_losses(done: Execution, baseline: Execution) -> LossComparison | None:
-    """Return its loss and today's as they are; None where too few were seen, or batches are of another size."""
+    """Compare the losses themselves; None if too few were seen, or the batch size differs."""
     batch, usual = _samples_per_update(done), _samples_per_update(baseline)
     if done.ending not in _WELL or not batch or not usual or abs(math.log(batch / usual)) > 0.01:
         return None
@@ -200,7 +191,7 @@ def _of_losses(
     fall: tuple[float, float, float] | None,
     compared: LossComparison | None,
 ) -> Iterator[str]:
-    """Judge whether its loss fell as that of today's config, and came to where today's did."""
+    """Judge whether its loss fell like the baseline's."""
     if compared is not None and compared.is_far_above:
         yield Broke(str(compared))
         return
@@ -209,13 +200,13 @@ def _of_losses(
             yield "the losses could not be compared: too few, not up to the end, or not above 0"
         return
     ratio, other, error = fall
-    # a tenth of where it began, half the fall of today's loss, or three standard errors
+    # a tenth of the initial loss, half the fall of the baseline's, or three standard errors
     if ratio - other > max(0.1, 0.5 * (1.0 - other), 3.0 * error):
-        yield Broke(f"its loss went to {ratio:.2f} of where it began, and that of today's config to {other:.2f}")
+        yield Broke(f"its loss went to {ratio:.2f} of its initial value, and that of today's config to {other:.2f}")
 
 
 def _of_memory(done: Execution, baseline: Execution, alone: Validation, machine: Machine) -> Iterator[str]:
-    """Judge whether memory creeps: faster than with today's config, and full within a day."""
+    """Judge whether memory grows faster than the baseline's, and would be full within a day."""
     totals = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
     for what, place, growth, total_bytes in (
         ("memory", 0, alone.memory_growth_bytes_per_s, machine.memory_bytes),
@@ -231,7 +222,7 @@ def _of_memory(done: Execution, baseline: Execution, alone: Validation, machine:
 
 
 def _speed_ratios(done: Execution, baseline: Execution) -> tuple[float | None, float | None]:
-    """Return its speed over today's in steady state, and with all pauses; None where that cannot be compared."""
+    """Return the relative speed in steady state and with all pauses; None if not comparable."""
     ours, others = done.measurement, baseline.measurement
     if done.ending not in _WELL or ours is None or others is None or _was_disturbed(done, baseline):
         return None, None
@@ -246,13 +237,13 @@ def _was_disturbed(done: Execution, baseline: Execution) -> bool:
 
 
 def _of_speed(done: Execution, baseline: Execution, ratio: float | None, speedup: float, sd: float) -> Iterator[str]:
-    """Judge whether the gain stays: of a short trial's at least half, as far as the noise lets it be told."""
+    """Judge whether at least half of the gain remains, allowing for noise."""
     if ratio is None:
         if done.ending in _WELL and done.measurement and baseline.measurement:
-            yield "its speed was disturbed by something else, and is not compared"
+            yield "its speed was affected by other load, and is not compared"
         return
-    least = math.log(1.0 + 0.5 * (max(1.0, speedup) - 1.0))  # of the confirmed one
-    # of the difference of two trials: 1 in 40 is further down by chance
+    least = math.log(1.0 + 0.5 * (max(1.0, speedup) - 1.0))
+    # two standard deviations of the difference of two trials: by chance, 1 in 40 is lower
     if math.log(ratio) + 2.0 * math.sqrt(2) * sd < least:
         yield Broke(
             f"it was {ratio:.2f}x as fast as today's config in a longer training, and {speedup:.2f}x in short ones"
@@ -260,10 +251,9 @@ def _of_speed(done: Execution, baseline: Execution, ratio: float | None, speedup
 
 
 def _of_milestones(done: Execution, baseline: Execution) -> Iterator[str]:
-    """Note what today's config came to in that time, and this point did not."""
     for kind, field in PAUSE_FIELDS.items() if done.ending is Ending.STOPPED else ():
         if baseline.milestones.reached[kind] and not done.milestones.reached[kind]:
-            yield f"the {PAUSE_NOUNS[field][0]} that today's config came to was not reached"
+            yield f"the {PAUSE_NOUNS[field][0]} that today's config reached was not reached"
 
 
 def _matched_updates(done: Execution, baseline: Execution) -> list[tuple[float, float]]:
@@ -282,7 +272,7 @@ def _ended(done: Execution) -> str:
 
 
 def _came_as_far(done: Execution, baseline: Execution) -> bool:
-    """Return whether a trial made about as many samples as that of today's config; steps where samples are unknown."""
+    """Return whether a trial trained on about as many samples as the baseline; steps if samples are unknown."""
     ours, others = done.milestones, baseline.milestones
     if ours.samples is not None and others.samples is not None:
         return ours.samples >= 0.9 * others.samples

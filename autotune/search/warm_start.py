@@ -1,6 +1,6 @@
-"""Warm start: a search that begins with the best points of studies of like trainings, on this hardware or another.
+"""Warm start: a search starts with the best points of studies of similar trainings, on any hardware.
 
-They are proposals among others, a trial each: no number that was measured elsewhere is mixed with those of this study.
+Each is a proposal that gets its own trial; measurements of other studies are never mixed in.
 """
 
 from __future__ import annotations
@@ -37,18 +37,17 @@ from autotune.study.profiles import (
 from autotune.study.record import StudyRecord
 
 KNOWN_POINTS = 10
-"""Points on record from which on a study needs no warm start: its own model knows more than another machine."""
+"""Recorded points from which a study needs no warm start, because its own model knows more."""
 
-_TURNS = 2  # of two proposals at the beginning one is imported, the other an expert's
+_TURNS = 2  # every other initial proposal is imported
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:
-    """Imported points of one search, and what it knows of memory from elsewhere.
+    """Imported points and memory limits of one search.
 
     Attributes:
-        points: The points, in the order in which they are tried.
-        hints: Points that ran out of memory where there was at least as much.
+        hints: Points that ran out of memory elsewhere with at least as much.
     """
 
     points: tuple[ImportedPoint, ...] = ()
@@ -61,18 +60,13 @@ class WarmStart:
         observations: Mapping[str, Observation],
         is_doubtful: Callable[[Values], bool],
     ) -> Iterator[Values]:
-        """Yield first proposals: the imported points in turn with those of an expert, what is doubtful last.
+        """Yield initial proposals: imported points interleaved with heuristics, doubtful ones last.
 
-        The other points of a study are left out once one of them was no better than today's here: its optimum lies
-        elsewhere.
-
-        Args:
-            heuristics: Proposals of an expert, the most urgent first.
-            is_doubtful: Returns whether a point may run out of memory, by what is known from elsewhere.
+        A study whose point was no better than the baseline here is dropped: its optimum is elsewhere.
         """
         waiting, made = self._waiting(space, observations)
         sure = [values for values in waiting if not is_doubtful(values)]
-        tried = len(observations) - 1  # the baseline is no proposal
+        tried = len(observations) - 1  # without the baseline
         if sure and tried >= _TURNS * made:
             yield sure[0]
         doubtful = [values for values in waiting if is_doubtful(values)]
@@ -85,7 +79,7 @@ class WarmStart:
         yield from doubtful
 
     def _waiting(self, space: Space, observations: Mapping[str, Observation]) -> tuple[list[Values], int]:
-        """Return the imported points that are still to be tried, and the number of those that were."""
+        """Return the imported points still to try, and the number tried."""
         baseline = observations.get(space.name(space.baseline))
         waiting: list[tuple[str, Values]] = []
         disappointing: set[str] = set()
@@ -106,7 +100,6 @@ class WarmStart:
 
     @property
     def sentence(self) -> str:
-        """What the search begins with, for people; empty if it begins with nothing."""
         if not self.points:
             return ""
         origins = dict.fromkeys(point.sibling.text for point in self.points)
@@ -114,31 +107,26 @@ class WarmStart:
         count = "a point" if len(self.points) == 1 else f"the best {len(self.points)} points"
         gain = f"up to {math.exp(best.gain):.2f}x today's score there"
         return (
-            f"A search begins with {count} of {' and of '.join(origins)} ({gain}); what they are worth here is "
-            "measured anew. --no-warm-start leaves them out."
+            f"The search starts with {count} of {' and of '.join(origins)} ({gain}); their gain here is re-measured. "
+            "--no-warm-start skips them."
         )
 
     def of_answer(self, values: Values, trials: Sequence[TrialRecord], space: Space) -> str:
-        """Return which imported point became the answer, and when it was tried; empty if none did.
-
-        Args:
-            trials: All trials of the study, oldest first.
-        """
+        """Return a remark on the imported point that became the answer; empty if none did."""
         name, baseline = space.name(values), space.name(space.baseline)
         for point in self.points:
             if space.is_named(name, point.values):
                 tried = [one for one in dict.fromkeys(trial.point for trial in trials) if one != baseline]
-                when = f"the {_ordinal(tried.index(name) + 1)} point that was tried"
+                when = f"the {_ordinal(tried.index(name) + 1)} point tried"
                 return f"The answer is {when}; it came from {point.sibling.text}."
         return ""
 
 
 def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmStart:
-    """Return what a search of a problem may begin with; nothing where no study of a like training is found.
+    """Return the warm start of a problem; empty without a similar study.
 
     Args:
-        records: The study's own record: what trials of the trainer's code as it was before have shown is worth a trial,
-            and no more.
+        records: The study's own record; trials of earlier code also give points.
     """
     try:
         own = _own(problem)
@@ -154,11 +142,10 @@ def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmSta
 
 
 def keep_profile(problem: Problem, study: StudyRecord, better: Sequence[Candidate], sd: float, utc: str) -> None:
-    """Leave the profile of a study for others, as far as it can be written.
+    """Store the profile of a study for others, if possible.
 
     Args:
-        better: Points that are believed to be better than today's, best first.
-        sd: Standard deviation of ln score between trials of one point.
+        sd: SD of ln score between trials of one point.
     """
     try:
         profile = profile_of(problem, study.records(), better, sd, utc)
@@ -173,7 +160,7 @@ def keep_profile(problem: Problem, study: StudyRecord, better: Sequence[Candidat
 def profile_of(
     problem: Problem, records: Sequence[TrialRecord], better: Sequence[Candidate], sd: float, utc: str
 ) -> Profile:
-    """Return the profile of a study; for the arguments see `keep_profile`."""
+    """Return the profile of a study."""
     points = [
         ProfilePoint(
             values=candidate.observation.values,
@@ -214,7 +201,7 @@ def _of_earlier_code(problem: Problem, records: Sequence[TrialRecord]) -> list[S
 
 
 def _own(problem: Problem) -> Profile:
-    """Return the profile of a problem's study before its first trial."""
+    """Return the profile of a study without trials."""
     return Profile(
         study=problem.study,
         training=problem.place.training,
@@ -234,7 +221,7 @@ def _ordinal(number: int) -> str:
 
 
 MOST_IMPORTED_POINTS = 4
-"""Imported points of a search, at most."""
+"""Most imported points of a search."""
 
 _MOST_OF_A_SIBLING: Mapping[Likeness, int] = {
     Likeness.EARLIER_CODE: 3,
@@ -246,10 +233,10 @@ _MOST_OF_A_SIBLING: Mapping[Likeness, int] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedPoint:
-    """Point of another study that is worth a trial here.
+    """Point of another study, to try here.
 
     Attributes:
-        gain: ln score over the baseline, there.
+        gain: In ln score over the baseline there.
     """
 
     values: Values
@@ -260,11 +247,7 @@ class ImportedPoint:
 def imported_points(
     space: Space, found: Iterable[Sibling], machine: Machine, *, memory_margin: float
 ) -> list[ImportedPoint]:
-    """Return the points to try, the best of each sibling first, those of the nearest in front; no two are the same.
-
-    Args:
-        memory_margin: Fraction of its memory that has to stay free, 0 to 1.
-    """
+    """Return distinct points to try: by rank in their study, then by similarity of the study."""
     columns = [
         [
             ImportedPoint(
@@ -285,7 +268,7 @@ def imported_points(
 
 
 def memory_hints(space: Space, found: Iterable[Sibling], machine: Machine) -> list[MemoryHint]:
-    """Return the points that ran out of memory where there was at least as much as here."""
+    """Return the points that ran out of memory elsewhere with at least as much."""
     return [
         MemoryHint(values={**space.baseline, **_as_it_was(space, sibling.profile, point.values)}, ending=point.ending)
         for sibling in found
@@ -304,10 +287,10 @@ def _had_as_much(sibling: Sibling, machine: Machine, ending: Ending) -> bool:
 
 
 def _here(space: Space, profile: Profile, point: ProfilePoint, machine: Machine, memory_margin: float) -> Values:
-    """Return a point's values here: of ladders the nearest choice, today's where a value has no place.
+    """Return a point's values here: the nearest choices, and the baseline's for values without any.
 
-    What the other machine had limited is limited by this one: a batch that used more memory than there is here becomes
-    smaller in proportion, and at least as many workers as there were cores become as many as there are here.
+    Resources scale with the machine: a batch that needs more memory than available shrinks in proportion, and at least
+    one worker per core there becomes one per core here.
     """
     fits = (1.0 - memory_margin) * min(
         _share(_gpu_memory_bytes(machine), point.gpu_memory_bytes),
@@ -327,7 +310,7 @@ def _here(space: Space, profile: Profile, point: ProfilePoint, machine: Machine,
 
 
 def _share(memory_bytes: int | None, used_bytes: int | None) -> float:
-    """Return the share of the memory that a trial used elsewhere which there is here; infinity if it is not known."""
+    """Return the available memory relative to that used elsewhere; infinity if unknown."""
     return memory_bytes / used_bytes if memory_bytes and used_bytes else math.inf
 
 
@@ -336,19 +319,18 @@ def _gpu_memory_bytes(machine: Machine) -> int | None:
 
 
 def _largest(knob: Knob, most: float) -> Scalar:
-    """Return the largest choice of a ladder that is not above a number, else the smallest."""
     fitting = [choice for choice in knob.choices if is_number(choice) and float(choice or 0) <= most]
     return fitting[-1] if fitting else knob.choices[0]
 
 
 def _as_it_was(space: Space, profile: Profile, values: Values) -> Values:
-    """Return a point's values by the knobs here, numbers as they were: a batch beyond the ladder stays one."""
+    """Return a point's values for the knobs here, with numbers as they were, even beyond the choices."""
     placed = _placed(space, profile, values)
     return {path: value if is_number(near) and is_number(value) else near for path, value, near in placed}
 
 
 def _placed(space: Space, profile: Profile, values: Values) -> Iterator[tuple[str, Scalar, Scalar]]:
-    """Yield each value that has a place here: the knob, the value, and the choice that is nearest to it."""
+    """Yield (path, value, nearest choice) for each value that has a knob here."""
     for knob in space.knobs:
         path = _path_there(knob, space, profile.kinds)
         if path is not None and path in values:
@@ -366,7 +348,7 @@ def _path_there(knob: Knob, space: Space, kinds: Mapping[str, str | None]) -> st
 
 
 def nearest(knob: Knob, value: Scalar) -> int | None:
-    """Return the position of the choice that is nearest to a value, by ratio where all are above 0; None for none."""
+    """Return the index of the choice nearest to a value, by ratio if all are positive."""
     index = knob.index(value)
     if index is not None or not knob.ordered or isinstance(value, bool) or not isinstance(value, int | float):
         return index

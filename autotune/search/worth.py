@@ -1,4 +1,4 @@
-"""Worth of each single change of a point, estimated from the trials of a search by a model that is fitted to them."""
+"""Gain from each change of a point, estimated from the trials of a search."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,15 +21,7 @@ from autotune.study.summary import RatedChange, Rating
 
 
 def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, objective: Objective) -> Rating | None:
-    """Rate each change of a search's answer, or of what it tried against today's config.
-
-    Args:
-        result: The search's own answer, see `summarize`.
-        records: The study's record.
-
-    Returns:
-        The rating; None where there is nothing to compare with, or nothing changes.
-    """
+    """Rate each change of a search's answer, or of its candidate; None without a comparison or a change."""
     shown = result.best if result.verdict in CONFIRMED else result.candidate
     if result.verdict is Verdict.NO_BASELINE or result.baseline is None or shown is None:
         return None
@@ -51,7 +43,7 @@ def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, obj
 def rate_knobs(
     result: SearchResult, records: Sequence[TrialRecord], space: Space, objective: Objective
 ) -> KnobsRated | None:
-    """Rate each knob by itself, around the answer, or around today's config where that is none; see `rate`."""
+    """Rate each knob separately, around the answer, else around the baseline."""
     if result.baseline is None:
         return None
     around = result.best if result.verdict in CONFIRMED and result.best else result.baseline
@@ -61,18 +53,18 @@ def rate_knobs(
 
 
 def _of_search(search: str, records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the trials of a search, of all its machines, on one scale."""
+    """Return the trials of a search on all its machines, on one scale."""
     return [trial for trial in on_one_scale(until_the_end_of(search, records)) if trial.search == search]
 
 
 Part = tuple[Values, Ratio]
-"""Some changes of a point, with the speed over that without them, by the confirming pairs."""
+"""Some changes of a point, and its speed relative to the point without them, by confirming pairs."""
 
 
 def _measured_parts(
     baseline: Values, shown: Side, records: Sequence[TrialRecord], search: str, objective: Objective
 ) -> list[Part]:
-    """Return the parts of a point that were measured in its pairs: with a third point between today's and this one."""
+    """Return the parts of a point measured in its pairs, by a third point between it and the baseline."""
     for finalist in judged_finalists(records, search, objective):
         trial, judgement = finalist.trial, finalist.judgement
         if judgement is None or trial.point == shown.point:
@@ -96,25 +88,21 @@ def changes_worth(
     whole: Ratio | None = None,
     parts: Sequence[Part] = (),
 ) -> tuple[RatedChange, ...]:
-    """Rate each change of a point by the point's speed over its speed with that change taken back.
+    """Rate each change of a point: its speed relative to the point without that change.
 
-    By the trials that were made for that (`TakenBack`), where there are any, else by a model of all. There, changes
-    that were only ever made together form one group, and are taken back together; so is with a change what does not
-    work without it. Changes of a part that was measured in the confirming pairs form one group where not each of them
-    is sure, and the part is; those that are left and of which none is sure form one where that is sure.
+    By ablation trials (`TakenBack`), else by a model of all trials. In the model, changes that only occur together form
+    one group, as does a change with all that needs it. If a part measured in confirming pairs is certain but not each
+    of its changes, the part is one group; the remaining uncertain changes form a group if that is certain.
 
     Args:
-        records: Trials measured under like conditions.
-        space: The present space; says what does not work without what.
-        sd: Standard deviation of ln throughput between trials of one point, for the model.
-        noise: The same, for what was taken back.
-        whole: Speed of the point over the baseline's, which all its changes together are worth, from the confirming
-            pairs; None if there were too few.
-        parts: Parts of its changes that were measured in these pairs.
+        records: Trials under the same conditions.
+        sd: SD of ln throughput between trials of one point, for the model.
+        noise: The same, for ablation.
+        whole: Speed relative to the baseline by confirming pairs.
+        parts: Parts measured in these pairs.
 
     Returns:
-        One change for each knob that differs, members of a group next to each other: what is needed first, then the
-        largest effect.
+        One rating per change, groups contiguous: required changes first, then by decreasing effect.
     """
     changed = list(_differing(point, baseline))
     known = TakenBack(records, baseline, point, noise)
@@ -128,7 +116,7 @@ def changes_worth(
         column = tuple(same_scalar(values[path], point[path]) for values, _ in trials)
         groups.setdefault(column, []).append(path)
 
-    # Where no trial had a change, or every one, nothing shows what it is worth.
+    # A change in no trial, or in every trial, cannot be rated.
     shown = {column: paths for column, paths in groups.items() if any(column) and not all(column)}
     worths: dict[tuple[bool, ...], Ratio] = {}
     if shown:
@@ -161,15 +149,15 @@ def changes_worth(
 
 
 Rated = tuple[Ratio | None, list[str]]
-"""Changes with what they are worth together."""
+"""Changes, and their joint gain."""
 
 
 def _in_parts(rated: Sequence[Rated], parts: Iterable[tuple[Ratio, list[str]]]) -> list[Rated]:
-    """Return the changes of each sure part as one group, unless each of them is sure."""
+    """Group the changes of each certain part, unless each of them is certain."""
     sure = [(ratio, paths) for ratio, paths in parts if ratio.low > 1.0]
     part_of = {path: number for number, (_, paths) in enumerate(sure) for path in paths}
     found: list[Rated] = []
-    for worth, paths in rated:  # what was only ever made together is told apart by the parts
+    for worth, paths in rated:  # parts can split a group
         pieces = [[path for path in paths if part_of.get(path) == number] for number in range(len(sure))]
         is_split = max(map(len, pieces), default=0) < len(paths) == sum(map(len, pieces))
         found += [(None, piece) for piece in pieces if piece] if is_split else [(worth, paths)]
@@ -182,7 +170,7 @@ def _in_parts(rated: Sequence[Rated], parts: Iterable[tuple[Ratio, list[str]]]) 
 
 
 def _wider(ratio: Ratio) -> Ratio:
-    """Return the ratio to a point that is far from all that were measured with an interval that holds the truth."""
+    """Widen the interval of a ratio to a point far from all trials, to cover the true value."""
     wider = 4.0 / 3.0  # on simulated trainers
     return Ratio(
         ratio=ratio.ratio,
@@ -192,12 +180,12 @@ def _wider(ratio: Ratio) -> Ratio:
 
 
 class TakenBack:
-    """What changes of a point are worth by the trials that were made without them to learn that.
+    """Gains by ablation: effects on ln speed by regularised least squares.
 
-    A change of ln speed for each, by least squares over all such trials and the confirming ones of the point.
+    Fitted to ablation and confirming trials of a point.
 
     Args:
-        noise: That of ln speed; what the trials leave over counts instead where it is more.
+        noise: Of ln speed; replaced by the residual variance if that is larger.
 
     Attributes:
         needed: Changes without which the trainer failed.
@@ -219,7 +207,7 @@ class TakenBack:
             [[1.0, *(float(same_scalar(values[path], value)) for path, value in terms)] for values, _ in made]
         ).reshape(len(made), len(terms) + 1)
         speeds = np.array([speed for _, speed in made])
-        # a change of the factor e is no surprise: terms that only ever come together share what they are worth
+        # prior: ln effects of standard deviation 1; terms that only occur together share their gain
         precision = design.T @ design + noise.variance * np.diag([1e-6, *([1.0] * len(terms))])
         self._covariance = np.linalg.inv(precision)
         self._effects = self._covariance @ design.T @ speeds
@@ -240,7 +228,6 @@ class TakenBack:
         return iter(self._columns)
 
     def ratio(self, *paths: str) -> Ratio:
-        """Return the speed over that without some changes of which it is known."""
         contrast = np.zeros(len(self._effects))
         contrast[[self._columns[path] for path in paths]] = 1.0
         mean = float(contrast @ self._effects)
@@ -248,7 +235,7 @@ class TakenBack:
         return Ratio(ratio=math.exp(mean), low=math.exp(mean - margin), high=math.exp(mean + margin))
 
     def together(self, rated: Sequence[Rated]) -> list[Rated]:
-        """Return the changes with those that are unsure, and of which it is known, as one group where that is sure."""
+        """Group the uncertain changes if their joint gain is certain."""
         unsure = [path for worth, paths in rated for path in paths if path in self and worth and worth.low <= 1.0]
         if len(unsure) < 2 or (worth := self.ratio(*unsure)).low <= 1.0:
             return list(rated)
@@ -266,15 +253,14 @@ def _differing(one: Values, other: Values) -> Values:
 def knob_effects(
     records: Sequence[TrialRecord], around: Values, space: Space, *, sd: float
 ) -> dict[str, list[tuple[Scalar, Ratio]]]:
-    """Return what each knob that was turned does by itself: slices through a point, by a model of all trials.
+    """Return the effect of each tuned knob alone: slices through a point, by a model of all trials.
 
     Args:
-        records: Trials measured under like conditions; those of other spaces are left out.
-        around: The point; each value's speed is one over its speed.
-        sd: Standard deviation of ln throughput between trials of one point.
+        records: Trials under the same conditions; other spaces are ignored.
+        sd: SD of ln throughput between trials of one point.
 
     Returns:
-        By knob its values that were tried; knobs with one value are left out.
+        Ratios to the point's speed by knob and tried value.
     """
     trials = _told(records, around)
     if not trials or not _can_be_told(around):
@@ -290,7 +276,7 @@ def knob_effects(
 
 
 def _told(records: Sequence[TrialRecord], like: Values) -> list[tuple[Values, float]]:
-    """Return the values and ln speeds of the trials that can be compared, of the same knobs as a point."""
+    """Return values and ln speeds of comparable trials with the knobs of a point."""
     told = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
     return [(values, speed) for values, speed in told if set(values) == set(like) and _can_be_told(values)]
 
@@ -300,10 +286,7 @@ def _can_be_told(values: Values) -> bool:
 
 
 def _tried_space(baseline: Values, points: Sequence[Values], space: Space) -> Space:
-    """Return the space of the values that were tried, with the baseline of the search.
-
-    The present space may lack some of them: its domains depend on what the config holds now.
-    """
+    """Return the space of the tried values; the current one, which depends on the config, may lack some."""
     present = {knob.path: knob for knob in space.knobs}
     return Space(
         knobs=tuple(
@@ -331,7 +314,7 @@ def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: 
 
 
 def taken_back(point: Values, paths: Iterable[str], space: Space) -> Values:
-    """Return a point with some changes taken back, and what does not work without them."""
+    """Return a point without some changes and all that needs them."""
     left = {**point, **{path: space.baseline[path] for path in paths}}
     while (why := space.why_infeasible(left)) and (others := list(space.changes(left))):
         fewer = [{**left, path: space.baseline[path]} for path in others]
@@ -339,26 +322,24 @@ def taken_back(point: Values, paths: Iterable[str], space: Space) -> Values:
     return left
 
 
-# Contrasts: the speed of one point over that of others, measured or not, from all trials of a search.
+# Contrasts: speed of one point relative to others, measured or not, from all trials of a search.
 
 
 def speed_ratios(
     trials: Sequence[tuple[Values, float]], point: Values, others: Sequence[Values], space: Space, *, sd: float
 ) -> list[Ratio]:
-    """Return the speed of a point over that of each of some others.
-
-    The same trials always give the same ratios.
+    """Return the speed of a point relative to each of some others, measured or not; deterministic.
 
     Args:
-        trials: Values and ln speed of each trial, at least one; all of them points of the space.
-        sd: Standard deviation of ln speed between trials of one point, above 0.
+        trials: Values and ln speed of at least one trial, in this space.
+        sd: SD of ln speed between trials of one point, above 0.
     """
     speeds: dict[tuple[int, ...], list[float]] = {}
     for values, speed in trials:
         speeds.setdefault(space.indices(values), []).append(speed)
     here = np.array(space.indices(point))
     rows = [space.indices(other) for other in others]
-    # points in the model: those most like the point in question
+    # limited to the points most similar to this one
     near = sorted(speeds, key=lambda row: (row not in rows, np.count_nonzero(here != row)))[:300]
     data = TrainingData(
         points=np.array(near),
@@ -366,17 +347,16 @@ def speed_ratios(
         variances=np.array([sd**2 / len(speeds[row]) for row in near]),
     )
     model = GaussianProcess(space)
-    for _ in range(3):  # each continues to fit the hyperparameters from where the last one stopped
+    for _ in range(3):  # each fit continues from the hyperparameters of the last one
         model.fit(data)
-    # On the model's standard deviation, which leaves out the error of the model itself: where the other point's own
-    # trials speak, and where it was never measured. On simulated trainers, changed ones included, the intervals hold
-    # the truth in 98 % and 91 % then.
+    # On the model's standard deviation, which omits model error; for measured and unmeasured points. On simulated
+    # trainers, changed ones included, these intervals contain the true value in 98 % and 91 % of cases.
     factors = [1.1 if row in near else 1.5 for row in rows]
     return [_ratio(model, np.array([here, row]), factor) for row, factor in zip(rows, factors, strict=True)]
 
 
 def _ratio(model: GaussianProcess, points: Indices, factor: float) -> Ratio:
-    """Return the speed of the first of two points over that of the second."""
+    """Return the speed of the first of two points relative to the second."""
     first, second = model.predict(points).mean
     (own, shared), (_, other) = model.covariance(points)
     mean = float(first - second)

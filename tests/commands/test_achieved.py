@@ -103,7 +103,7 @@ def test_claims_that_missed_widen_later_intervals(counting: CommandLine) -> None
         (counting.folder / "config.yaml").read_text().replace("num_workers: 2", "num_workers: 1")
     )
     said = counting.search("--same-training", "--seed", "1").well().stderr
-    assert "Earlier claims of this study missed what training achieved by about" in said
+    assert "Earlier claims of this study missed the achieved speed by about" in said
     trials = Study(counting.folder / "config.yaml").trials
     assert sum(trial.purpose is Purpose.TRAINING for trial in trials) == 1
     widened = [trial for trial in trials if trial.conditions.claims_sd]

@@ -117,7 +117,7 @@ def test_a_checkpoint_too_large_to_copy_ends_the_search_with_the_answer_so_far(
     assert answer["baseline"]["metrics"]["samples_per_s"] > 0
     changed = "while trial 0 went on, outside its folder: changed or gone: checkpoints/last.ckpt"
     assert changed in answer["error"]["message"]
-    assert any("could not go on" in caution for caution in answer["cautions"])
+    assert any("could not continue" in caution for caution in answer["cautions"])
     assert "redirect:" in done.stderr
     assert len(commands.simulator.plans) == 1
 

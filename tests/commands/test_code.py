@@ -68,12 +68,12 @@ def test_trials_of_other_code_are_in_no_verdict_and_their_best_point_is_tried_fi
     edit(recorded)
     recorded.trainer = slower
     done = recorded.search("--no-apply", "--json", budget="2m")
-    assert "A search begins with" in done.stderr
+    assert "The search starts with" in done.stderr
     assert "code of before" in done.stderr
     assert done.document["speedup"]["ratio"] < 2.3
     now = said_by(recorded, "status", "--json").document
     assert (now["speedup"], now["answer"]) == (done.document["speedup"], done.document["answer"])
-    assert "are of other code: train.py differs" in said_by(recorded, "status").stdout
+    assert "used other code: train.py differs" in said_by(recorded, "status").stdout
 
 
 def test_an_edit_during_a_search_ends_it_without_an_answer(simulated: CommandLine) -> None:

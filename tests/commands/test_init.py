@@ -108,7 +108,7 @@ def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(tmp_path: Path
     """It could only be tried in the user's own file; so the section goes beside it, with or without a preflight."""
     autotune, config = project(tmp_path)
     done = autotune(*INIT, "--yes", *preflight, "--", sys.executable, "train.py", "{data.batch_size}").well()
-    assert "the command does not name config.yaml, so the trainer cannot be tried" in done.stdout
+    assert "the command does not name config.yaml, so the trainer cannot be tested" in done.stdout
     assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
 
 
@@ -134,7 +134,7 @@ def test_a_section_beside_the_config(tmp_path: Path) -> None:
     assert "The section stands in config.autotune.yaml, a file of its own" in said
     assert "it is undone by deleting it" in said
     again = autotune(*INIT, "--yes", "--no-preflight", *COMMAND).refusal()
-    assert "config.autotune.yaml: there is an autotune section already" in again
+    assert "config.autotune.yaml: the config already has an autotune section" in again
 
 
 @pytest.mark.parametrize(
@@ -249,7 +249,10 @@ def test_json_and_toml_configs(tmp_path: Path, name: str, text: str) -> None:
     config = autotune.folder / name
     config.write_bytes(text.encode())
     done = autotune("init", "--config", name, "--yes", "--", sys.executable, "train.py", name).well()
-    assert f"a {name[2:].upper()} config holds no section: it gets a file of its own, c.autotune.yaml" in done.stdout
+    assert (
+        f"a {name[2:].upper()} config cannot hold a section: it goes into a separate file, c.autotune.yaml"
+        in done.stdout
+    )
     assert "the trial's copy of the config was read" in done.stderr
     assert autotune.simulator.plans[0].config_name == f"config{config.suffix}"
     assert autotune("search", "--config", name, "--dry-run").returncode == 0

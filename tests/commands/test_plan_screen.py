@@ -56,10 +56,10 @@ def test_what_no_value_reaches_is_named(simulated: CommandLine) -> None:
     said = simulated("init", "--config", "plain.yaml", "--dry-run", *trainer).well().stdout
     assert (simulated.folder / "plain.yaml").read_text() == keys
     assert "+autotune:" in said
-    assert "--batch-size in the command may take the place of batch_size: then no other value of it reaches" in said
+    assert "--batch-size in the command may override batch_size: then no other value of it reaches" in said
     assert (
-        "not tuned: train.py:4 prefetch = 2, train.py:5 fit.batch_size = 32: it is a constant in the code: as a flag, "
-        "or a key of the config, it could be tuned\n"
+        "not tuned: train.py:4 prefetch = 2, train.py:5 fit.batch_size = 32: it is a constant in the code; as a flag "
+        "or a config key it could be tuned\n"
     ) in said
     assert "num_workers" in said.split("not tuned")[0]
 

@@ -102,7 +102,7 @@ def test_a_config_that_fails_today_is_no_baseline_and_its_best_wants_consent(tmp
         (Training(steps=0), "is over too soon"),
         (Training(steps=3), "ran to its end"),
         (Training(steps=0, exit_code=1, stderr="ValueError: no such layer\n"), "ValueError: no such layer"),
-        (Training(steps=0, hangs=True), "no training step that counts was seen"),
+        (Training(steps=0, hangs=True), "no valid training step was seen"),
     ],
 )
 def test_a_trainer_that_cannot_be_measured_is_an_error_with_a_remedy(
@@ -169,9 +169,9 @@ def test_without_a_command_the_way_to_one_is_said(simulated: CommandLine) -> Non
     ("options", "said"),
     [
         (("--race", "2m", "--no-race"), "exclude each other"),
-        (("--race", "5s"), "too short to show anything"),
+        (("--race", "5s"), "is too short: the minimum is"),
         (("--race", "20m"), "at most half of it"),
-        (("--validate", "20m"), "--validate: to validate trains two configs for up to 20m each"),
+        (("--validate", "20m"), "--validate: validation trains two configs for up to 20m each"),
         (("--validate", "0"), "'0' is not"),
         (("--validate", "soon"), "'soon' is not a duration"),
         (("--batch", "4"), "--batch"),
@@ -213,12 +213,14 @@ def test_apply_moves_the_limit_of_the_batch_and_the_study_goes_on(tmp_path: Path
     first = commands.search("--json", budget="2m")
     answer = first.document
     assert answer["best"]["values"]["data.batch_size"] == 16
-    said = "data.batch_size is searched up to 16, at most 4 times today's 4: a larger batch makes more samples"
+    said = "data.batch_size is searched up to 16, at most 4 times today's 4: a larger batch gives more samples"
     assert first.stderr.count(said) == Path(answer["paths"]["events"]).read_text().count(said) == 1
     assert commands("apply", "--config", "config.yaml", "--all").returncode == 0
     second = commands.search("--json", budget="30s")
     assert "data.batch_size is searched up to 64, at most 4 times today's 16" in second.stderr
-    assert "data.batch_size was 4 when this study began and is 16 now: 64, up to which" in second.stderr
+    assert (
+        "data.batch_size was 4 when this study began and is 16 now: the search goes up to 64, 16 times" in second.stderr
+    )
     assert f"{answer['trials']} earlier trials found" in second.stderr
 
 
@@ -231,5 +233,5 @@ def test_a_search_begins_with_what_another_config_of_the_command_showed(recorded
     for option in ("--no-warm-start", "--fresh"):
         assert begins not in recorded("search", "--config", "config.yaml", "--dry-run", option).stdout
     second = recorded.search(budget="2m")
-    assert "A search begins with " in second.stderr
-    assert "The answer is the 1st point that was tried; it came from a study of another config" in second.stderr
+    assert "The search starts with " in second.stderr
+    assert "The answer is the 1st point tried; it came from a study of another config" in second.stderr

@@ -106,7 +106,7 @@ def test_a_database_that_is_none_of_ours_is_said(simulated: CommandLine) -> None
     done = simulated(*STATUS, "--storage", "sqlite:text.db")
     assert (done.returncode, "file is not a database" in done.stderr) == (1, True), done.stderr
     said = simulated(*STATUS, "--storage", "sqlite:absent.db").refusal()
-    assert f"nothing is known about this config yet in sqlite:{project}/absent.db (there is no such" in said
+    assert f"no study of this config in sqlite:{project}/absent.db (no such file or folder)" in said
     assert not list(project.glob("absent.db*"))
     assert "Run: autotune search --config config.yaml --budget 30m --storage sqlite:absent.db" in said
     at("sqlite:old.db", project).connect("any").close()

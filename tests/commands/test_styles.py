@@ -22,7 +22,7 @@ SAID = {
 }
 """By style, what is printed on the way."""
 
-FAILED = {"ends at once": "let it train longer", "never trains": "no training step"}
+FAILED = {"ends at once": "let it train longer", "never trains": "no valid training step"}
 """By style that has nothing to measure, what the error says."""
 
 

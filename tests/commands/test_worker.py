@@ -139,14 +139,14 @@ def test_a_worker_goes_on_where_its_search_was_killed(project: Path) -> None:
     with start(project, "one", "search", "--budget", "10m", "--json") as search:
         wait_for(search, "] trial ")
         with start(project, "two", "worker", "--budget", "90s") as worker:
-            wait_for(worker, "Joined the search that goes on on")
+            wait_for(worker, "Joined the search running on")
             wait_for(worker, "] trial ")
             search.kill()
             search.communicate(timeout=30)
             said = wait_for(worker, "(search) has left")
             wait_for(worker, "] trial ")
             worker.communicate(timeout=150)
-    assert "it gives no sign of life; this worker goes on by itself" in said
+    assert "no heartbeat; this worker continues alone" in said
     assert worker.returncode == 0
     records = the_study(project).records()
     assert len({trial.machine for trial in records}) == 2

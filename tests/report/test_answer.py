@@ -153,7 +153,7 @@ def _brackets(_whole: SearchResult) -> Changes:
     return {"changes": (Change(path="x", old="[red]", new="[/red]", worth=unclear, group=0, label="unknown"),)}
 
 
-BROKE = Validation(trained_s=12.0, broke=("its loss went to 1.20 of where it began",))
+BROKE = Validation(trained_s=12.0, broke=("its loss went to 1.20 of its initial value",))
 ALIKE, ANYTHING = Ratio(ratio=1.0, low=0.95, high=1.05), Ratio(ratio=1.1, low=0.8, high=1.5)
 BESIDE = Ratio(ratio=1.38, low=1.29, high=1.48)
 NO_BASELINE = {"verdict": Verdict.NO_BASELINE, "speedup": None, "same_training": None}

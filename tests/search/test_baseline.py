@@ -24,10 +24,10 @@ def test_a_baseline_with_numbers_or_a_failure_of_its_own_is_let_through(
 @pytest.mark.parametrize(
     ("first", "validity", "said", "remedy"),
     [
-        (None, Validity.UNMEASURED, "no training step that counts was seen within the budget of 1m", "step(samples"),
+        (None, Validity.UNMEASURED, "no valid training step was seen within the budget of 1m", "step(samples"),
         (None, Validity.NOT_STEADY, "the budget of 1m is too short for one trial of today's config", "ten times"),
         (None, Validity.COLD, "the budget of 1m is too short for one trial of today's config", "ten times"),
-        (Validity.COLD, Validity.UNMEASURED, "its first trial was taken to fill caches", "more time"),
+        (Validity.COLD, Validity.UNMEASURED, "its first trial filled caches", "more time"),
         (Validity.UNMEASURED, Validity.UNMEASURED, "The trainer failed", "stderr.log"),
     ],
 )
@@ -50,5 +50,5 @@ def test_utilization_that_is_searched_for_has_to_be_measured(problem: Problem, m
     """A search for it could not compare anything."""
     Path("config.yaml").write_text(CONFIG.replace("autotune:\n", "autotune:\n    objective: utilization\n"))
     problem = open_problem(Path("config.yaml"), command=None, state_dir=None)
-    with pytest.raises(TrialError, match="the GPU's utilization was not measured"):
+    with pytest.raises(TrialError, match="no GPU utilization was measured"):
         require_baseline(make_trial(problem.space.baseline, 80.0), problem, budget_s=60.0)

@@ -57,8 +57,8 @@ def test_what_says_how_far_the_batch_is_searched(
 def test_the_screen_says_what_was_left_out(config: Path) -> None:
     """One sentence: how far, why, and how to have the rest."""
     assert limited(problem_of(config, FOUND), SearchOptions()).batch_remark == (
-        "data.batch_size is searched up to 32, at most 4 times today's 8: a larger batch makes more samples a second "
-        "that each teach less. --batch free searches up to 128."
+        "data.batch_size is searched up to 32, at most 4 times today's 8: a larger batch gives more samples per "
+        "second, but each teaches less. --batch free searches up to 128."
     )
     assert "up to 8, as it is today:" in str(limited(problem_of(config, FOUND), SearchOptions(batch="1x")).batch_remark)
     assert limited(problem_of(config, FOUND), SearchOptions(batch="same")).batch_remark == (
@@ -79,8 +79,8 @@ def test_a_limit_that_apply_has_moved_is_said(config: Path, make_trial: MakeTria
     applied = FOUND.replace("batch_size: 8", "batch_size: 32")
     moved = problem_of(config, applied)
     assert growth_remark(limited(moved, SearchOptions()), [began]) == (
-        "data.batch_size was 8 when this study began and is 32 now: 128, up to which it is searched, is 16 times that. "
-        "--batch same leaves it at 32."
+        "data.batch_size was 8 when this study began and is 32 now: the search goes up to 128, 16 times the first "
+        "value. --batch same keeps it at 32."
     )
     assert growth_remark(limited(moved, SearchOptions(batch="1x")), [began]) is None
     assert growth_remark(limited(moved, SearchOptions(batch="same")), [began]) is None

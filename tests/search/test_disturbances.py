@@ -111,7 +111,9 @@ def test_the_numbers_of_a_lasting_disturbance_count_after_all_with_a_caution(sea
     assert all(same(tries[0], trial) for trial in tries)
     assert tries[-1].detail == OTHERS.remark
     (caution,) = disturbed_by(searched)
-    assert caution.startswith(f"During 1 of the {len(counting(searched))} trials that count others used the GPU")
+    assert caution.startswith(
+        f"During 1 of the {len(counting(searched))} trials that count other processes used the GPU"
+    )
     assert OTHERS.remark in caution
     assert MOST_REPEATS == 2
 

@@ -40,7 +40,7 @@ def test_what_waits_with_the_cpu_idle_gets_more_workers_than_cores(search: Searc
     searched = search(_waiting, config=_FOUND, budget_s=300)
     best = searched.answer.best.values
     assert min(best["data.num_workers"], best["data.num_private_threads"]) >= 16
-    assert any("with the CPU idle: a search tries data.num_workers up to" in one.text for one in _remarks(searched))
+    assert any("with the CPU idle: the search tries data.num_workers up to" in one.text for one in _remarks(searched))
     later = search(_waiting, config=_FOUND, budget_s=300)  # has them in its model too
     assert later.answer.best.values["data.num_workers"] >= 16
 
@@ -57,7 +57,7 @@ def test_a_list_of_the_users_is_kept_and_its_end_is_named(search: Search) -> Non
     searched = search(_waiting, config=_LISTED, budget_s=300)
     assert max(trial.values["data.num_workers"] for trial in searched.trials) == 4
     (said,) = [text for text in searched.answer.cautions if "num_workers" in text]
-    assert said.startswith("At data.num_workers: 4, the largest that is tried, training waits for data")
+    assert said.startswith("At data.num_workers: 4, the largest value tried, training waits for data")
 
 
 def _remarks(searched: Any) -> list[Remark]:

@@ -72,7 +72,7 @@ def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Le
     assert findings.inert == {"data.num_workers": why}
     assert len(remarks) == 1
     assert findings.cautions == tuple(remarks)
-    assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is left as it is from now on")
+    assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is kept fixed from now on")
 
 
 def test_a_printed_value_is_no_evidence_against_a_measured_difference(findings: Findings, learn: Learn) -> None:
@@ -94,7 +94,7 @@ def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn,
     learn(100.0, samples=16.0, batch_size=8)
     learn(100.0, samples=16.0, batch_size=8)
     (said,) = findings.cautions
-    assert said.startswith("data.batch_size is 8, but each step held 16 samples")
+    assert said.startswith("data.batch_size is 8, but each step had 16 samples")
     assert remarks == [said]
 
 

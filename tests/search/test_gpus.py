@@ -122,7 +122,7 @@ def test_a_busy_gpu_is_refused_with_who_is_on_it(ask: Ask) -> None:
         tenant.kill()
     (remark,) = told["busy"]
     assert remark.startswith(f"NVIDIA H100 80GB HBM3 ({UUIDS[1]}) is in use: process {tenant.pid} (")
-    assert "sleep) with 5.0 GiB, kernels ran for 40% of the last second" in remark
+    assert "sleep) with 5.0 GiB, kernels ran for 40 % of the last second" in remark
     kind, message, _, remedy = told["refused"]
     assert (kind, message) == ("gpu", remark)
     assert "--allow-busy-gpu" in remedy

@@ -75,15 +75,15 @@ def test_exploring_goes_on_as_long_as_a_trial_fits(make_trial: MakeTrial) -> Non
         make_trial(OTHER, 50.0, duration_s=30.0)
     ]
     assert _ends(trials, values={"n": 3}, left_s=10.0) == ""
-    assert _ends(trials, values={"n": 3}, left_s=9.99) == "the rest of the budget is for the confirmation"
+    assert _ends(trials, values={"n": 3}, left_s=9.99) == "the rest of the budget is reserved for the confirmation"
     assert _ends(trials, is_repeat=True, left_s=30.0) == ""
-    assert _ends(trials, is_repeat=True, left_s=29.99) == "the rest of the budget is for the confirmation"
+    assert _ends(trials, is_repeat=True, left_s=29.99) == "the rest of the budget is reserved for the confirmation"
 
 
 def test_exploring_ends_where_all_that_fits_promises_too_little(make_trial: MakeTrial) -> None:
     """The gain of a trial counts as often as there is time for one, ten times at most."""
     trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
-    nothing = "nothing left to try promises a gain"
+    nothing = "no further trial promises a gain"
     assert _ends(trials, gain=WORTH_THE_REST / 4, left_s=40.0) == ""
     assert _ends(trials, gain=WORTH_THE_REST / 4, left_s=39.99) == nothing
     assert _ends(trials, gain=WORTH_THE_REST / 10.01, left_s=1e6) == nothing
@@ -93,7 +93,7 @@ def test_exploring_ends_where_all_that_fits_promises_too_little(make_trial: Make
 def test_a_promise_is_not_believed_before_most_points_were_tried(make_trial: MakeTrial) -> None:
     """Of a large space the model knows some part; half of the points is what it takes."""
     trials = [make_trial(BASELINE, 50.0, duration_s=10.0)]
-    assert _ends(trials, gain=0.0, left_s=1e3, tried_share=MOSTLY_TRIED) == "nothing left to try promises a gain"
+    assert _ends(trials, gain=0.0, left_s=1e3, tried_share=MOSTLY_TRIED) == "no further trial promises a gain"
     assert _ends(trials, gain=0.0, left_s=1e3, tried_share=MOSTLY_TRIED - 0.01) == ""
 
 
@@ -128,7 +128,7 @@ def test_exploring_ends_early_only_where_the_rest_promises_little(make_trial: Ma
     assert ends(24, 0, 15, 0.009) == "nothing better was found in 15 trials"
     assert ends(24, 0, 14, 0.009) == ends(40, 0, 15, 0.009) == ""
     assert ends(24, 0, 15, 0.011) == ends(24, 0, 15, None) == ""
-    assert ends(8, 3, 4, 0.009, tried_share=0.3) == "nothing better was found, and nothing new promises more"
+    assert ends(8, 3, 4, 0.009, tried_share=0.3) == "nothing better was found, and no new point promises more"
     assert ends(8, 3, 4, 0.009, tried_share=0.29) == ""
     assert ends(8, 2, 4, 0.009) == ends(8, 3, 4, 0.011) == ends(8, 3, 4, 0.009, is_repeat=False) == ""
     assert ends(8, 3, 0, 0.009) == ""  # asked for, with --exhaust

@@ -37,7 +37,7 @@ def test_a_larger_part_of_the_same_batch_is_the_same_training(search: Search) ->
     (change,) = answer.changes
     assert change.effective_batch.endswith("changes from 32 to 128")
     assert {moved.path: moved.new for moved in change.along} == {STEPS: 1, WHOLE: 128}
-    assert not any("each step held" in caution for caution in answer.cautions)  # the whole moves along
+    assert not any("each step had" in caution for caution in answer.cautions)  # the whole moves along
 
 
 def test_of_the_same_training_alone_the_keys_stay_one_batch(search: Search) -> None:

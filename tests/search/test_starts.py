@@ -75,7 +75,7 @@ def test_what_was_too_short_is_doubled_or_left(trial) -> None:
     assert starts.why_not(SPACE, compiled, 200.0) is None
     assert starts.why_not(SPACE, compiled, 100.0) == "compile: 1 takes more than 20s to start"
     assert [one.partition(";")[0] for one in starts.untried()] == [
-        "compile: 1 was not measured, as it takes more than 20s to start"
+        "compile: 1 was not measured, because it takes more than 20s to start"
     ]
     assert not start_times([*cut, trial(30.0, compile=1)], SPACE).waited_s
     assert not start_times([trial(cut_s=60.0, ending=Ending.HUNG, compile=1)], SPACE).waited_s
@@ -109,7 +109,7 @@ def test_what_takes_too_long_is_named(search: Search) -> None:
     assert 1 <= len(tried) <= 2
     assert sum(trial.duration_s for trial in tried) < 100.0
     (said,) = [one for one in done.answer.cautions if "torch_compile" in one]
-    assert said.startswith("training.torch_compile: True was not measured, as it takes more than ")
+    assert said.startswith("training.torch_compile: True was not measured, because it takes more than ")
 
 
 def test_a_budget_for_today_s_config_alone_names_one_that_is_enough(search: Search) -> None:

@@ -54,7 +54,7 @@ def test_what_does_nothing_is_taken_back_and_a_sure_answer_ends_the_search(searc
     assert worth.low > 1.0
     said = [event.text for event in searched.events if isinstance(event, Remark)]
     assert searched.took_s < 600
-    assert any(text.startswith("Sure after ") and "--exhaust" in text for text in said)
+    assert any(text.startswith("Confirmed after ") and "--exhaust" in text for text in said)
 
 
 def test_an_answer_that_changes_the_training_has_another_beside_it(search: Search) -> None:

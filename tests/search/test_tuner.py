@@ -140,8 +140,8 @@ def test_the_budget_is_a_wall(search: Search, trainer: Trainer, budget_s: float)
 def test_it_gives_up_where_nothing_works(search: Search) -> None:
     """Five trials that all crash are enough to know; the error names how they ended, the first one is kept to show."""
     searched = search(crashing, budget_s=1800)
-    said = "none of 5 trials gave numbers: The trainer failed, or was killed (exit status 1: ValueError: no such layer)"
-    assert said in searched.error.message
+    failure = "The trainer failed, or was killed (exit status 1: ValueError: no such layer)"
+    assert f"none of 5 trials has a measurement: {failure}" in searched.error.message
     assert len(searched.trials) == 5
     failed = searched.tuner.failures[Ending.CRASHED]
     assert failed.record == searched.trials[0]
@@ -186,7 +186,7 @@ def test_caches_that_do_not_fill_in_time_are_left_alone(search: Search) -> None:
     searched = search(long_epochs, budget_s=200)
     cached = [trial for trial in searched.trials if trial.values["data.cache"] == "memory"]
     assert [trial.validity for trial in cached] == [Validity.COLD]
-    assert "caches stay as they are" in searched.said()
+    assert "caches are kept fixed" in searched.said()
     assert searched.answer.best.values["data.cache"] == "none"
     assert searched.answer.verdict is Verdict.BETTER
 
@@ -201,7 +201,7 @@ def test_a_cache_of_the_baseline_that_does_not_fill_is_measured_as_it_is(search:
     searched = search(long_epochs, budget_s=200, config=CONFIG.replace("cache: none", "cache: memory"))
     baseline = searched.of(Purpose.BASELINE)
     assert [trial.validity for trial in baseline][-2:] == [Validity.COLD, Validity.GOOD]
-    assert "caches stay as they are" in searched.said()
+    assert "caches are kept fixed" in searched.said()
     assert searched.answer.verdict is Verdict.BETTER
 
 
@@ -397,7 +397,7 @@ def test_trouble_that_ends_a_search_early_leaves_the_answer_so_far(
     assert found.answer.trials == trials
     assert found.answer.baseline.metrics is not None
     assert found.tuner.ended_by.remedy
-    assert f"The search could not go on: {found.tuner.ended_by.message}." in found.answer.cautions
+    assert f"The search could not continue: {found.tuner.ended_by.message}." in found.answer.cautions
     assert isinstance(found.tuner.ended_by, StudyError) is (trouble is None)
     assert isinstance(found.events[-1], SearchEnded)
 

@@ -66,13 +66,13 @@ BREAKS: Mapping[str, tuple[Change, str]] = {
         lambda training: replace(training, steps=401, exit_code=1, stderr="OSError: [Errno 28] No space left"),
         "No space left",
     ),
-    "hangs in an evaluation": (lambda training: replace(training, steps=300, hangs=True), "no step came in its last"),
+    "hangs in an evaluation": (lambda training: replace(training, steps=300, hangs=True), "no step in its last"),
     "hangs after all of them": (
         lambda training: replace(training, epoch=20, pauses={30: "eval", 40: "checkpoint"}, steps=100, hangs=True),
-        "no step came in its last",
+        "no step in its last",
     ),
     "ends early by itself": (lambda training: replace(training, steps=120), "it ended by itself after 3,840 samples"),
-    "does not learn": (not_learning, "its loss went to 1.00 of where it began"),
+    "does not learn": (not_learning, "its loss went to 1.00 of its initial value"),
     "learns from garbage": (
         lambda training: replace(training, loss=lambda step: 1680.0 * falling()(step)),
         "with today's config",

@@ -54,7 +54,7 @@ def test_without_a_reading_of_it_the_search_ends_at_once(search: Search) -> None
     """A search for an unmeasured objective ends after the baseline's trial, with the reason."""
     not_measured = Training(samples=8.0, step_s=0.05)
     found = search(lambda _: not_measured, budget_s=600.0, config=CONFIG, machine=MACHINE, gpus=SimulatedGpuProbe)
-    assert "utilization was not measured while today's config ran" in found.error.message
+    assert "no GPU utilization was measured while today's config ran" in found.error.message
 
 
 def test_without_a_gpu_the_search_does_not_begin(tmp_path: Path) -> None:

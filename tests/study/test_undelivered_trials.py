@@ -229,7 +229,7 @@ def test_who_cannot_reach_the_storage_is_told_what_waits(tmp_path: Path) -> None
         raise StorageAway("no answer", where="there", remedy="Wait.")
 
     problem.storage.latest = no_answer  # type: ignore[method-assign]
-    with pytest.raises(StorageAway, match="no answer; trials that wait here to be written there: 3"):
+    with pytest.raises(StorageAway, match="no answer; trials waiting here to be delivered: 3"):
         KnownStudy.of(problem)
 
 

@@ -42,7 +42,7 @@ def test_samples_that_cannot_be_seen_are_those_of_the_config(search: Search) -> 
     for trial in searched.trials:
         size = trial.values["data.batch_size"]
         assert trial.measurement.samples_per_s == pytest.approx(size / STEP_S, rel=0.1)
-    assert not any("but each step held" in caution for caution in searched.answer.cautions)
+    assert not any("but each step had" in caution for caution in searched.answer.cautions)
 
 
 @pytest.fixture

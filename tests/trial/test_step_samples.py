@@ -14,8 +14,8 @@ def said(path: str, size: float, *samples: float, devices: int = 1, **config: in
 def test_steps_that_hold_other_samples_than_the_config_says() -> None:
     """The sentence names the key, both numbers, what the speed is made of, and what to look at."""
     assert said("data.batch_size", 32, 16, 16, 16, 16) == (
-        "data.batch_size is 32, but each step held 16 samples, and speed is counted in those. See whether a flag or "
-        "another key beats it, or whether it counts something else than the samples of a step"
+        "data.batch_size is 32, but each step had 16 samples, and speed counts those. Check whether a flag or another "
+        "key overrides it, or whether it counts something other than the samples of a step"
     )
     assert said("data.batch_size", 8, 64, 64, 64, 32) is not None
 

@@ -217,7 +217,7 @@ def test_of_a_search_in_which_everything_failed(trials: list[TrialRecord]) -> No
         replace(trial, measurement=None, validity=Validity.UNMEASURED, ending=Ending.CRASHED, detail="no such layer")
         for trial in trials[:3]
     ]
-    why = "no trial of this config has given numbers yet"
+    why = "no trial of this config has a measurement yet"
     nothing = StudyContents(config="c", study="s", trials=failed, result=None, why_no_result=why)
     page = checked(report_text(nothing, NOW))
     assert words(next(page.iter(f"{HTML}h1"))) == f"No answer: {why}."
