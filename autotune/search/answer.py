@@ -121,7 +121,7 @@ class Study:
         try:
             known = problem.place.known_study()
         except StorageAway as away:
-            if not (waiting := _waiting(problem)):
+            if not (waiting := _count_undelivered(problem)):
                 raise
             raise StorageAway(
                 f"{away.message}; trials waiting here to be delivered: {waiting}",
@@ -286,7 +286,7 @@ def _require_point(problem: Problem, point: str, values: Values) -> None:
         )
 
 
-def _waiting(problem: Problem) -> int:
+def _count_undelivered(problem: Problem) -> int:
     """Count trials of a config that wait here for an unreachable storage."""
     same = problem.study.rsplit("-", 1)[0]  # of any command
     waiting = 0

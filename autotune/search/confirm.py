@@ -16,7 +16,7 @@ from autotune.search.schedule import (
     MOST_FOR_CONFIRMING,
     PAIRS_WITH_TIME_TO_SPARE,
     expected_trial_s,
-    is_dear,
+    is_expensive,
     shortest_trial_s,
 )
 from autotune.space.space import Space
@@ -186,7 +186,7 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
         return LEAST_PAIRS
     fitting = int(MOST_FOR_CONFIRMING * budget_s / pair_length_s)
     most = max(LEAST_PAIRS, min(MOST_PAIRS, fitting))
-    sequential = is_dear(pair_length_s, budget_s)
+    sequential = is_expensive(pair_length_s, budget_s)
     # The judgement's prior; with fewer degrees of freedom two pairs would never show a gain.
     prior_df = LEAST_DF if sequential else 0.0
     pairs = pairs_needed(candidate.gain, math.sqrt(2) * sd, prior_df=prior_df, at_most=most, sequential=sequential)
@@ -201,7 +201,7 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
 
 def pairs_for_closeness(sd: float, pair_length_s: float, *, budget_s: float) -> int:
     """Return the pairs that probably narrow a just relevant gain to `CLOSE`."""
-    sequential = is_dear(pair_length_s, budget_s)
+    sequential = is_expensive(pair_length_s, budget_s)
     return pairs_needed(
         math.log(LEAST_SCORE_GAIN) + math.log(CLOSE) / 2.0,
         math.sqrt(2) * sd,
@@ -350,7 +350,7 @@ def plan_confirmation(
         return None
     fitting = int(left_s / basis.pair_s(finalist))
     even = fitting - fitting % 2
-    if may_be_cut and is_dear(basis.pair_s(finalist), basis.budget_s):
+    if may_be_cut and is_expensive(basis.pair_s(finalist), basis.budget_s):
         even = fitting + 2 - fitting % 2
     pairs = min(max(basis.pairs_to_be_close(finalist), PAIRS_WITH_TIME_TO_SPARE), even)
     return _plan(finalist, pairs, basis, left_s=left_s)
@@ -409,7 +409,7 @@ def _plan(candidate: Candidate, pairs: int, basis: ConfirmationBasis, *, left_s:
     return ConfirmationPlan(
         candidate=candidate,
         pairs=pairs,
-        sequential=is_dear(basis.arms * trial_s, basis.budget_s),
+        sequential=is_expensive(basis.arms * trial_s, basis.budget_s),
         usual_trial_s=trial_s,
         usual_window_s=usual_s,
         longer_s=window_s - usual_s,

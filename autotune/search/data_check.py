@@ -23,19 +23,19 @@ class DataCheck:
         self._losses: list[Losses] = []  # of baseline trials
 
     def learn(self, record: TrialRecord, data: TrialData, losses: Losses) -> None:
-        known, is_today = self._known.setdefault(record.point, []), record.point == self._baseline
-        if record.comparable and len(known) < (_MOST if is_today else 1):
+        known, is_baseline = self._known.setdefault(record.point, []), record.point == self._baseline
+        if record.comparable and len(known) < (_MOST if is_baseline else 1):
             known.append(data)
-            self._losses += [losses] if is_today else []
+            self._losses += [losses] if is_baseline else []
 
     def finding(self, trial: TrialSpec, space: Space, data: TrialData, losses: Losses) -> DataFinding | None:
         """Compare the data of a trial with the baseline's; None if there is nothing to report.
 
         Losses count if samples are inconclusive. Changes that do not touch the data get negative findings only.
         """
-        point, today = space.name(trial.values), self._known.get(self._baseline)
+        point, baseline_data = space.name(trial.values), self._known.get(self._baseline)
         is_other = point != self._baseline and (trial.purpose not in NOT_COMPARED or trial.purpose is Purpose.VALIDATE)
-        if not is_other or not today or trial.warms_up:
+        if not is_other or not baseline_data or trial.warms_up:
             return None
         changed = [(space.knob(path), value) for path, value in space.changes(trial.values).items()]
         compensation = (
@@ -45,7 +45,7 @@ class DataCheck:
             if isinstance(value, int) and isinstance(knob.baseline, int)
         )
         finding = compare_data(
-            today,
+            baseline_data,
             data,
             self._known.get(point, ()),
             may_freeze=any(knob.settling or knob.kind is None for knob, _ in changed),

@@ -22,9 +22,9 @@ from autotune.search.schedule import (
     baseline_cache_time_limit_s,
     design_points,
     expected_trial_s,
+    gain_of_rest,
     least_confirmation_s,
     longest_trial_s,
-    promised_by_the_rest,
     time_limit_s,
     why_exploring_ends,
 )
@@ -61,7 +61,7 @@ class Explorer(SearchStage):
         super().__init__(parts, state, trials)
         self._others = others
         self._finalists = finalists
-        self._today = TrialSpec(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
+        self._baseline = TrialSpec(values=parts.problem.space.baseline, purpose=Purpose.BASELINE)
         self.ended: EndOfExploring | None = None
         self.has_resumed = False
         self.promised: float | None = None
@@ -73,35 +73,35 @@ class Explorer(SearchStage):
             TrialError: The budget ended first, or the objective cannot be measured.
         """
         if self._parts.budget.budget_s >= WARM_UP_FROM_S:
-            self._trials.make_once(replace(self._today, goal=_WARM_UP, warms_up=True))
+            self._trials.make_once(replace(self._baseline, goal=_WARM_UP, warms_up=True))
         record = self._measured()
         if record.ending is Ending.CRASHED and record.validity is Validity.UNMEASURED:
-            self._require_that_paths_are_taken(record)
-        self._others.require_that_today_works(record)
+            self._check_absolute_outputs(record)
+        self._others.check_baseline(record)
         budget_s = self._parts.budget.budget_s
         require_baseline(record, self._parts.problem, budget_s=budget_s, earlier=self._state.trials.own)
         if longer := self._state.windows.why_longer():
             self._events.remark(longer)
-        self._try_standing_answer()
+        self._try_current_answer()
         scope, machine = self._state.model.scope, self._parts.machine
-        if alone := scope.leave_alone(self._state.trials.baseline_point, machine):
-            self._events.change_phase("exploring", alone)
+        if frozen := scope.freeze_knobs(self._state.trials.baseline_point, machine):
+            self._events.change_phase("exploring", frozen)
         return Outcome.DONE
 
     def _measured(self) -> TrialRecord:
         limit_s = math.inf
-        if self._state.model.space.settles(self._today.values):
+        if self._state.model.space.settles(self._baseline.values):
             limit_s = baseline_cache_time_limit_s(self._parts.budget.budget_s)
-        record = self._trials.make(replace(self._today, limit_s=limit_s, goal=self._state.windows.first()))
+        record = self._trials.make(replace(self._baseline, limit_s=limit_s, goal=self._state.windows.first()))
         if record.validity is Validity.COLD:
             if not self._trials.filled_files:  # else the next trial reads the cache that this one wrote
-                self.leave_caches_alone()
-            record = self._trials.make(self._today)
-        if self._trials.may_have_been_an_accident(record):
-            record = self._trials.make(self._today)
+                self.freeze_caches()
+            record = self._trials.make(self._baseline)
+        if self._trials.should_retry(record):
+            record = self._trials.make(self._baseline)
         return record
 
-    def _require_that_paths_are_taken(self, record: TrialRecord) -> None:
+    def _check_absolute_outputs(self, record: TrialRecord) -> None:
         """Raise an error if a trainer that crashed before its first step works with relative output paths."""
         parts = self._parts
         name = f"{parts.name}-outputs"
@@ -111,7 +111,7 @@ class Explorer(SearchStage):
             if tried.trial.steps:
                 raise tried.error(record.detail, where=str(parts.problem.config_path))
 
-    def _try_standing_answer(self) -> None:
+    def _try_current_answer(self) -> None:
         """Try the study's current answer, which may fail on this machine."""
         values, left_s = self._state.answer.contender(), self._parts.budget.left_s()
         if values is not None and expected_trial_s(self._state.trials.own) < left_s:
@@ -119,17 +119,17 @@ class Explorer(SearchStage):
                 self.try_point(Proposal(values=values, gain=0.0, is_repeat=True), left_s)
 
     def explore(self) -> Outcome:
-        self._events.change_phase("exploring", self._why())
+        self._events.change_phase("exploring", self._phase_reason())
         self.ended = None
         for target in self._state.targets:
             target.ended = None
         while self.ended is None:
-            self._others.take_in()
+            self._others.update()
             if why := self._others.why_exploring_ends():
                 self.ended = EndOfExploring(ExploringEnd.EXHAUSTED, why)
                 break
             if self._others.is_time_for_baseline():
-                self._others.require_that_today_works(self._trials.make(self._today))
+                self._others.check_baseline(self._trials.make(self._baseline))
             self.ended = self._try_next()
         return Outcome.DONE
 
@@ -161,7 +161,7 @@ class Explorer(SearchStage):
         )
         if target.ended is None:
             assert proposal is not None, "without one, exploring ends"
-            self.promised = promised_by_the_rest(state.trials.own, proposal, left_s)
+            self.promised = gain_of_rest(state.trials.own, proposal, left_s)
             target.count()
             with suppress(PointTaken):  # the next proposal takes it into account
                 record = self.try_point(proposal, all_s - kept_s)
@@ -191,19 +191,19 @@ class Explorer(SearchStage):
             )
         )
         if record.validity is Validity.COLD and not self._state.trials.has_settled(self._state.model.space):
-            self.leave_caches_alone()
+            self.freeze_caches()
         return record
 
-    def leave_caches_alone(self) -> None:
+    def freeze_caches(self) -> None:
         """Stop varying caches, which do not fill within a trial."""
-        self._state.model.scope.leave_caches_alone()
-        self._state.model.search_again()
+        self._state.model.scope.freeze_caches()
+        self._state.model.update_scope()
         why = "caches are kept fixed: a pass over the data, which fills them, does not fit into a trial"
         if self._state.model.scope.filling:
             why += "; trials are compared without their time waiting for data"
         self._events.change_phase("exploring", why)
 
-    def _why(self) -> str:
+    def _phase_reason(self) -> str:
         why, left_s = "looking for better values", self._parts.budget.left_s()
         trials, baseline = self._state.trials.own, self._state.trials.baseline_point
         needed_s = least_confirmation_s(trials, baseline, budget_s=self._parts.budget.budget_s)
@@ -236,13 +236,13 @@ def require_baseline(
             "objective: effective_utilization or throughput."
         )
     elif record.ending is Ending.KILLED_BY_BUDGET:
-        why, remedy = _why_budget_was_short(record, earlier, format_duration(budget_s))
+        why, remedy = _why_budget_too_short(record, earlier, format_duration(budget_s))
     else:
         return
     raise TrialError(why, where=str(problem.config_path), remedy=remedy)
 
 
-def _why_budget_was_short(record: TrialRecord, earlier: Sequence[TrialRecord], budget: str) -> tuple[str, str]:
+def _why_budget_too_short(record: TrialRecord, earlier: Sequence[TrialRecord], budget: str) -> tuple[str, str]:
     if record.validity is not Validity.UNMEASURED:
         return (
             f"the budget of {budget} is too short for one trial of today's config",

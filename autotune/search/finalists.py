@@ -32,7 +32,7 @@ from autotune.search.schedule import CAUTION, EndOfExploring, ExploringEnd, expe
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import SearchStage, TrialMaker
 from autotune.search.validation import Validator
-from autotune.search.worth import TakenBack, taken_back
+from autotune.search.worth import Ablation, without_changes
 from autotune.space.knob import Knob, Label, same_scalar
 from autotune.study.answer import gave_no_numbers, judged_finalists
 from autotune.study.noise import trial_noise
@@ -71,7 +71,7 @@ class Finalists(SearchStage):
         self._others = others
         self._validator = validator
         self._racer = racer
-        self._take_back = TakeBack(parts, state, trials)
+        self._simplifier = Simplifier(parts, state, trials)
         self._rng = random.Random(parts.options.seed)
         self._chosen: Sequence[Candidate] = ()
         self._unchanging: Candidate | None = None  # the best that leaves the training unchanged
@@ -90,18 +90,18 @@ class Finalists(SearchStage):
         kept_s = reserved_s(better, self.basis(), left_s=left_s, closely=closely)
         if not kept_s:
             return 0.0
-        kept_s += self._afterwards_s()
-        if (own := self._pairs_of_its_own(better[0], self._state.answer.same_training())) is not None:
-            alike, basis = own
-            both_s = kept_s + basis.least_s(alike) + basis.look_s
+        kept_s += self._later_stages_s()
+        if (own := self._separate_pairs(better[0], self._state.answer.same_training())) is not None:
+            unchanging, basis = own
+            both_s = kept_s + basis.least_s(unchanging) + basis.look_s
             kept_s = both_s if both_s <= _FOR_BOTH * self._parts.budget.budget_s else kept_s
-        return kept_s + self._take_back.needed_s(self._best_of_each()) if closely else kept_s
+        return kept_s + self._simplifier.needed_s(self._best_of_each()) if closely else kept_s
 
     def basis(self) -> ConfirmationBasis:
         best = next(iter(self._state.model.better()), None)
         return self._state.answer.confirmation_basis(() if best is None else self._further(best))
 
-    def _afterwards_s(self) -> float:
+    def _later_stages_s(self) -> float:
         better = self._state.model.better()
         return self._validator.needed_s + self._racer.needed_s(better[0].observation.values if better else None)
 
@@ -115,9 +115,9 @@ class Finalists(SearchStage):
         names = [self._simplified(one, finalists[place + 1 :]) for place, one in enumerate(finalists)]
         better = self._state.model.better()
         best_first = sorted(better, key=lambda one: one.observation.name not in names[-1:])
-        self._chosen = self._others.to_be_confirmed(best_first or answer.contender_alone())
-        alike_first = sorted(better, key=lambda one: one.observation.name not in names[:1])
-        unchanging = (one for one in alike_first if answer.is_same_training(one.observation.values))
+        self._chosen = self._others.confirmable(best_first or answer.contender_candidates())
+        unchanging_first = sorted(better, key=lambda one: one.observation.name not in names[:1])
+        unchanging = (one for one in unchanging_first if answer.is_same_training(one.observation.values))
         self._unchanging = next(unchanging, None)
         return Outcome.DONE
 
@@ -127,14 +127,14 @@ class Finalists(SearchStage):
         return list(best.values())[::-1]
 
     def _simplified(self, finalist: Candidate, others: Sequence[Candidate]) -> str:
-        kept_s, needed_s, left_s = self.kept_s(closely=False), self._take_back.needed_s, self._parts.budget.left_s()
-        is_kept = self._parts.problem.objective.by_utilization or self._state.answer.is_standing(finalist)
+        kept_s, needed_s, left_s = self.kept_s(closely=False), self._simplifier.needed_s, self._parts.budget.left_s()
+        is_kept = self._parts.problem.objective.by_utilization or self._state.answer.is_current(finalist)
         if not kept_s or is_kept or self._others.why_exploring_ends():
             return finalist.observation.name
         close_s = self.kept_s(closely=True) - needed_s(self._best_of_each())
         kept_s = max(kept_s, min(close_s, _FOR_PAIRS * left_s))
         kept_s += min(needed_s(others), 0.5 * max(0.0, left_s - kept_s))
-        return self._parts.problem.space.name(self._take_back.simplified(finalist.observation.values, kept_s=kept_s))
+        return self._parts.problem.space.name(self._simplifier.simplified(finalist.observation.values, kept_s=kept_s))
 
     # The confirmation
 
@@ -157,10 +157,10 @@ class Finalists(SearchStage):
             self._events.change_phase("confirming", ended.why)
             with self._others.confirming(plan.candidate.observation.name):
                 # a validation or a race measures for longer anyway
-                has_time = not is_short and not self._afterwards_s() and 2.0 * plan.rest_s(0) < left_s
+                has_time = not is_short and not self._later_stages_s() and 2.0 * plan.rest_s(0) < left_s
                 if ended.kind is ExploringEnd.EXHAUSTED:  # nothing else could use the time
                     looks_s = plan.arms * _LOOK_WITH_TIME * left_s if has_time else 0.0
-                    plan = plan.extended(left_s - self._afterwards_s() - looks_s)
+                    plan = plan.extended(left_s - self._later_stages_s() - looks_s)
                 outcome = self._make_pairs(plan, has_time=has_time)
         if outcome is not None:
             return outcome
@@ -178,37 +178,39 @@ class Finalists(SearchStage):
         The best point that leaves the training unchanged joins the pairs of the overall best. Without time for three
         arms, it gets separate pairs first, because `apply` writes it.
         """
-        basis, own = self.basis(), self._pairs_of_its_own(self._chosen[0], self._unchanging)
+        basis, own = self.basis(), self._separate_pairs(self._chosen[0], self._unchanging)
         if own is not None and not self._validator.has_broken:
-            (alike, alone), left_s = own, self._parts.budget.left_s()
-            if affordable([alike], alone, left_s=left_s) is not None:
-                spare_s = left_s - alone.least_s(alike) - alone.look_s
-                faster = [one for one in self._chosen if one.gain > alike.gain]
+            (unchanging, alone), left_s = own, self._parts.budget.left_s()
+            if affordable([unchanging], alone, left_s=left_s) is not None:
+                spare_s = left_s - alone.least_s(unchanging) - alone.look_s
+                faster = [one for one in self._chosen if one.gain > unchanging.gain]
                 needed_s = [CAUTION * basis.least_s(one) + basis.look_s for one in faster[:1]]
                 needed_s += sorted((basis.hurried_pairs_s(one) for one in faster), reverse=True)
-                yield [alike], alone, next((one_s for one_s in needed_s if one_s <= spare_s), 0.0)
+                yield [unchanging], alone, next((one_s for one_s in needed_s if one_s <= spare_s), 0.0)
                 self._unchanging = None  # it runs in no other pairs
         yield self._chosen, basis, 0.0
 
-    def _pairs_of_its_own(self, best: Candidate, alike: Candidate | None) -> tuple[Candidate, ConfirmationBasis] | None:
+    def _separate_pairs(
+        self, best: Candidate, unchanging: Candidate | None
+    ) -> tuple[Candidate, ConfirmationBasis] | None:
         """Return the same-training point and its basis if it does not fit the pairs of the best one."""
-        if alike is None or alike.observation.name in (best.observation.name, *self._further(best)):
+        if unchanging is None or unchanging.observation.name in (best.observation.name, *self._further(best)):
             return None
-        return alike, self._state.answer.confirmation_basis(self._further(alike))
+        return unchanging, self._state.answer.confirmation_basis(self._further(unchanging))
 
     def _further(self, candidate: Candidate) -> tuple[str, ...]:
         return tuple(map(self._parts.problem.space.name, self._further_points(candidate)))
 
     def _further_points(self, candidate: Candidate) -> list[Values]:
-        alike = self._unchanging if self._chosen else self._state.answer.same_training()
-        return self._state.answer.further(candidate, alike.observation.values if alike else None)
+        unchanging = self._unchanging if self._chosen else self._state.answer.same_training()
+        return self._state.answer.further(candidate, unchanging.observation.values if unchanging else None)
 
     def _plan(
         self, points: Sequence[Candidate], basis: ConfirmationBasis, left_s: float, *, is_last: bool
     ) -> ConfirmationPlan | None:
-        afterwards_s = self._afterwards_s()
-        may_be_cut = is_last and not afterwards_s
-        plan = plan_confirmation(points, basis, left_s=left_s - afterwards_s, may_be_cut=may_be_cut)
+        later_stages_s = self._later_stages_s()
+        may_be_cut = is_last and not later_stages_s
+        plan = plan_confirmation(points, basis, left_s=left_s - later_stages_s, may_be_cut=may_be_cut)
         if plan is None and not self._validator.has_broken:
             plan = plan_confirmation(points, basis, left_s=left_s)
             plan = plan or plan_hurried(points, basis, left_s=left_s)
@@ -218,7 +220,7 @@ class Finalists(SearchStage):
         further = self._further_points(plan.candidate)
         points = [self._parts.problem.space.baseline, plan.candidate.observation.values, *further]
         plan = replace(plan, arms=len(points))
-        first_pair = 1 + max((trial.pair for trial in self._made_here() if trial.pair is not None), default=-1)
+        first_pair = 1 + max((trial.pair for trial in self._local_trials() if trial.pair is not None), default=-1)
         confirmation = Confirmation(plan, self._rng)
         looks_s = [self._state.windows.finalist_look_s if plan.longer_s >= 0.0 else 0.0] * plan.arms
         if has_time:  # to see rare stalls
@@ -230,14 +232,14 @@ class Finalists(SearchStage):
             look_s = looks_s[turn.arm] if turn.is_first else 0.0
             trial = self._trial_of(turn, points[turn.arm], plan, first_pair, look_s)
             record = self._trials.make(trial, kept_s=plan.rest_s(turn.done))
-            if self._trials.may_have_been_an_accident(record):
+            if self._trials.should_retry(record):
                 record = self._trials.make(trial, kept_s=plan.rest_s(turn.done))
             if self._trials.gpu_lost:
                 self._events.change_phase("ending", self._trials.gpu_lost)
             confirmation.add(record)
             if confirmation.is_look:
                 confirmation.look(self._judgements(plan))
-            if confirmation.decision is Decision.OPEN and self._is_time_to_go_on(turn.done, plan):
+            if confirmation.decision is Decision.OPEN and self._needs_time_for_later_stages(turn.done, plan):
                 break
         return _OUTCOMES.get(confirmation.decision, Outcome.MEASURED)
 
@@ -256,12 +258,12 @@ class Finalists(SearchStage):
             values=values,
             purpose=Purpose.CONFIRM,
             pair=first_pair + turn.pair,
-            alone=self._others.take_turns,
+            alone=self._others.runs_pairs_alone,
             planned_pairs=plan.planned_pairs,
             goal=replace(usual, target_s=window_s, most_s=most_s),
         )
 
-    def _made_here(self) -> list[TrialRecord]:
+    def _local_trials(self) -> list[TrialRecord]:
         member = self._parts.study.members.own
         if member is None:
             return self._state.trials.own
@@ -271,22 +273,22 @@ class Finalists(SearchStage):
     def _judgements(self, plan: ConfirmationPlan) -> list[Judgement | None]:
         """Judge the pairs from the record alone, as the answer will."""
         records, search, problem = self._state.trials.of_study(), self._parts.search, self._parts.problem
-        standing = self._state.answer.standing
-        asked = [None, standing.point] if plan.arms > 2 and standing else [None]
+        current = self._state.answer.current
+        asked = [None, current.point] if plan.arms > 2 and current else [None]
         point = problem.space.name(plan.candidate.observation.values)
         judged = [judged_finalists(records, search, problem.objective, against=one) for one in asked]
         return [next((one.judgement for one in some if one.trial.point == point), None) for some in judged]
 
-    def _is_time_to_go_on(self, done: int, plan: ConfirmationPlan) -> bool:
+    def _needs_time_for_later_stages(self, done: int, plan: ConfirmationPlan) -> bool:
         """Return whether optional pairs would take time kept for later stages."""
-        afterwards_s = self._afterwards_s()
+        later_stages_s = self._later_stages_s()
         two_rounds = 2 * plan.arms  # ABBA is whole
-        if not afterwards_s or done % two_rounds or done < plan.arms * LEAST_PAIRS:
+        if not later_stages_s or done % two_rounds or done < plan.arms * LEAST_PAIRS:
             return False
-        return self._parts.budget.left_s() < afterwards_s + CAUTION * two_rounds * plan.trial_s
+        return self._parts.budget.left_s() < later_stages_s + CAUTION * two_rounds * plan.trial_s
 
 
-LEAST_WORTH = 1.01
+LEAST_GAIN = 1.01
 """Least ratio of speeds with and without a change that pays off."""
 
 _MOST_OF_THE_BUDGET = 0.3
@@ -297,7 +299,7 @@ _MOST_SCREENS = 3
 _LEAST_TRIALS, _MOST_TRIALS = 2, 8  # of a point, per ablation of one change
 
 
-class TakeBack(SearchStage):
+class Simplifier(SearchStage):
     """Ablation of a finalist: drops changes that don't pay off."""
 
     def __init__(self, parts: SearchParts, state: SearchState, trials: TrialMaker) -> None:
@@ -313,7 +315,7 @@ class TakeBack(SearchStage):
             if (
                 changes > 1
                 and not self._parts.problem.objective.by_utilization
-                and not self._state.answer.is_standing(one)
+                and not self._state.answer.is_current(one)
             ):
                 # as many as show a gain of 10 % at two standard errors
                 trials += 2.0 + changes * max(2.0, 2.0 * (2.0 * self._state.model.sd / math.log(1.1)) ** 2)
@@ -322,15 +324,15 @@ class TakeBack(SearchStage):
     def simplified(self, values: Values, *, kept_s: float) -> Values:
         """Return a point without the changes not shown to pay off, as time allows."""
         self._kept_s = kept_s + expected_trial_s(self._state.trials.own)  # for the simplified point, if it is new
-        believed = _believed_worth(values, self._state.model)
-        paths = sorted(believed, key=believed.__getitem__)
+        predicted = _predicted_gains(values, self._state.model)
+        paths = sorted(predicted, key=predicted.__getitem__)
         if not self._fits([values, values]):
             return values
         left, what = format_duration(self._left_s), f"which of {len(paths)} changes pay off"
         if len(paths) == 1:  # the gain from one change is that of all
             paths, what = [], "whether a smaller change suffices"
         self._events.change_phase("simplifying", f"testing {what}, for at most {left}")
-        doubtful = [path for path in paths if believed[path] < _DOUBTFUL]
+        doubtful = [path for path in paths if predicted[path] < _DOUBTFUL]
         values = self._screened(values, doubtful, others=len(paths) - len(doubtful))
         for place, path in enumerate(paths[len(doubtful) :], start=len(doubtful)):
             values = self._ablated(values, path, others=len(paths) - place - 1)
@@ -347,11 +349,13 @@ class TakeBack(SearchStage):
             if not rows or not self._fits(rows, others=2 * others if screen else others):
                 break
             for row in rows:
-                if not self._fails(row) and self._fits([row]):
+                if not self._is_known_to_fail(row) and self._fits([row]):
                     self._try(row)
-            if all(self._is_told(path, values) for path in paths):
+            if all(self._is_decided(path, values) for path in paths):
                 break
-        without = taken_back(values, [path for path in paths if self._goes(path, values)], self._state.model.space)
+        without = without_changes(
+            values, [path for path in paths if self._can_drop(path, values)], self._state.model.space
+        )
         return without if self._state.model.space.changes(without) else values
 
     def _screen(self, values: Values, paths: Sequence[str]) -> Iterator[Values]:
@@ -364,79 +368,79 @@ class TakeBack(SearchStage):
         columns = self._rng.sample(range(1, len(signs)), len(paths))
         for row in self._rng.sample(range(len(signs)), len(signs)):
             taken = [path for path, column in zip(paths, columns, strict=True) if signs[row, column] < 0]
-            yield taken_back(values, taken, self._state.model.space)
+            yield without_changes(values, taken, self._state.model.space)
 
     def _with_less(self, values: Values, knob: Knob) -> Values:
         """Return a point with the smallest value of a knob, beyond the baseline's, that is as fast."""
         place, today = (knob.index(one) or 0 for one in (values[knob.path], knob.baseline))
         for choice in knob.choices[today + 1 : place]:
             less, model = {**values, knob.path: choice}, self._state.model
-            believed, believed_of_less = model.predicted([values, less])
-            if model.observation(less) is not None and believed - believed_of_less > _DOUBTFUL:
+            predicted, predicted_of_less = model.predicted([values, less])
+            if model.observation(less) is not None and predicted - predicted_of_less > _DOUBTFUL:
                 continue
             self._compare(values, less, knob.path, others=0)
-            worth = self._worth(knob.path, values, less)
-            if worth is not None and self._made(less) and math.log(worth.ratio) < INDISTINGUISHABLE:
+            gain = self._gain(knob.path, values, less)
+            if gain is not None and self._count_trials(less) and math.log(gain.ratio) < INDISTINGUISHABLE:
                 return less
         return values
 
     def _ablated(self, values: Values, path: str, *, others: int) -> Values:
-        without = taken_back(values, [path], self._state.model.space)
+        without = without_changes(values, [path], self._state.model.space)
         works = self._compare(values, without, path, others=others)
-        return without if works and self._goes(path, values, without) else values
+        return without if works and self._can_drop(path, values, without) else values
 
     def _compare(self, values: Values, without: Values, path: str, *, others: int) -> bool:
         """Run trials of both points until their ratio is decided; return False if `without` fails."""
-        if self._fails(without) or not self._state.model.space.changes(without):
+        if self._is_known_to_fail(without) or not self._state.model.space.changes(without):
             return False
         for _ in range(2 * _MOST_TRIALS):
-            made, made_without = self._made(values), self._made(without)
-            is_compared = made >= max(_LEAST_TRIALS, made_without)  # all ablations share the trials of `values`
+            count, count_without = self._count_trials(values), self._count_trials(without)
+            is_compared = count >= max(_LEAST_TRIALS, count_without)  # all ablations share the trials of `values`
             tried = without if is_compared else values
-            if not self._fits([tried], others=others) or min(made, made_without) >= _MOST_TRIALS:
+            if not self._fits([tried], others=others) or min(count, count_without) >= _MOST_TRIALS:
                 break
             if not self._try(tried).comparable:
                 return False
-            if self._is_told(path, values, without):
+            if self._is_decided(path, values, without):
                 break
         return True
 
-    def _fails(self, values: Values) -> bool:
+    def _is_known_to_fail(self, values: Values) -> bool:
         point = self._parts.problem.space.name(values)
         return gave_no_numbers(point, self._state.trials.own) or self._state.model.why_not()(values) is not None
 
-    def _goes(self, path: str, values: Values, without: Values | None = None) -> bool:
+    def _can_drop(self, path: str, values: Values, without: Values | None = None) -> bool:
         """Return whether a change probably does not pay off, and is not promising enough to keep in doubt."""
-        ratio = self._worth(path, values, without)
-        least = self._least(path, values, without)
+        ratio = self._gain(path, values, without)
+        least = self._least_gain(path, values, without)
         if ratio is None or ratio.ratio > _PROMISING * least:
             return False
         return _likely(ratio)[0] < math.log(least)
 
-    def _is_told(self, path: str, values: Values, without: Values | None = None) -> bool:
+    def _is_decided(self, path: str, values: Values, without: Values | None = None) -> bool:
         """Return whether a change is shown to pay off, or hardly ever will be."""
-        ratio = self._worth(path, values, without)
+        ratio = self._gain(path, values, without)
         if ratio is None:
             return False
-        least = self._least(path, values, without)
+        least = self._least_gain(path, values, without)
         is_shown = ratio.ratio > least and ratio.low > 1.0
         return is_shown or _likely(ratio)[1] < math.log(least)
 
-    def _least(self, path: str, values: Values, without: Values | None) -> float:
+    def _least_gain(self, path: str, values: Values, without: Values | None) -> float:
         space = self._state.model.space
         is_change = without is None or same_scalar(without[path], space.baseline[path])
         # a change of the training has to pay off clearly
         is_clear = is_change and space.label_of(path, values[path]) in (Label.BATCH, Label.PRECISION)
-        return _LEAST_OF_TRAINING if is_clear else LEAST_WORTH
+        return _LEAST_OF_TRAINING if is_clear else LEAST_GAIN
 
-    def _worth(self, path: str, values: Values, without: Values | None) -> Ratio | None:
+    def _gain(self, path: str, values: Values, without: Values | None) -> Ratio | None:
         baseline = self._state.model.space.baseline
         baseline = baseline if without is None else {**baseline, path: without[path]}
         noise = trial_noise(self._state.trials.own, self._parts.search, self._parts.problem.objective)
-        known = TakenBack(self._state.trials.own, baseline, values, noise)
+        known = Ablation(self._state.trials.own, baseline, values, noise)
         return known.ratio(path) if path in known else None
 
-    def _made(self, values: Values) -> int:
+    def _count_trials(self, values: Values) -> int:
         point = self._parts.problem.space.name(values)
         return sum(trial.point == point and trial.purpose is Purpose.TAKE_BACK for trial in self._state.trials.own)
 
@@ -459,10 +463,10 @@ def _likely(ratio: Ratio) -> tuple[float, float]:
     return ln - error, ln + error
 
 
-def _believed_worth(values: Values, model: Model) -> dict[str, float]:
+def _predicted_gains(values: Values, model: Model) -> dict[str, float]:
     """Return the predicted gain from each change, in ln score; infinite if the point may fail without it."""
     paths, why_not = list(model.space.changes(values)), model.why_not()
-    points = [taken_back(values, [path], model.space) for path in paths]
+    points = [without_changes(values, [path], model.space) for path in paths]
     whole, *others = model.predicted([values, *points])
     return {
         path: whole - other if why_not(point) is None else math.inf

@@ -37,7 +37,7 @@ class Findings:
     """Findings of one search, created before its first trial.
 
     Attributes:
-        inert: Knobs that the trainer ignores, with the evidence.
+        unused: Knobs that the trainer ignores, with the evidence.
         baseline_losses: Of the first comparable baseline trial.
         baseline_has_no_loss: Whether the baseline's losses are NaN or infinite.
     """
@@ -45,41 +45,41 @@ class Findings:
     def __init__(self, problem: Problem, clock: Clock, remark: OnRemark = no_remark) -> None:
         self._problem = problem
         self._side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
-        self._looks = 0
+        self._checked_trials = 0
         self._samples_differ = False
-        self._said: list[str] = []
-        self._unmade: dict[str, str] = {}
+        self._cautions: list[str] = []
+        self._unreached: dict[str, str] = {}
         self._printed: list[tuple[Values, Mapping[str, frozenset[str]]]] = []
-        self.inert: dict[str, str] = {}
+        self.unused: dict[str, str] = {}
         self.baseline_losses: Losses | None = None
         self.baseline_has_no_loss = False
         self.remark = remark
 
     @property
     def cautions(self) -> tuple[str, ...]:
-        return tuple(self._said)
+        return tuple(self._cautions)
 
-    def look_around(self, number: int) -> bool:
+    def check_side_effects(self, number: int) -> bool:
         """Check for files that one of the first trials left outside its folder.
 
         Returns:
             Whether it seems to have filled a cache next to its data, which makes later trials faster.
         """
-        if self._looks >= TRIALS_LOOKED_AROUND:
+        if self._checked_trials >= TRIALS_LOOKED_AROUND:
             return False
-        self._looks += 1
+        self._checked_trials += 1
         side_effect = self._side_effects.since_then(f"trial {number}")
         if side_effect is None:
             return False
-        self.say(side_effect.sentence)
+        self.add_caution(side_effect.sentence)
         return side_effect.fills_a_cache
 
-    def look_back(self) -> None:
+    def check_late_side_effects(self) -> None:
         """Check for files of later trials, e.g. of a best model."""
-        if self._looks < TRIALS_LOOKED_AROUND:
+        if self._checked_trials < TRIALS_LOOKED_AROUND:
             return
         if seen := self._side_effects.since_then("the later trials", looks_for_cache=False):
-            self.say(seen.sentence)
+            self.add_caution(seen.sentence)
 
     def learn(self, record: TrialRecord, losses: Losses, stdout: Path, *, samples: Series | None, space: Space) -> None:
         """Add a trial.
@@ -89,24 +89,24 @@ class Findings:
         """
         if record.purpose is Purpose.BASELINE and losses.are_no_numbers and not self.baseline_has_no_loss:
             self.baseline_has_no_loss = True
-            self.say(_NO_LOSS)
-        self._unmade |= unheeded([record], space)
+            self.add_caution(_NO_LOSS)
+        self._unreached |= untunable_knobs([record], space)
         if not record.comparable:
             return
         if record.purpose is Purpose.BASELINE and self.baseline_losses is None:
             self.baseline_losses = losses
         if samples is not None:
-            self._compare_with_config(record.values, samples, len(record.comparable.ranks))
-        self._printed.append((record.values, printed_values(_beginning(stdout), space)))
+            self._compare_batch_size(record.values, samples, len(record.comparable.ranks))
+        self._printed.append((record.values, printed_values(_head(stdout), space)))
 
     def recall(self, records: Iterable[TrialRecord], space: Space) -> None:
         """Freeze knobs that earlier trials of this code ignored or failed with."""
-        self._unmade |= unheeded(records, space)
-        self.inert |= self._unmade
+        self._unreached |= untunable_knobs(records, space)
+        self.unused |= self._unreached
 
     def unread_knobs(self, values: Values, folder: TrialFolder, space: Space) -> tuple[str, ...]:
         """Return the knobs of a trial whose call or config was never reached."""
-        made = _beginning(folder.stdout.with_name(CALLS_MADE)).splitlines()
+        made = _head(folder.stdout.with_name(CALLS_MADE)).splitlines()
         has_copy = not self._problem.settings.are_opened_by_name or folder.stdout.with_name(CONFIGS_OPENED).exists()
         return tuple(
             path
@@ -114,27 +114,29 @@ class Findings:
             if (path.startswith(CODE) and path not in made) or not (has_copy or path.startswith((CODE, ENV)))
         )
 
-    def find_inert(
+    def find_unused(
         self, trials: Iterable[TrialRecord], observations: Mapping[str, Observation], *, space: Space, sd: float
     ) -> bool:
         """Search all trials for knobs that the trainer ignores; return whether there is a new one."""
         printed, seen = said_the_same(self._printed, space), same_batch(trials, space)
-        if not (printed.keys() | seen.keys() | self._unmade.keys()) - self.inert.keys():
+        if not (printed.keys() | seen.keys() | self._unreached.keys()) - self.unused.keys():
             return False  # the usual case: skip fitting the effects
-        heeded, without_effect = (fit(observations, space, sd) for fit in (heeded_knobs, knobs_without_effect))
+        used, without_effect = (fit(observations, space, sd) for fit in (heeded_knobs, knobs_without_effect))
         evidence = {path: why for path, why in printed.items() if path in without_effect}
-        evidence |= {path: why for path, why in seen.items() if path not in heeded}
-        found = {path: why for path, why in {**evidence, **self._unmade}.items() if path not in self.inert}
+        evidence |= {path: why for path, why in seen.items() if path not in used}
+        found = {path: why for path, why in {**evidence, **self._unreached}.items() if path not in self.unused}
         for path, why in found.items():
-            self.say(f"{path}: {why}; it is kept fixed from now on. Check whether a flag or another key overrides it")
-        self.inert.update(found)
+            self.add_caution(
+                f"{path}: {why}; it is kept fixed from now on. Check whether a flag or another key overrides it"
+            )
+        self.unused.update(found)
         return bool(found)
 
-    def _compare_with_config(self, values: Values, samples: Series, ranks: int) -> None:
+    def _compare_batch_size(self, values: Values, samples: Series, ranks: int) -> None:
         path, size = self._problem.batch_key, self._problem.batch_size(values)
         if path is None or size is None or self._samples_differ:
             return
-        sentence = unlike_the_config(
+        sentence = batch_size_mismatch(
             path,
             size,
             samples,
@@ -143,16 +145,16 @@ class Findings:
         )
         if sentence is not None:
             self._samples_differ = True
-            self.say(sentence)
+            self.add_caution(sentence)
 
-    def say(self, sentence: str) -> None:
+    def add_caution(self, sentence: str) -> None:
         """Tell the user once, and add a caution to the answer."""
-        if sentence not in self._said:
-            self._said.append(sentence)
+        if sentence not in self._cautions:
+            self._cautions.append(sentence)
             self.remark(sentence)
 
 
-def unheeded(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
+def untunable_knobs(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
     """Return untunable knobs with the evidence: a trial did not reach them, or an error names them."""
     found = {}
     for record in records:
@@ -165,7 +167,7 @@ def unheeded(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
     return found
 
 
-def _beginning(path: Path) -> str:
+def _head(path: Path) -> str:
     # of what a trainer prints: its configuration comes first
     return read_beginning(path, 1 << 16).decode("utf-8", "replace")
 
@@ -173,7 +175,7 @@ def _beginning(path: Path) -> str:
 # Check of the samples per step against the config's batch size.
 
 
-def unlike_the_config(
+def batch_size_mismatch(
     path: str, size: float, samples: Series, *, config: Mapping[str, Scalar], devices: int
 ) -> str | None:
     """Return a sentence if the samples per step contradict the config's batch size, else None.

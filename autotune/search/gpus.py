@@ -10,14 +10,14 @@ from autotune.measure.gpu.driver import TIME_LIMIT_S, DriverError, Occupant, Vis
 from autotune.measure.gpu.occupancy import GpuOccupancy, busy_gpus
 from autotune.measure.probe import TrialGpus
 from autotune.records import Values
-from autotune.search.hardware import CHOOSING_GPUS
+from autotune.search.hardware import GPU_SELECTION_VARIABLES
 from autotune.search.problem import Problem
 from autotune.space.catalog import keys_with, knobs_with
 from autotune.space.find import untried_placement
 from autotune.trial.execution import TrialSpec
 from autotune.trial.stop_rule import StopLimits
 
-_CHOOSING = frozenset(f"{ENV}{name}" for name in CHOOSING_GPUS)
+_SELECTION_PATHS = frozenset(f"{ENV}{name}" for name in GPU_SELECTION_VARIABLES)
 
 
 def visible_to(problem: Problem, values: Values) -> VisibleDevices:
@@ -29,8 +29,8 @@ def trial_gpus(problem: Problem, values: Values) -> TrialGpus:
     """Return the GPUs that a trial may use, as known before its start."""
     return TrialGpus(
         uuids=visible_to(problem, values).uuids,
-        model=_place(problem, values, "model"),
-        data=_place(problem, values, "data"),
+        model=_gpu_index(problem, values, "model"),
+        data=_gpu_index(problem, values, "data"),
     )
 
 
@@ -68,7 +68,7 @@ def remarks_on_gpus(problem: Problem) -> list[str]:
             remarks.append(f"{visible.cut}: CUDA shows only the GPUs before it")
         if visible.assumed:
             remarks.append(visible.assumed)
-    if why := _why_one_way(problem):
+    if why := _placement_remark(problem):
         remarks.append(why)
     return list(dict.fromkeys(remarks))
 
@@ -111,19 +111,19 @@ def _visible(problem: Problem) -> Iterator[VisibleDevices]:
     baseline = problem.space.baseline
     yield visible_to(problem, baseline)
     for knob in problem.space.knobs:
-        if knob.path in _CHOOSING:
+        if knob.path in _SELECTION_PATHS:
             for choice in knob.choices:
                 yield visible_to(problem, {**baseline, knob.path: choice})
 
 
-def _place(problem: Problem, values: Values, device: str) -> int | None:
+def _gpu_index(problem: Problem, values: Values, device: str) -> int | None:
     """Return the index of the model's or data's GPU among a trial's, if the config sets it."""
     path = next(iter(keys_with(problem.settings.scalars, device=device)), None)
     place = None if path is None else problem.space.keys(values).get(path, problem.settings.scalars[path])
     return place if isinstance(place, int) and place >= 0 else None
 
 
-def _why_one_way(problem: Problem) -> str | None:
+def _placement_remark(problem: Problem) -> str | None:
     placement = next((knob for knob in knobs_with(problem.space.knobs, device="model") if knob.carries), None)
     if placement is None or problem.settings.section.knobs is not None:
         return None

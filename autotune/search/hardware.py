@@ -10,7 +10,7 @@ from autotune.measure.gpu.driver import GpuFacts, VisibleDevices, look_for_gpus,
 from autotune.measure.host import MachineFacts, machine_facts
 from autotune.records import Gpu, Machine, Scalar
 
-CHOOSING_GPUS = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+GPU_SELECTION_VARIABLES = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
 """Variables that select the GPUs of a process."""
 
 
@@ -60,7 +60,7 @@ def this_machine(
 ) -> Machine:
     """Return this machine, with the GPUs visible to any trial."""
     facts = machine_facts()
-    gpus = _seen_by_trials(found, environment, domains)
+    gpus = _visible_to_trials(found, environment, domains)
     return Machine(
         cpu_cores=facts.cores,
         cpu_model=facts.cpu_model,
@@ -82,14 +82,14 @@ def _name(facts: MachineFacts, gpus: Sequence[Gpu]) -> str:
     return f"{host}-{part}" if gpus else host
 
 
-def _seen_by_trials(
+def _visible_to_trials(
     found: Sequence[GpuFacts], environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]
 ) -> tuple[Gpu, ...]:
     """Return the GPUs in CUDA's order: the baseline's, then those of other choices."""
     if not found:
         return ()
     environments = [environment]
-    for name in CHOOSING_GPUS:
+    for name in GPU_SELECTION_VARIABLES:
         environments += [{**environment, name: str(choice)} for choice in domains.get(f"{ENV}{name}", ())]
     uuids = [uuid for one in environments for uuid in visible_gpus(found, one, None).uuids]
     whole = {gpu.uuid: gpu for gpu in found}

@@ -86,9 +86,9 @@ def plan_init(
             where=str(config),
             remedy="Check the path. For a trainer without a config, --from-flags creates one from its command.",
         )
-    document, beside = Document.read(config), separate_path(config)
-    for file, there in ((config, SECTION in document), (beside, exists(beside))):
-        if there:
+    document, separate_file = Document.read(config), separate_path(config)
+    for file, is_present in ((config, SECTION in document), (separate_file, exists(separate_file))):
+        if is_present:
             raise ConfigError(
                 "the config already has an autotune section",
                 where=f"{file}:{document.line(SECTION)}" if file == config else str(file),
@@ -107,7 +107,7 @@ def plan_init(
 
     def write(lines: Sequence[str]) -> ConfigEdit:
         if separate:
-            return _new_file(beside, "".join(f"{line}\n" for line in lines))
+            return _new_file(separate_file, "".join(f"{line}\n" for line in lines))
         return plan_section(config, lines)
 
     joined = JoinedDocument(document, documents)
@@ -116,12 +116,12 @@ def plan_init(
 
 
 def _why_separate(config: Path, document: Document, typed: TypedCommand, tokens: Sequence[str]) -> str | None:
-    beside = separate_path(config).name
-    own_file = f"the section goes into a separate file, {beside}"
+    separate_file = separate_path(config).name
+    own_file = f"the section goes into a separate file, {separate_file}"
     if compose(config, document, typed.words, Path.cwd()) is not None:
         return f"Hydra reads this config itself: {own_file}"
     if document.syntax is not Syntax.YAML:
-        return f"a {document.syntax.value} config cannot hold a section: it goes into a separate file, {beside}"
+        return f"a {document.syntax.value} config cannot hold a section: it goes into a separate file, {separate_file}"
     if not names_config(tokens):
         return (
             f"the command does not name {config.name}, so the trainer cannot be tested with a copy that holds the "
@@ -313,7 +313,7 @@ def not_taken(problem: Problem) -> list[Skipped]:
         if path in free:
             continue
         if has_known_name(path):
-            found.append(Skipped(path=path, why=reasons.get(path) or _why(problem, path, value)))
+            found.append(Skipped(path=path, why=reasons.get(path) or _why_not_tuned(problem, path, value)))
         elif (why := why_not_turned(path)) is not None:
             found.append(Skipped(path=path, why=why))
     return [*found, *constants(problem)]
@@ -363,7 +363,7 @@ def _values(node: Any, above: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
             yield ".".join(path), value
 
 
-def _why(problem: Problem, path: str, value: Any) -> str:
+def _why_not_tuned(problem: Problem, path: str, value: Any) -> str:
     if is_for_validation(path):
         return "it is for validation, which trials do not measure"
     if problem.settings.section.knobs is not None:

@@ -53,11 +53,11 @@ class Model:
         self._findings = findings
         self._trials = trials
         self._pending: list[Values] = []
-        self._is_behind = False
-        self._decided = 0  # trials to find the value to blame
+        self._is_stale = False
+        self._deciding_trials = 0  # trials to find the value to blame
         self._failing: Sequence[FailingValues] = ()  # in pairs
         self._saw_a_pass = False
-        self._told: set[tuple[Ending, frozenset[str]]] = set()  # failures
+        self._reported: set[tuple[Ending, frozenset[str]]] = set()  # failures
         self._known_feasibility: Feasibility | None = None  # of the current observations
         self.scope = Scope(parts.problem, findings, trials)
         self._rebuild()
@@ -66,7 +66,7 @@ class Model:
     def space(self) -> Space:
         return self.scope.space
 
-    def search_again(self) -> None:
+    def update_scope(self) -> None:
         self.scope.update()
         self._rebuild()
 
@@ -88,20 +88,20 @@ class Model:
             and self.observed_name(trial.values) not in self._broken
             and not any(one.are_in(trial.values, self._problem.space) for one in self._failing)
         ]
-        alike = on_one_scale(records, self._study.members.own.machine if self._study.members.own else None)
+        on_scale = on_one_scale(records, self._study.members.own.machine if self._study.members.own else None)
         self._known_feasibility = None
-        self._observations = Observations(self.space, self._problem.objective, alike, inert=self._findings.inert)
+        self._observations = Observations(self.space, self._problem.objective, on_scale, inert=self._findings.unused)
         self._fit()
 
-    def take_in_others(self) -> None:
+    def update_from_others(self) -> None:
         """Update with other machines' finished and running trials."""
         new = self._study.refresh()
         pending = [values for values in self._study.members.trials_elsewhere if self.space.contains(values)]
-        if not new and not self._is_behind and pending == self._pending:
+        if not new and not self._is_stale and pending == self._pending:
             return
         self._pending = pending
         if self.scope.is_outgrown:
-            self.search_again()
+            self.update_scope()
         else:
             self._observe()
 
@@ -109,28 +109,28 @@ class Model:
         """Add a trial that is already in `SearchTrials.own`."""
         if not explores(record):
             if record.validation and record.validation.broke:
-                self.search_again()  # without this point
+                self.update_scope()  # without this point
             return
         self._saw_a_pass = self._saw_a_pass or done.saw_a_pass
         self._known_feasibility = None
         self._observations.add(record)
         if self._study.members.others():
-            self._is_behind = True  # the next fit includes their trials
+            self._is_stale = True  # the next fit includes their trials
         else:
             self._fit()
         if record.purpose is Purpose.CONFIRM and (has_failed(record) or self.broke(record.values)):
-            self.search_again()  # excludes or readmits this point
+            self.update_scope()  # excludes or readmits this point
         if not record.comparable:
-            self._tell_what_fails()
+            self._report_failures()
         samples = done.window.samples if done.window else None
         self._findings.learn(record, done.losses, done.folder.stdout, samples=samples, space=self.space)
-        if self._findings.find_inert(self._trials.own, self._observations, space=self.space, sd=self.sd):
-            self.search_again()
-        self.scope.take_up_again()
+        if self._findings.find_unused(self._trials.own, self._observations, space=self.space, sd=self.sd):
+            self.update_scope()
+        self.scope.unfreeze_knobs()
         better = self.better()
         is_best = bool(better) and self.observed_name(record.values) == better[0].observation.name
-        if is_best and self.scope.reach_further(record):
-            self.search_again()
+        if is_best and self.scope.extend_knobs(record):
+            self.update_scope()
 
     def _fit(self) -> None:
         self.starts = start_times(self._trials.own, self.space)
@@ -138,15 +138,15 @@ class Model:
         # This machine may have dropped knobs that others still vary.
         pending = [values for values in self._pending if self.space.contains(values)]
         self._acquisition.learn(self._observations, self.sd, pending)
-        self._is_behind = False
+        self._is_stale = False
 
     def observed_name(self, values: Values) -> str:
         """Return the name of a point without unused knobs."""
-        return self._problem.space.name(self._without_inert(values))
+        return self._problem.space.name(self._without_unused(values))
 
-    def _without_inert(self, values: Values) -> Values:
-        baseline, inert = self._problem.space.baseline, self._findings.inert
-        return {**values, **{path: baseline[path] for path in inert}}
+    def _without_unused(self, values: Values) -> Values:
+        baseline, unused = self._problem.space.baseline, self._findings.unused
+        return {**values, **{path: baseline[path] for path in unused}}
 
     def next_trial(self, part: Space, longest_s: float, design_points: int) -> Proposal | None:
         """Return the most promising trial in a part of the space, expected to take `longest_s` at most."""
@@ -174,21 +174,21 @@ class Model:
             pending=[values for values in self._pending if part.contains(values)],
         )
         first = self._warm_start.among(heuristic_values, part, self._observations, is_doubtful)
-        further = map(self._without_inert, self.scope.outposts)  # knobs may be known as unused by now
+        further = map(self._without_unused, self.scope.outposts)  # knobs may be known as unused by now
         outposts = (
             one for one in further if part.contains(one) and self._problem.space.name(one) not in self._observations
         )
         deciding = feasible.blame.deciding if self._may_decide(feasible.blame.ending) else None
         decisive = [] if deciding is None or not part.contains(deciding) else [deciding]
         possible = next((values for values in chain(decisive, outposts, first) if why_not(values) is None), None)
-        self._decided += possible is not None and possible is deciding
+        self._deciding_trials += possible is not None and possible is deciding
         return self._acquisition.next_trial(
             self._trials.baseline_point, possible, why_not, longest_s, design_points, is_doubtful, part
         )
 
     def _may_decide(self, ending: Ending | None) -> bool:
         """Limit the trials that test which value is to blame: most would if half of all points crash."""
-        return ending is Ending.HUNG or self._decided <= _DECIDING * len(self._trials.own)
+        return ending is Ending.HUNG or self._deciding_trials <= _DECIDING * len(self._trials.own)
 
     def why_not(self, longest_s: float = math.inf) -> Callable[[Values], str | None]:
         """Return a function that gives the reason to skip a point, or None."""
@@ -235,10 +235,10 @@ class Model:
     def what_fails(self) -> Sequence[str]:
         return list(self._feasibility().what_fails().values())
 
-    def _tell_what_fails(self) -> None:
+    def _report_failures(self) -> None:
         for what, sentence in self._feasibility().what_fails().items():
-            if what not in self._told:
-                self._told.add(what)
+            if what not in self._reported:
+                self._reported.add(what)
                 self._findings.remark(f"{sentence} {EXPLANATIONS[what[0]].remedy}")
 
     def _feasibility(self) -> Feasibility:
@@ -276,9 +276,9 @@ class Model:
     def gain_of(self, trials: int, part: Space | None = None) -> float | None:
         """Predict the average relative gain from more trials, e.g. 0.02; None if too little is known."""
         tried = [trial for trial in self._trials.own if trial.purpose is not Purpose.CONFIRM]
-        telling = [trial for trial in tried if trial.comparable]
+        scored = [trial for trial in tried if trial.comparable]
         # with fewer the model returns its prior mean, and if most have failed it knows little
-        if len(telling) < 10 or len(telling) < 0.5 * len(tried):
+        if len(scored) < 10 or len(scored) < 0.5 * len(tried):
             return None
         gain = self._acquisition.promise(self._trials.baseline_point, trials, self.why_not(), part)
         return math.expm1(REALIZED * max(0.0, gain))
@@ -309,44 +309,44 @@ class Scope:
         self._findings = findings
         self._trials = trials
         self._whole = with_traps(problem.space, problem.traps)
-        self._further: dict[str, float] = {}
+        self._extended: dict[str, float] = {}
         self._irrelevant_knobs: IrrelevantKnobs | None = None
         self.filling = False
         self.outposts: list[Values] = []
         self.update()
 
     def update(self) -> None:
-        self._further = self._further_on_record()
-        self.space = without_turning(self._whole.within_reach(self._further), self._findings.inert)
+        self._extended = self._extended_on_record()
+        self.space = without_turning(self._whole.within_reach(self._extended), self._findings.unused)
 
     @property
     def is_outgrown(self) -> bool:
-        return self._further_on_record() != self._further
+        return self._extended_on_record() != self._extended
 
     def allows(self, values: Values) -> bool:
         return self._irrelevant_knobs is None or self._irrelevant_knobs.allows(values)
 
-    def leave_alone(self, point: str, machine: str) -> str:
+    def freeze_knobs(self, point: str, machine: str) -> str:
         """Freeze the knobs that cannot matter yet, by the phases of a point; return which and why."""
         self._irrelevant_knobs = irrelevant_knobs(self._trials.of_study(), self.space, point, machine)
         return self._irrelevant_knobs.why if self._irrelevant_knobs else ""
 
-    def take_up_again(self) -> None:
+    def unfreeze_knobs(self) -> None:
         """Vary frozen knobs again once training is so much faster that they may matter."""
-        alone = self._irrelevant_knobs
+        frozen = self._irrelevant_knobs
         speeds = [(trial.point, trial.comparable.speed) for trial in self._trials.own if trial.comparable]
-        then = [speed for point, speed in speeds if alone and point == alone.point]
-        if alone and then and max(speed for _, speed in speeds) >= alone.until * median(then):
+        then = [speed for point, speed in speeds if frozen and point == frozen.point]
+        if frozen and then and max(speed for _, speed in speeds) >= frozen.until * median(then):
             self._irrelevant_knobs = None
-            paths = ", ".join(sorted(alone.paths))
+            paths = ", ".join(sorted(frozen.paths))
             self._findings.remark(f"The bottleneck of training has changed: {paths} may matter now.")
 
-    def leave_caches_alone(self) -> None:
+    def freeze_caches(self) -> None:
         """Stop varying caches at the next update; each trial fills those of the baseline."""
         self.filling = self.space.settles(self._problem.space.baseline)
         self._whole = without_settling(self._whole)
 
-    def reach_further(self, record: TrialRecord) -> bool:
+    def extend_knobs(self, record: TrialRecord) -> bool:
         """Extend knobs at their largest value in the best point if it waits for data with an idle CPU.
 
         Returns:
@@ -365,14 +365,14 @@ class Scope:
         for knob in self._whole.knobs:
             value = record.values[knob.path]
             numbers = [choice for choice in knob.choices if isinstance(choice, int | float)]
-            if not knob.ordered or not isinstance(value, int | float) or knob.path in self._findings.inert:
+            if not knob.ordered or not isinstance(value, int | float) or knob.path in self._findings.unused:
                 continue
             # 0 is the framework's default, or no prefetching
             further = max(choice for choice in numbers if choice <= max(value, leap * (value or cores)))
-            if knob.reach is not None and further > self._further.get(knob.path, knob.reach):
-                outpost[knob.path] = self._further[knob.path] = further
+            if knob.reach is not None and further > self._extended.get(knob.path, knob.reach):
+                outpost[knob.path] = self._extended[knob.path] = further
             elif value == numbers[-1] and traits_of(knob).beyond:
-                self._findings.say(
+                self._findings.add_caution(
                     f"At {knob.path}: {value}, the largest value tried, {why}: list larger values under knobs: to "
                     "try them."
                 )
@@ -383,9 +383,9 @@ class Scope:
             self._findings.remark(f"{why[0].upper()}{why[1:]}: the search tries {tried}.")
         return bool(outpost)
 
-    def _further_on_record(self) -> dict[str, float]:
+    def _extended_on_record(self) -> dict[str, float]:
         """Return the largest value of each knob with a trial beyond `Knob.reach`."""
-        further = dict(self._further)
+        further = dict(self._extended)
         for trial in of_space(self._trials.of_study(), self._problem.space):
             for knob in self._whole.knobs:
                 value = trial.values[knob.path]

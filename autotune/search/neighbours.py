@@ -16,7 +16,7 @@ from autotune.files import make_private_folder, open_regular
 FOLDER_VARIABLE = "AUTOTUNE_NEIGHBOURS"
 """Variable with the folder of the lock files, set by the parent of the processes."""
 
-_LOOK_S = 0.05  # between attempts to lock
+_POLL_S = 0.05  # between attempts to lock
 
 
 class Neighbours:
@@ -40,7 +40,9 @@ class Neighbours:
 
     @contextmanager
     def turn(self, clock: Clock, *, alone: bool, until_s: float) -> Iterator[None]:
-        """Hold the lock for one trial: shared, or exclusive after running trials have ended. Waiting is FIFO.
+        """Hold the lock for one trial: shared, or exclusive after running trials have ended.
+
+        Later processes wait behind a waiting exclusive one.
 
         Args:
             until_s: Monotonic time at which waiting ends without the lock.
@@ -51,14 +53,14 @@ class Neighbours:
             return
         with self._open("next") as queue, self._open("training") as training:
             _lock(queue, fcntl.LOCK_EX, clock, until_s)
-            is_beside = not _is_free(training)
+            is_shared = not _is_free(training)
             has_turn = _lock(training, fcntl.LOCK_EX if alone else fcntl.LOCK_SH, clock, until_s)
             if not alone:
                 fcntl.flock(queue, fcntl.LOCK_UN)
             yield
             if alone:
                 self.waited = has_turn or None
-            elif is_beside or not _is_free(training):
+            elif is_shared or not _is_free(training):
                 self.waited = False
 
     def _open(self, name: str) -> BinaryIO:
@@ -74,7 +76,7 @@ def _lock(file: BinaryIO, kind: int, clock: Clock, until_s: float) -> bool:
         except BlockingIOError:
             if clock.now_s() >= until_s:
                 return False
-            clock.wait(_LOOK_S)
+            clock.wait(_POLL_S)
         else:
             return True
 

@@ -62,13 +62,13 @@ class OpenSearch:
 
     Attributes:
         study: Record, locked on this machine.
-        look_after_files: Reports irreparable changes to the user's files in the last trial.
+        report_file_loss: Reports irreparable changes to the user's files in the last trial.
     """
 
     name: str
     study: StudyRecord
     tuner: Tuner
-    look_after_files: Callable[[], None]
+    report_file_loss: Callable[[], None]
 
     @property
     def search(self) -> str:
@@ -78,7 +78,7 @@ class OpenSearch:
         try:
             return self.tuner.run()
         finally:
-            self.look_after_files()
+            self.report_file_loss()
 
 
 def tune(
@@ -181,12 +181,12 @@ def open_search(
             parts.events.remark(text)
         tuner = Tuner(parts)
 
-        def look_after_files() -> None:
+        def report_file_loss() -> None:
             if loss := checkpoints.loss("the last trial"):
                 parts.events.remark(str(loss))
 
         try:
-            yield OpenSearch(name=parts.name, study=study, tuner=tuner, look_after_files=look_after_files)
+            yield OpenSearch(name=parts.name, study=study, tuner=tuner, report_file_loss=report_file_loss)
         finally:
             if (state := tuner.state).trials.own and not tuner.left_because:
                 now = clock.utc().isoformat(timespec="seconds")

@@ -24,7 +24,7 @@ _FAILURES_IN_A_ROW = 2  # after which the baseline shows whether the machine is 
 _SLOW = math.log(0.5)  # of the others' median; a difference of 20 % within a class, and noise, amount to 0.63
 _TRIALS_OF_SLOW = 2  # of the baseline, before a machine counts as slow
 _MANY = 3  # running trials of others that are worth waiting for
-_LOOK_S = 2.0  # between polls of the others' state
+_POLL_S = 2.0  # between polls of the others' state
 
 
 class LeftOut(Exception):  # noqa: N818 - not an error: the others continue
@@ -43,12 +43,12 @@ class OtherMachines:
         self._joint = JointSearch(parts.study.members, parts.search)
         self._known = {one.uuid: one for one in self._joint.others()}
 
-    def take_in(self) -> None:
+    def update(self) -> None:
         """Update with other machines' finished and running trials."""
         if self._members.own is not None:
-            self._state.model.take_in_others()
-            self._joint.look()
-            self._tell_who_came_and_went()
+            self._state.model.update_from_others()
+            self._joint.update()
+            self._report_membership()
 
     def why_exploring_ends(self) -> str:
         """Return why other machines make further trials needless."""
@@ -67,10 +67,10 @@ class OtherMachines:
         since = trials[last + 1 :]
         failing = since[-_FAILURES_IN_A_ROW:]
         all_fail = len(failing) == _FAILURES_IN_A_ROW and not any(trial.measurement for trial in failing)
-        seems_slow = self._baseline_trials < _TRIALS_OF_SLOW and self._ln_behind() < _SLOW
+        seems_slow = self._baseline_trials < _TRIALS_OF_SLOW and self._ln_relative_speed() < _SLOW
         return all_fail or seems_slow or (len(since) >= BASELINE_EVERY and bool(self._members.others()))
 
-    def require_that_today_works(self, record: TrialRecord) -> None:
+    def check_baseline(self, record: TrialRecord) -> None:
         """Check this machine by a baseline trial.
 
         Raises:
@@ -81,13 +81,13 @@ class OtherMachines:
             return
         names = hosts_of(trial for trial in self._study.records() if trial.search == self._parts.search)
         named = ", ".join(sorted({names[trial.machine] for trial in elsewhere}))
-        is_its_own = record.ending is Ending.GPU_LOST or FAILURE_SCOPES[record.ending] is not FailureScope.NOTHING
-        if record.measurement is None and is_its_own:
+        may_be_machine = record.ending is Ending.GPU_LOST or FAILURE_SCOPES[record.ending] is not FailureScope.NOTHING
+        if record.measurement is None and may_be_machine:
             detail = f": {record.detail}" if record.detail else ""
             raise LeftOut(f"today's config failed here ({record.ending.value}{detail}), but not on {named}")
-        behind = self._ln_behind()
-        if self._baseline_trials >= _TRIALS_OF_SLOW and behind < _SLOW:
-            raise LeftOut(f"today's config runs at {100 * math.exp(behind):.0f} % of its speed on {named}")
+        relative = self._ln_relative_speed()
+        if self._baseline_trials >= _TRIALS_OF_SLOW and relative < _SLOW:
+            raise LeftOut(f"today's config runs at {100 * math.exp(relative):.0f} % of its speed on {named}")
 
     def wait_for_their_trials(self, most_s: float) -> None:
         """Wait up to `most_s` for many running trials, so that the first to confirm does not know the least."""
@@ -96,18 +96,18 @@ class OtherMachines:
         if under_way < _MANY or self._joint.confirming_in_time(self._parts.budget.left_s()):
             return
         while clock.now_s() < over_s and len(self._study.records()) < known + under_way:
-            clock.wait(min(_LOOK_S, max(0.0, over_s - clock.now_s())))
+            clock.wait(min(_POLL_S, max(0.0, over_s - clock.now_s())))
             self._study.refresh()
-        self.take_in()
+        self.update()
 
-    def to_be_confirmed(self, better: Sequence[Candidate]) -> Sequence[Candidate]:
+    def confirmable(self, better: Sequence[Candidate]) -> Sequence[Candidate]:
         """Return the candidates that this machine may confirm: another's if one confirms, none if enough do."""
         if self._joint.has_lost_its_search:
             return []
         confirming = self._joint.confirming_in_time(self._parts.budget.left_s())
         if not confirming:
             return better
-        if self.take_turns and any(same_boot(one.about) for one in confirming):
+        if self.runs_pairs_alone and any(same_boot(one.about) for one in confirming):
             return []  # alternating would take both of them twice the time
         point = confirming[0].point
         machines = {one.machine for one in confirming if one.point == point}
@@ -116,7 +116,7 @@ class OtherMachines:
         return [candidate for candidate in better if candidate.observation.name == point]
 
     @property
-    def take_turns(self) -> bool:
+    def runs_pairs_alone(self) -> bool:
         """Whether the others on this machine wait during pairs."""
         return bool(self._parts.neighbours)
 
@@ -133,8 +133,8 @@ class OtherMachines:
         if self._members.own is None or self._joint.is_worker:
             return
         self._study.refresh()
-        while self._joint.confirming() and self._parts.budget.left_s() > _LOOK_S:
-            self._parts.clock.wait(_LOOK_S)
+        while self._joint.confirming() and self._parts.budget.left_s() > _POLL_S:
+            self._parts.clock.wait(_POLL_S)
             self._study.refresh()
 
     @property
@@ -144,7 +144,7 @@ class OtherMachines:
     def _baseline_elsewhere(self) -> list[TrialRecord]:
         return [trial for trial in self._elsewhere() if trial.point == self._state.trials.baseline_point]
 
-    def _ln_behind(self) -> float:
+    def _ln_relative_speed(self) -> float:
         speeds: dict[str, list[float]] = {}
         for trial in self._baseline_elsewhere():
             if measured := trial.comparable:
@@ -152,12 +152,12 @@ class OtherMachines:
         own = [math.log(one.comparable.speed) for one in self._state.trials.good_baseline() if one.comparable]
         return fmean(own) - median(fmean(some) for some in speeds.values()) if own and speeds else 0.0
 
-    def _tell_who_came_and_went(self) -> None:
-        together = {one.uuid: one for one in self._joint.others()}
-        for uuid, one in together.items():
+    def _report_membership(self) -> None:
+        current = {one.uuid: one for one in self._joint.others()}
+        for uuid, one in current.items():
             if uuid not in self._known:
                 self._events.remark(f"{self._joint.name_of(one)} ({one.role.value}) has joined this search.")
-        gone = self._known.keys() - together.keys()
+        gone = self._known.keys() - current.keys()
         for one in self._members.seen if gone else ():
             if one.uuid in gone:
                 why = one.left_because or ("" if one.has_left else "no heartbeat")
@@ -169,7 +169,7 @@ class OtherMachines:
                 ):
                     why += "; this worker continues alone"
                 self._events.remark(f"{self._joint.name_of(one)} ({one.role.value}) has left{why and f': {why}'}.")
-        self._known = together
+        self._known = current
 
     def _elsewhere(self) -> list[TrialRecord]:
         own = self._members.own.machine if self._members.own else ""
@@ -188,7 +188,7 @@ class JointSearch:
         self._search = search
         self._has_worked_for_a_search = False
 
-    def look(self) -> None:
+    def update(self) -> None:
         self._has_worked_for_a_search = self._has_worked_for_a_search or bool(self.searches())
 
     @property
@@ -217,5 +217,5 @@ class JointSearch:
 
     def name_of(self, member: Member) -> str:
         """Return the unique name of a member's host."""
-        alike = (one for one in self._members.seen if one.search == self._search)
-        return hosts_told_apart((one.machine, one.host) for one in (*alike, member))[member.machine]
+        members = (one for one in self._members.seen if one.search == self._search)
+        return hosts_told_apart((one.machine, one.host) for one in (*members, member))[member.machine]

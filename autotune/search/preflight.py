@@ -31,7 +31,7 @@ from autotune.trial.outcome import TrialEvidence, ending_of
 from autotune.trial.stop_rule import UnseenSteps
 
 _TIME_LIMIT_S = 60.0  # from the first step to the third
-_LONG_S = 30.0  # without a step, after which the user is told
+_REPORT_AFTER_S = 30.0  # without a step, after which the user is told
 _LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
 
 
@@ -90,7 +90,7 @@ def run_preflight(
     trainer = replace(trainer, settings=replace(settings or trainer.settings, keeps_section=with_section))
     plan = plan_trial(trainer, problem.space.keys(problem.space.baseline), trial=name)
     folder = trainer.make_folder(name)
-    was_read = _made_unread(folder.path / plan.config_name)
+    was_read = _backdate_access_time(folder.path / plan.config_name)
     with Instruments.of_machine(clock, None) as instruments:
         instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)
         limit_s = problem.limits.start_timeout_s if start_timeout_s is None else start_timeout_s
@@ -102,9 +102,9 @@ def run_preflight(
 
         def report_once(waited_s: float) -> None:
             nonlocal is_reported
-            if waited_s > _LONG_S and not is_reported:
+            if waited_s > _REPORT_AFTER_S and not is_reported:
                 is_reported = True
-                tell(_so_far(folder, waited_s, limit_s))
+                tell(_waiting_message(folder, waited_s, limit_s))
 
         watch = TrialWatch(clock, instruments, limit_s, is_over, report_once)
         trial_exit = trainer.run(runner, plan, watch, min(wall_s, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S))
@@ -173,14 +173,14 @@ def _steps(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
     return [event for event in events if event.kind == "step"]
 
 
-def _so_far(folder: TrialFolder, waited_s: float, limit_s: float) -> str:
+def _waiting_message(folder: TrialFolder, waited_s: float, limit_s: float) -> str:
     lines = [line for line in f"{folder.stderr_tail()}\n{folder.stdout_tail()}".splitlines() if line]
     output = f"latest output: {one_line(lines[-1])}" if lines else "no output yet"
     limit = format_duration(limit_s)
     return f"No step after {format_duration(waited_s)}, waiting for up to {limit}; {output}"
 
 
-def _made_unread(path: Path) -> Callable[[], bool | None]:
+def _backdate_access_time(path: Path) -> Callable[[], bool | None]:
     """Backdate a file's access time so that the first read updates it (``relatime``); return a check for that.
 
     The check returns None if the file system does not record reads. The runner writes the config into the same file,
@@ -247,7 +247,7 @@ def try_relative_outputs(
     problem: Problem, runner: Runner, clock: Clock, *, name: str, wall_s: float = math.inf
 ) -> RelativeOutputs | None:
     """Run a baseline trial with relative output paths, and delete its outputs; None without such paths."""
-    written = _beside(problem, f"-{name}")
+    written = _sibling_paths(problem, f"-{name}")
     if not written:
         return None
     settings = problem.settings
@@ -255,7 +255,7 @@ def try_relative_outputs(
         settings.outputs, redirected=tuple(key for key in settings.outputs.redirected if key not in written)
     )
     section = msgspec.structs.replace(settings.section, fixed={**settings.section.fixed, **written})
-    with _left_as_it_was(problem, written, name):
+    with _delete_new_outputs(problem, written, name):
         trial = run_preflight(
             problem,
             runner,
@@ -264,10 +264,10 @@ def try_relative_outputs(
             settings=replace(settings, section=section, outputs=outputs),
             wall_s=wall_s,
         )
-    return RelativeOutputs(written=written, proposed=_beside(problem, "-trials"), trial=trial)
+    return RelativeOutputs(written=written, proposed=_sibling_paths(problem, "-trials"), trial=trial)
 
 
-def _beside(problem: Problem, tag: str) -> dict[str, str]:
+def _sibling_paths(problem: Problem, tag: str) -> dict[str, str]:
     """Return redirected keys with relative paths, each with a sibling path whose name ends in a tag."""
     found = {}
     for key in problem.settings.outputs.redirected:
@@ -281,7 +281,7 @@ def _beside(problem: Problem, tag: str) -> dict[str, str]:
 
 
 @contextmanager
-def _left_as_it_was(problem: Problem, written: Mapping[str, str], name: str) -> Iterator[None]:
+def _delete_new_outputs(problem: Problem, written: Mapping[str, str], name: str) -> Iterator[None]:
     """Delete a trial's files next to the user's outputs, by the tag in their names, and new folders."""
     bases = (problem.settings.folder, problem.config_path.absolute().parent)
     places = {place for text in written.values() for base in bases if (place := path_of(unquoted(text), base))}

@@ -38,7 +38,7 @@ from autotune.errors import ConfigError
 from autotune.files import project_folder
 from autotune.measure.score import OBJECTIVES, Objective
 from autotune.records import CODE, Conditions, Machine, Purpose, Scalar, TrialRecord, Values
-from autotune.search.hardware import CHOOSING_GPUS, Hardware, this_hardware
+from autotune.search.hardware import GPU_SELECTION_VARIABLES, Hardware, this_hardware
 from autotune.search.study_place import StudyPlace
 from autotune.search.trainer_code import ProjectCode, TrainerCode
 from autotune.search.traps import FoundTrap, find_traps
@@ -128,7 +128,7 @@ class Problem:
     def place(self) -> StudyPlace:
         section = self.settings.section
         # Variables that select GPUs count by the selected GPUs, whatever sets them.
-        chooses = CHOOSING_GPUS if self.hardware.gpus else ()
+        chooses = GPU_SELECTION_VARIABLES if self.hardware.gpus else ()
         identity = StudyIdentity(
             stem=self.config_path.stem,
             config=self.settings.trial_document.data,
@@ -451,7 +451,7 @@ def limited(problem: Problem, options: "SearchOptions") -> Problem:
     if limit is None or limit.is_free:
         return problem
     space = with_batch_fixed(problem.space) if limit.is_fixed else with_batch_up_to(problem.space, limit.factor)
-    return replace(problem, space=space, batch_limit=limit, batch_remark=_remark(problem.space, space, limit))
+    return replace(problem, space=space, batch_limit=limit, batch_remark=_limit_remark(problem.space, space, limit))
 
 
 def growth_remark(problem: Problem, records: Iterable[TrialRecord]) -> str | None:
@@ -487,7 +487,7 @@ def _limit(problem: Problem, typed: str | None) -> BatchLimit | None:
     return DEFAULT_BATCH_LIMIT if section.knobs is None else None
 
 
-def _remark(whole: Space, space: Space, limit: BatchLimit) -> str | None:
+def _limit_remark(whole: Space, space: Space, limit: BatchLimit) -> str | None:
     if space.most_batch is not None:
         return f"Combinations of batch size and accumulation are searched up to {limit.factor:g} times today's batch."
     cut = [

@@ -143,7 +143,7 @@ class Racer(SearchStage):
 
     def _train(self, arm: _Arm, pair: int, trains_s: float) -> TrialRecord:
         """Run one training; give up the checkpoint if the first does not resume from it."""
-        record = self._make(arm, pair, trains_s)
+        record = self._run_leg(arm, pair, trains_s)
         if self._copy is None or self._resumes or record.race is None:
             return record
         self._resumes = record.race.resumed and record.race.curve is not None
@@ -154,13 +154,13 @@ class Racer(SearchStage):
             self._begin_from_scratch(f"the trainer does not resume from a copy of {name}")
             return record
         self._begin_from_scratch(f"with a copy of {name} training ends at once")
-        return self._make(arm, pair, trains_s)
+        return self._run_leg(arm, pair, trains_s)
 
     def _begin_from_scratch(self, why: str) -> None:
         self._copy = None
         self._events.change_phase("racing", f"from scratch: {why}")
 
-    def _fill(self, outputs: Path) -> None:
+    def _copy_checkpoint(self, outputs: Path) -> None:
         """Copy the checkpoint into a training's folder; start from scratch without space for it."""
         if self._copy is not None:
             try:
@@ -168,7 +168,7 @@ class Racer(SearchStage):
             except AutotuneError as error:
                 self._begin_from_scratch(error.message)
 
-    def _make(self, arm: _Arm, pair: int, trains_s: float) -> TrialRecord:
+    def _run_leg(self, arm: _Arm, pair: int, trains_s: float) -> TrialRecord:
         seeded = seed(self._parts.problem.settings.scalars)
         rate: dict[str, Scalar] = {arm.rate_key: arm.rate} if arm.rate_key else {}
         leg = RaceLeg(
@@ -189,12 +189,12 @@ class Racer(SearchStage):
                 keys={**({seeded[0]: leg.seed} if seeded else {}), **rate},
                 tried_keys=rate,
             ),
-            judge=lambda done: _shown(leg, done, self._state.scratch_loss),
-            fill_outputs=self._fill,
+            judge=lambda done: _leg_result(leg, done, self._state.scratch_loss),
+            fill_outputs=self._copy_checkpoint,
         )
 
 
-def _shown(leg: RaceLeg, done: Execution, scratch_loss: float | None) -> RaceLeg | None:
+def _leg_result(leg: RaceLeg, done: Execution, scratch_loss: float | None) -> RaceLeg | None:
     """Return the results of a training; None if it was cut short."""
     if done.ending in CUT_SHORT:
         return None

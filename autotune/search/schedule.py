@@ -85,8 +85,8 @@ def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) ->
     durations_s = _usual_durations_s(trials)
     good = [(trial, duration_s) for trial, duration_s in zip(trials, durations_s, strict=True) if trial.comparable]
     own = [duration_s for trial, duration_s in good if trial.point == point]
-    everybody = [duration_s for _, duration_s in good] or durations_s
-    return median(own or everybody or [10.0])
+    all_s = [duration_s for _, duration_s in good] or durations_s
+    return median(own or all_s or [10.0])
 
 
 def _usual_durations_s(trials: Sequence[TrialRecord]) -> list[float]:
@@ -121,7 +121,7 @@ def expected_measuring_s(trials: Sequence[TrialRecord]) -> float:
     return median([trial.duration_s - trial.measurement.first_step_s for trial in trials if trial.measurement] or [0.0])
 
 
-def is_dear(pair_length_s: float, budget_s: float) -> bool:
+def is_expensive(pair_length_s: float, budget_s: float) -> bool:
     """Return whether pairs take so much of the budget that a confirmation stops once decided."""
     return PAIRS_WITH_TIME_TO_SPARE * pair_length_s > (1 / 6) * budget_s
 
@@ -199,7 +199,7 @@ def longest_trial_s(trials: Sequence[TrialRecord], baseline: str, left_s: float,
 
 
 def _fewest_pairs(trials: Sequence[TrialRecord], baseline: str, budget_s: float) -> int:
-    return FEWEST_PAIRS if is_dear(2 * expected_trial_s(trials, baseline), budget_s) else LEAST_PAIRS
+    return FEWEST_PAIRS if is_expensive(2 * expected_trial_s(trials, baseline), budget_s) else LEAST_PAIRS
 
 
 def verdict_s(gpus: PooledGpus | None) -> float:
@@ -257,7 +257,7 @@ def why_exploring_ends(
         return EndOfExploring(ExploringEnd.EXHAUSTED, why)
     if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
         return EndOfExploring(ExploringEnd.TIME, "the rest of the budget is reserved for the confirmation")
-    if tried_share >= MOSTLY_TRIED and promised_by_the_rest(trials, proposal, left_s) < WORTH_THE_REST:
+    if tried_share >= MOSTLY_TRIED and gain_of_rest(trials, proposal, left_s) < WORTH_THE_REST:
         return EndOfExploring(ExploringEnd.EXHAUSTED, "no further trial promises a gain")
     latest = [trial.purpose for trial in trials[-_REPEATS:]]
     is_settled = tried_share >= _PARTLY_TRIED and proposal.is_repeat and latest == _REPEATS * [Purpose.REPEAT]
@@ -269,7 +269,7 @@ def why_exploring_ends(
     return None
 
 
-def promised_by_the_rest(trials: Sequence[TrialRecord], proposal: Proposal, left_s: float) -> float:
+def gain_of_rest(trials: Sequence[TrialRecord], proposal: Proposal, left_s: float) -> float:
     """Return the gain of further exploring, in ln score, if every trial gained as much as the next."""
     return proposal.gain * trials_ahead(trials, left_s)
 

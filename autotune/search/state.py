@@ -51,12 +51,12 @@ class SearchState:
     def learn(self, record: TrialRecord, done: Execution) -> None:
         self.data.learn(record, done.data, done.losses)
         if record.data is not None and record.data.effect is DataEffect.DIFFERENT:
-            self._say_what_trains_on_other_data(record.number, record.data)
+            self._report_data_changes(record.number, record.data)
         if done.window is not None and record.comparable and explores(record):
             self.windows.add(record, done.window)
         self.model.learn(record, done)
 
-    def _say_what_trains_on_other_data(self, number: int, shown: DataFinding) -> None:
+    def _report_data_changes(self, number: int, shown: DataFinding) -> None:
         found = self.labelled(self.model.space).relabelled
         blamed = {one for one, label in found.items() if label is Label.DATA} - self._blamed
         self._blamed |= blamed
@@ -85,7 +85,7 @@ class SearchState:
 
 
 _FIRST_LOOK, _MOST_OF_SHORT_BUDGETS = 0.06, 0.08  # of the budget
-_ALIKE = 0.05  # largest relative difference of two cycles of the same length
+_CYCLE_TOLERANCE = 0.05  # largest relative difference of two cycles of the same length
 _TO_LEARN_CYCLE = 3.5  # cycles, which contain two whole ones from any start
 _TO_SEE_CYCLES = LEAST_CYCLES + 1.5  # which contain `LEAST_CYCLES` whole ones of varying length
 _GROWTH = 1.15  # of the step time over the first trial, from which steps get slower
@@ -130,24 +130,24 @@ class Windows:
         """Return the next trial's window: the best use of time at the known noise."""
         limits = self._problem.limits
         most_s = max(limits.max_s, _MOST_FOR_CYCLES * self._budget_s)
-        target_s = max(self._even_s(), min(most_s, LEAST_CYCLES * (self.beat_s or 0.0)))
+        target_s = max(self._steady_s(), min(most_s, LEAST_CYCLES * (self.cycle_s or 0.0)))
         return WindowGoal(min_s=limits.min_s, min_steps=limits.min_steps, target_s=target_s, most_s=most_s)
 
     @property
     def least_s(self) -> float:
         """Shortest useful window; the usual one if training stalls."""
-        is_even = self.beat_s is None and self.until_step is None
-        return self._least_even_s if is_even else self.usual().length_s
+        is_steady = self.cycle_s is None and self.until_step is None
+        return self._least_steady_s if is_steady else self.usual().length_s
 
     @property
-    def _least_even_s(self) -> float:
+    def _least_steady_s(self) -> float:
         limits = self._problem.limits
         return min(limits.max_s, max(limits.min_s, _LEAST_ON_A_GPU_S if self._problem.machine.gpus else 0.0))
 
-    def _even_s(self) -> float:
+    def _steady_s(self) -> float:
         """Return the window for training without stalls."""
         starts_s = [trial.measurement.first_step_s for trial in self._trials.own if trial.measurement]
-        target_s = self._least_even_s
+        target_s = self._least_steady_s
         if starts_s and self._within_variances_s:
             within = median(self._within_variances_s)
             # remaining variance between trials, at least that of `_LEAST_SD`
@@ -170,9 +170,9 @@ class Windows:
         if not paces_s or (cycle is None and goal.most_s > goal.length_s and len(self._longest_cycles(point)) == 1):
             return goal  # long enough to learn the cycle
         is_usual = goal.length_s <= self.usual().length_s
-        length_s = self._even_s() if cycle is not None and is_usual else goal.length_s
+        length_s = self._steady_s() if cycle is not None and is_usual else goal.length_s
         if cycle is None and len(self._longest_cycles(point)):
-            length_s = max(length_s, min(goal.most_s, _TO_SEE_CYCLES * (self.beat_s or 0.0)))
+            length_s = max(length_s, min(goal.most_s, _TO_SEE_CYCLES * (self.cycle_s or 0.0)))
         steps = max(goal.min_steps, math.ceil(_SPARE * length_s / step_s))
         if cycle is not None:
             fitting = int(max(goal.length_s, goal.most_s) / (step_s * cycle))
@@ -183,7 +183,7 @@ class Windows:
     def to_learn_cycle_s(self, values: Values) -> float:
         """Return the window that shows the length of a point's cycles; 0 if known."""
         is_known = self._cycle(self._problem.space.name(values)) is not None
-        return 0.0 if is_known else _TO_LEARN_CYCLE * (self.beat_s or 0.0)
+        return 0.0 if is_known else _TO_LEARN_CYCLE * (self.cycle_s or 0.0)
 
     def _longest_cycles(self, point: str) -> Lengths:
         """Return the lengths of a point's longest cycles; short trials only show their parts."""
@@ -196,12 +196,12 @@ class Windows:
 
         A single observed cycle has to resemble the baseline's.
         """
-        if self.beat_s is None:  # cycles do not matter
+        if self.cycle_s is None:  # cycles do not matter
             return None
-        own, todays = (self._longest_cycles(one) for one in (point, self._trials.baseline_point))
-        cycle = cycle_length(own if len(own) != 1 else todays)
-        is_like = len(own) != 1 or cycle is None or abs(own[0] - cycle) < _ALIKE * cycle
-        return cycle if is_like else None
+        own, of_baseline = (self._longest_cycles(one) for one in (point, self._trials.baseline_point))
+        cycle = cycle_length(own if len(own) != 1 else of_baseline)
+        is_similar = len(own) != 1 or cycle is None or abs(own[0] - cycle) < _CYCLE_TOLERANCE * cycle
+        return cycle if is_similar else None
 
     @property
     def finalist_look_s(self) -> float:
@@ -221,8 +221,8 @@ class Windows:
                 f"Steps get slower during training, {self._growth:.1f}x in the first trial: each point is measured "
                 f"over the same steps, up to step {self.until_step}."
             )
-        beat_s, goal, point = self.beat_s, self.usual(), self._trials.baseline_point
-        if beat_s is None:
+        cycle_s, goal, point = self.cycle_s, self.usual(), self._trials.baseline_point
+        if cycle_s is None:
             return ""
         seen = self._trials.baseline_measurements()
         if not any(one.beat_s for one in seen):
@@ -231,34 +231,34 @@ class Windows:
                 f"Training stalled for {format_duration(longest_s)}, and the period of stalls was not seen: intervals "
                 "are wider for it. A longer --budget measures for longer."
             )
-        if LEAST_CYCLES * beat_s <= goal.min_s:
+        if LEAST_CYCLES * cycle_s <= goal.min_s:
             return ""
-        every, length = format_duration(beat_s), format_duration(goal.length_s)
+        every, length = format_duration(cycle_s), format_duration(goal.length_s)
         if self._cycle(point) is None:
             return f"Training stalls about every {every}: trials measure for {length}, and each stall counts."
         return f"Training stalls every {every}: trials measure whole cycles."
 
     @property
-    def beat_s(self) -> float | None:
+    def cycle_s(self) -> float | None:
         """Longest usual cycle of the baseline and the finalists.
 
         None if unknown, or if stalls are short enough to count as noise.
         """
-        beats_s: dict[str, list[float]] = {}
-        looked = (trial for trial in self._trials.own if trial.purpose in (Purpose.BASELINE, Purpose.CONFIRM))
-        for trial in looked:
+        cycles_s: dict[str, list[float]] = {}
+        trials = (trial for trial in self._trials.own if trial.purpose in (Purpose.BASELINE, Purpose.CONFIRM))
+        for trial in trials:
             measured = trial.comparable
             if measured and measured.cycles is not None and (measured.stall_fraction or 0.0) > SHORT_STALL:
                 # a cycle seen once is at least as long as the window
-                beats_s.setdefault(trial.point, []).append(measured.beat_s or measured.window_s)
-        return max(map(median, beats_s.values()), default=None)
+                cycles_s.setdefault(trial.point, []).append(measured.beat_s or measured.window_s)
+        return max(map(median, cycles_s.values()), default=None)
 
 
 class CurrentAnswer:
     """Current answer of the study, which a finalist has to beat.
 
     Attributes:
-        standing: As of the start of this search.
+        current: As of the start of this search.
     """
 
     def __init__(self, problem: Problem, trials: SearchTrials, model: Model, windows: Windows, budget_s: float) -> None:
@@ -268,20 +268,20 @@ class CurrentAnswer:
         self._windows = windows
         self._budget_s = budget_s
         self._part: tuple[Space, int, Space] | None = None  # of a space, as of so many trials
-        self.standing = standing_answer(trials.of_study(), problem.objective, excluded=problem.excluded)
+        self.current = standing_answer(trials.of_study(), problem.objective, excluded=problem.excluded)
 
     def contender(self) -> Values | None:
         """Return the current answer as a point to try.
 
         None if it is the baseline, outside this space, or failed in this search.
         """
-        if self.standing is None or self.left_out:
+        if self.current is None or self.left_out:
             return None
-        point, values = self.standing.point, self.standing.trial.values
+        point, values = self.current.point, self.current.trial.values
         is_out = point == self._trials.baseline_point or self._model.broke(values)
         return None if is_out or gave_no_numbers(point, self._trials.own) else values
 
-    def contender_alone(self) -> list[Candidate]:
+    def contender_candidates(self) -> list[Candidate]:
         """Return the current answer, to confirm if nothing seems better than the baseline."""
         values = self.contender()
         known = self._model.observation(values) if values else None
@@ -289,24 +289,22 @@ class CurrentAnswer:
             return []
         return [Candidate(observation=known, gain=0.0, speed_gain=None, speed_sd=self._model.sd)]
 
-    def is_standing(self, candidate: Candidate) -> bool:
-        return (
-            self.standing is not None and self._problem.space.name(candidate.observation.values) == self.standing.point
-        )
+    def is_current(self, candidate: Candidate) -> bool:
+        return self.current is not None and self._problem.space.name(candidate.observation.values) == self.current.point
 
     @property
     def left_out(self) -> str | None:
         """Name of the current answer if it is outside the searched space."""
-        return self._where_not_in(self._problem.space)
+        return self._name_if_outside(self._problem.space)
 
     @property
     def outside(self) -> str | None:
         """Name of the current answer if it is outside the config's domains."""
-        return self._where_not_in(self._problem.whole_space or self._problem.space)
+        return self._name_if_outside(self._problem.whole_space or self._problem.space)
 
-    def _where_not_in(self, space: Space) -> str | None:
-        standing = self.standing
-        return None if standing is None or space.is_named(standing.point, standing.trial.values) else standing.point
+    def _name_if_outside(self, space: Space) -> str | None:
+        current = self.current
+        return None if current is None or space.is_named(current.point, current.trial.values) else current.point
 
     def confirmation_basis(self, further: tuple[str, ...]) -> ConfirmationBasis:
         baseline = self._trials.baseline_measurements()
@@ -323,23 +321,23 @@ class CurrentAnswer:
             further=further,
         )
 
-    def further(self, candidate: Candidate, alike: Values | None) -> list[Values]:
+    def further(self, candidate: Candidate, unchanging: Values | None) -> list[Values]:
         """Return the points that join the pairs of a candidate and the baseline.
 
         These are the current answer, and the best point that leaves the training unchanged if the candidate does not
         and there is time.
         """
         contender = self.contender()
-        points = [] if contender is None or self.is_standing(candidate) else [contender]
-        if alike is None or self.is_same_training(candidate.observation.values) or alike in points:
+        points = [] if contender is None or self.is_current(candidate) else [contender]
+        if unchanging is None or self.is_same_training(candidate.observation.values) or unchanging in points:
             return points
         named = map(
-            self._problem.space.name, (self._problem.space.baseline, candidate.observation.values, *points, alike)
+            self._problem.space.name, (self._problem.space.baseline, candidate.observation.values, *points, unchanging)
         )
         pair_s = sum(expected_trial_s(self._trials.own, name) for name in named)
         if FEWEST_PAIRS * pair_s > MOST_FOR_CONFIRMING * self._budget_s:
             return points  # it gets separate pairs, if there is time
-        return [*points, alike]
+        return [*points, unchanging]
 
     def same_training(self) -> Candidate | None:
         """Return the best point that leaves the training unchanged."""

@@ -38,18 +38,18 @@ class TrainerCode:
     Args:
         words: The command.
         folder: Working folder; file names are relative to it, so that a project may move.
-        apart: Excluded files and folders: configs and trial data.
+        excluded: Excluded files and folders: configs and trial data.
     """
 
-    def __init__(self, words: Sequence[str], folder: Path, apart: Sequence[Path] = ()) -> None:
+    def __init__(self, words: Sequence[str], folder: Path, excluded: Sequence[Path] = ()) -> None:
         self._words = words
         self._folder = folder.absolute()
         self._real = os.path.realpath(folder)
         self._project = _project_of(Path(self._real))
         temporary = os.path.realpath(tempfile.gettempdir())
         if not _is_below(self._real, temporary):  # on clusters TMPDIR is often inside the project
-            apart = (*apart, Path(temporary))
-        self._apart = tuple(os.path.realpath(path) for path in apart)
+            excluded = (*excluded, Path(temporary))
+        self._excluded = tuple(os.path.realpath(path) for path in excluded)
 
     def digests(self, loaded: Iterable[str] = (), *, before_s: float = math.inf) -> dict[str, str]:
         """Return the digests of the project's files that the command loads, by name; at most 500.
@@ -64,7 +64,7 @@ class TrainerCode:
         return {
             name: digest
             for path in dict.fromkeys(found[:_MOST_FILES])
-            if not self._is_apart(os.path.realpath(path))
+            if not self._is_excluded(os.path.realpath(path))
             and (name := self._name(path)).isprintable()
             and (digest := _digest(path))
         }
@@ -104,12 +104,12 @@ class TrainerCode:
         parts = inside.split(os.sep)
         if parts[0] in (os.pardir, "build") or not _NOT_ITS_OWN.isdisjoint(parts) or not real.endswith(_SOURCES):
             return False
-        if any(part.startswith(".") for part in parts) or self._is_apart(real):
+        if any(part.startswith(".") for part in parts) or self._is_excluded(real):
             return False
         return _modified_s(real) < before_s and not _is_in_environment(real, self._project)
 
-    def _is_apart(self, real: str) -> bool:
-        return any(_is_below(real, place) for place in self._apart)
+    def _is_excluded(self, real: str) -> bool:
+        return any(_is_below(real, place) for place in self._excluded)
 
     def _name(self, path: Path) -> str:
         """Return a file's path relative to the folder, resolved only if necessary."""

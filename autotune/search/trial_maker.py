@@ -44,7 +44,7 @@ MOST_IN_A_SEARCH = 10
 CUT_SHORT = frozenset({Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_LOST})
 """Endings that say nothing about the config."""
 
-_NO_ACCIDENTS = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
+_NOT_RETRIED = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
 
 
 class PointTaken(Exception):  # noqa: N818 - not an error: another point is tried
@@ -78,7 +78,7 @@ class TrialMaker:
         self._events = parts.events
         self._state = state
         self._repeats = 0
-        self._accepted: list[tuple[Validity, str]] = []
+        self._disturbed: list[tuple[Validity, str]] = []
         self.latest: Execution | None = None
         self.failures: dict[Ending, Failed] = {}
         self.filled_files = False
@@ -94,7 +94,7 @@ class TrialMaker:
                 (Validity.CONTAMINATED, "other processes used the GPU"),
                 (Validity.THROTTLED, "the GPU's clocks were throttled"),
             )
-            if (details := [detail for kind, detail in self._accepted if kind is how])
+            if (details := [detail for kind, detail in self._disturbed if kind is how])
         )
 
     def make(self, trial: TrialSpec, *, kept_s: float = 0.0) -> TrialRecord:
@@ -112,9 +112,9 @@ class TrialMaker:
         self.gpu_lost = f"the GPU does not come back ({record.detail})" if lost else None
         return record
 
-    def may_have_been_an_accident(self, record: TrialRecord) -> bool:
+    def should_retry(self, record: TrialRecord) -> bool:
         """Return whether to retry a failed trial."""
-        if record.comparable or record.ending in _NO_ACCIDENTS or self.gpu_lost:
+        if record.comparable or record.ending in _NOT_RETRIED or self.gpu_lost:
             return False
         return not never_trains(self._state.trials.own)
 
@@ -164,7 +164,7 @@ class TrialMaker:
                 study.abandon(claim, why=lifeline.why if lifeline is not None else "")
                 raise
         self.latest = done
-        self.filled_files = self._state.findings.look_around(claim.number)
+        self.filled_files = self._state.findings.check_side_effects(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
         record = self._record(trial, claim.number, done, validity, code, start, judge(done))
         speeds = done.window.speeds(8) if done.window and done.measurement else ()
@@ -239,7 +239,7 @@ class TrialMaker:
             give_up_s=started_s + trial.limit_s,
             measures_s=SLOWER_THAN_USUAL * expected_measuring_s(state.trials.own) if explores else 0.0,
             start_timeout_s=start_timeout_s(state.trials.own, limit_s, trial.waits_s) if explores else None,
-            must_last=not is_baseline and trial.purpose not in NOT_COMPARED and self._todays_last(),
+            must_last=not is_baseline and trial.purpose not in NOT_COMPARED and self._baseline_survives(),
             max_s=self._parts.problem.limits.max_s,
             # No repeat compensates for half the speed of the best that it may replace.
             hopeless_below=0.5 * self._rival_pace(trial) if explores and not state.model.scope.filling else 0.0,
@@ -254,12 +254,12 @@ class TrialMaker:
             trains_s=trial.trains_s,
         )
 
-    def _todays_last(self) -> bool:
+    def _baseline_survives(self) -> bool:
         """Return whether baseline trials were measured, and none hung or crashed."""
         trials = self._state.trials
-        today = [trial for trial in trials.own if trial.point == trials.baseline_point]
-        failed = any(trial.ending in (Ending.CRASHED, Ending.HUNG) for trial in today)
-        return not failed and any(trial.comparable for trial in today)
+        baseline = [trial for trial in trials.own if trial.point == trials.baseline_point]
+        failed = any(trial.ending in (Ending.CRASHED, Ending.HUNG) for trial in baseline)
+        return not failed and any(trial.comparable for trial in baseline)
 
     def _rival_pace(self, trial: TrialSpec) -> float:
         """Return the speed of the fastest trial in the smallest target that contains a point."""
@@ -277,7 +277,7 @@ class TrialMaker:
         is_cold = done.measurement and (trial.warms_up or self.filled_files)
         validity = Validity.COLD if is_cold else done.validity
         if validity in DISTURBED and counts_anyway:
-            self._accepted.append((validity, done.detail))
+            self._disturbed.append((validity, done.detail))
             return Validity.GOOD
         return validity
 

@@ -97,7 +97,7 @@ class Tuner:
             Stage.VALIDATE: self._validate,
             Stage.RACE: self._race,
         }
-        self._tell_start()
+        self._publish_start()
         stage = Stage.MEASURE_BASELINE
         try:
             while stage is not Stage.ANSWER:
@@ -130,7 +130,7 @@ class Tuner:
         if confirmed is None:
             self.explorer.has_resumed = True
             return Outcome.UNCONFIRMED
-        self._results.tell_when_sure()
+        self._results.report_early_confirmation()
         return Outcome.HELD
 
     def _race(self) -> Outcome:
@@ -159,7 +159,7 @@ class Tuner:
     def answer_so_far(self) -> SearchResult | None:
         return self._results.so_far()
 
-    def _tell_start(self) -> None:
+    def _publish_start(self) -> None:
         parts, problem, state = self._parts, self._parts.problem, self.state
         self._events.publish(
             SearchStarted(
@@ -179,16 +179,16 @@ class Tuner:
                 f"Earlier claims of this study missed the achieved speed by about {100 * missed:.0f} % beyond their "
                 "intervals: those of this search are wider for it."
             )
-        stands = self._results.of_study() if state.answer.contender() else None
-        if stands and stands.best and stands.speedup and stands.best.point != state.trials.baseline_point:
-            values, speedup = stands.best.values, stands.speedup.ratio
+        current = self._results.of_study() if state.answer.contender() else None
+        if current and current.best and current.speedup and current.best.point != state.trials.baseline_point:
+            values, speedup = current.best.values, current.speedup.ratio
             state.targets[0].begin_with(state.model.observed_name(values), speedup)
             changes = problem.space.changes(values)
             self._events.publish(IncumbentChanged(values=values, changes=changes, speedup=speedup))
 
     def _answer(self) -> SearchResult:
         self._results.rate()
-        self.state.findings.look_back()
+        self.state.findings.check_late_side_effects()
         result = self._results.at_end(self._finalists, why_not_raced=self._racer.why_not, cautions=self._cautions())
         if result is None:
             raise self.ended_by or _no_numbers(self.state.trials.own, self._parts.problem.config_path)
@@ -309,6 +309,6 @@ class Results:
         if own and (knobs := rate_knobs(own, *known)):
             self._events.publish(knobs)
 
-    def tell_when_sure(self) -> None:
+    def report_early_confirmation(self) -> None:
         used, budget = (format_duration(one) for one in (self._parts.budget.elapsed_s(), self._parts.budget.budget_s))
         self._events.remark(f"Confirmed after {used} of {budget}; --exhaust uses the rest to search on.")

@@ -57,8 +57,8 @@ class Validator(SearchStage):
             return self._give_up(f"{left} is left, and it takes {format_duration(self.needed_s)}")
         self._events.change_phase("validating", f"training for up to {format_duration(self._longest_s)} each")
         if self._baseline is None:
-            alone = self._train(self._parts.problem.space.baseline, findings_alone)
-            if alone.validation is None:
+            uncompared = self._train(self._parts.problem.space.baseline, uncompared_findings)
+            if uncompared.validation is None:
                 return self._give_up("the training of today's config was cut short")
             self._baseline = self._trials.latest
         baseline, sd, machine = self._baseline, self._state.model.sd, self._parts.problem.machine
@@ -82,11 +82,11 @@ class Validator(SearchStage):
         return False
 
 
-_WELL = (Ending.COMPLETED, Ending.STOPPED)
+_NORMAL = (Ending.COMPLETED, Ending.STOPPED)
 _FULL_WITHIN_S = 24 * 3600.0
 
 
-def findings_alone(done: Execution) -> Validation | None:
+def uncompared_findings(done: Execution) -> Validation | None:
     """Return the results of a validation trial without comparison; None if it was cut short."""
     if done.ending in CUT_SHORT:
         return None
@@ -114,8 +114,8 @@ def judge_validation(
         speedup: Confirmed speed relative to the baseline.
         sd: SD of ln speed between trials of one point.
     """
-    alone = findings_alone(done)
-    if alone is None:
+    uncompared = uncompared_findings(done)
+    if uncompared is None:
         return None
     fall, (speed_ratio, overall_ratio) = _loss_ratios(done, baseline), _speed_ratios(done, baseline)
     compared = _compared_losses(done, baseline)
@@ -123,12 +123,12 @@ def judge_validation(
         *_of_ending(done, baseline),
         *_of_silence(done, baseline),
         *_of_losses(done, baseline, fall, compared),
-        *_of_memory(done, baseline, alone, machine),
+        *_of_memory(done, baseline, uncompared, machine),
         *_of_speed(done, baseline, speed_ratio, speedup, sd),
         *_of_milestones(done, baseline),
     ]
     return replace(
-        alone,
+        uncompared,
         speed_ratio=speed_ratio,
         overall_ratio=overall_ratio,
         loss_ratio=fall[0] / fall[1] if fall else None,
@@ -140,14 +140,14 @@ def judge_validation(
 
 def _of_ending(done: Execution, baseline: Execution) -> Iterator[str]:
     """Judge its ending; one shared with the baseline, and no earlier, does not count."""
-    if baseline.ending not in _WELL:
+    if baseline.ending not in _NORMAL:
         yield f"today's config itself {_ended(baseline)}: nothing after that is compared"
-    came_as_far = _came_as_far(done, baseline)
-    if done.ending is Ending.COMPLETED and not came_as_far:
+    trained_as_much = _trained_as_much(done, baseline)
+    if done.ending is Ending.COMPLETED and not trained_as_much:
         yield Broke(f"it ended by itself after {_amount(done)}, and today's config reached {_amount(baseline)}")
-    if done.ending not in _WELL:
-        is_alike = done.ending is baseline.ending and done.detail == baseline.detail and came_as_far
-        yield f"{_ended(done)}, as today's config does" if is_alike else Broke(_ended(done))
+    if done.ending not in _NORMAL:
+        is_same = done.ending is baseline.ending and done.detail == baseline.detail and trained_as_much
+        yield f"{_ended(done)}, as today's config does" if is_same else Broke(_ended(done))
 
 
 def _of_silence(done: Execution, baseline: Execution) -> Iterator[str]:
@@ -171,7 +171,7 @@ def _loss_ratios(done: Execution, baseline: Execution) -> tuple[float, float, fl
         for steps, baseline_steps in _matched_updates(done, baseline)
         if (level := done.losses.relative_level(steps)) and (other := baseline.losses.relative_level(baseline_steps))
     ]
-    if done.ending not in _WELL or not compared:
+    if done.ending not in _NORMAL or not compared:
         return None
     level, other = min(compared, key=lambda pair: pair[0].ratio - pair[1].ratio)
     return level.ratio, other.ratio, math.hypot(level.error, other.error)
@@ -180,7 +180,7 @@ def _loss_ratios(done: Execution, baseline: Execution) -> tuple[float, float, fl
 def _compared_losses(done: Execution, baseline: Execution) -> LossComparison | None:
     """Compare the losses themselves; None if too few were seen, or the batch size differs."""
     batch, usual = _samples_per_update(done), _samples_per_update(baseline)
-    if done.ending not in _WELL or not batch or not usual or abs(math.log(batch / usual)) > 0.01:
+    if done.ending not in _NORMAL or not batch or not usual or abs(math.log(batch / usual)) > 0.01:
         return None
     return compare_losses([baseline.losses], done.losses)
 
@@ -196,7 +196,7 @@ def _of_losses(
         yield Broke(str(compared))
         return
     if fall is None:
-        if done.ending in _WELL and (baseline.losses.are_many or done.losses.are_many):
+        if done.ending in _NORMAL and (baseline.losses.are_many or done.losses.are_many):
             yield "the losses could not be compared: too few, not up to the end, or not above 0"
         return
     ratio, other, error = fall
@@ -205,12 +205,12 @@ def _of_losses(
         yield Broke(f"its loss went to {ratio:.2f} of its initial value, and that of today's config to {other:.2f}")
 
 
-def _of_memory(done: Execution, baseline: Execution, alone: Validation, machine: Machine) -> Iterator[str]:
+def _of_memory(done: Execution, baseline: Execution, uncompared: Validation, machine: Machine) -> Iterator[str]:
     """Judge whether memory grows faster than the baseline's, and would be full within a day."""
     totals = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
     for what, place, growth, total_bytes in (
-        ("memory", 0, alone.memory_growth_bytes_per_s, machine.memory_bytes),
-        ("GPU memory", 1, alone.gpu_memory_growth_bytes_per_s, min(totals, default=0)),
+        ("memory", 0, uncompared.memory_growth_bytes_per_s, machine.memory_bytes),
+        ("GPU memory", 1, uncompared.gpu_memory_growth_bytes_per_s, min(totals, default=0)),
     ):
         if not growth:
             continue
@@ -224,7 +224,7 @@ def _of_memory(done: Execution, baseline: Execution, alone: Validation, machine:
 def _speed_ratios(done: Execution, baseline: Execution) -> tuple[float | None, float | None]:
     """Return the relative speed in steady state and with all pauses; None if not comparable."""
     ours, others = done.measurement, baseline.measurement
-    if done.ending not in _WELL or ours is None or others is None or _was_disturbed(done, baseline):
+    if done.ending not in _NORMAL or ours is None or others is None or _was_disturbed(done, baseline):
         return None, None
     paces = [
         one.samples / one.trained_s for one in (done.milestones, baseline.milestones) if one.samples and one.trained_s
@@ -239,7 +239,7 @@ def _was_disturbed(done: Execution, baseline: Execution) -> bool:
 def _of_speed(done: Execution, baseline: Execution, ratio: float | None, speedup: float, sd: float) -> Iterator[str]:
     """Judge whether at least half of the gain remains, allowing for noise."""
     if ratio is None:
-        if done.ending in _WELL and done.measurement and baseline.measurement:
+        if done.ending in _NORMAL and done.measurement and baseline.measurement:
             yield "its speed was affected by other load, and is not compared"
         return
     least = math.log(1.0 + 0.5 * (max(1.0, speedup) - 1.0))
@@ -271,7 +271,7 @@ def _ended(done: Execution) -> str:
     return f"{done.ending.value} after {format_duration(done.milestones.trained_s)} of training{detail}"
 
 
-def _came_as_far(done: Execution, baseline: Execution) -> bool:
+def _trained_as_much(done: Execution, baseline: Execution) -> bool:
     """Return whether a trial trained on about as many samples as the baseline; steps if samples are unknown."""
     ours, others = done.milestones, baseline.milestones
     if ours.samples is not None and others.samples is not None:

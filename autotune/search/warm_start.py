@@ -39,7 +39,7 @@ from autotune.study.record import StudyRecord
 KNOWN_POINTS = 10
 """Recorded points from which a study needs no warm start, because its own model knows more."""
 
-_TURNS = 2  # every other initial proposal is imported
+_INTERLEAVE = 2  # every other initial proposal is imported
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +64,10 @@ class WarmStart:
 
         A study whose point was no better than the baseline here is dropped: its optimum is elsewhere.
         """
-        waiting, made = self._waiting(space, observations)
+        waiting, imported_tried = self._waiting(space, observations)
         sure = [values for values in waiting if not is_doubtful(values)]
         tried = len(observations) - 1  # without the baseline
-        if sure and tried >= _TURNS * made:
+        if sure and tried >= _INTERLEAVE * imported_tried:
             yield sure[0]
         doubtful = [values for values in waiting if is_doubtful(values)]
         for values in heuristics:
@@ -83,7 +83,7 @@ class WarmStart:
         baseline = observations.get(space.name(space.baseline))
         waiting: list[tuple[str, Values]] = []
         disappointing: set[str] = set()
-        made = 0
+        imported_tried = 0
         for point in self.points:
             values = {
                 knob.path: knob.baseline if knob.index(point.values[knob.path]) is None else point.values[knob.path]
@@ -93,10 +93,10 @@ class WarmStart:
             if known is None:
                 waiting.append((study, values))
                 continue
-            made += 1
+            imported_tried += 1
             if baseline is not None and known.scores and known.mean <= baseline.mean:
                 disappointing.add(study)
-        return [values for study, values in waiting if study not in disappointing], made
+        return [values for study, values in waiting if study not in disappointing], imported_tried
 
     @property
     def sentence(self) -> str:
@@ -129,7 +129,7 @@ def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmSta
         records: The study's own record; trials of earlier code also give points.
     """
     try:
-        own = _own(problem)
+        own = _empty_profile(problem)
     except ValueError:  # keys or texts beyond what a profile holds
         return WarmStart()
     found = _of_earlier_code(problem, records)
@@ -180,7 +180,7 @@ def profile_of(
         and trial.values.keys() <= {knob.path for knob in space.knobs}
     }
     return replace(
-        _own(problem),
+        _empty_profile(problem),
         points=distinct(points, MOST_POINTS),
         exhausted=tuple(exhausted.values())[-MOST_EXHAUSTED:],
         ended_utc=utc,
@@ -200,7 +200,7 @@ def _of_earlier_code(problem: Problem, records: Sequence[TrialRecord]) -> list[S
     return [Sibling(profile=profile, likeness=Likeness.EARLIER_CODE, distance=0.0)]
 
 
-def _own(problem: Problem) -> Profile:
+def _empty_profile(problem: Problem) -> Profile:
     """Return the profile of a study without trials."""
     return Profile(
         study=problem.study,
@@ -251,7 +251,9 @@ def imported_points(
     columns = [
         [
             ImportedPoint(
-                values=_here(space, sibling.profile, point, machine, memory_margin), sibling=sibling, gain=point.gain
+                values=_values_here(space, sibling.profile, point, machine, memory_margin),
+                sibling=sibling,
+                gain=point.gain,
             )
             for point in sibling.profile.points[: _MOST_OF_A_SIBLING[sibling.likeness]]
         ]
@@ -270,7 +272,9 @@ def imported_points(
 def memory_hints(space: Space, found: Iterable[Sibling], machine: Machine) -> list[MemoryHint]:
     """Return the points that ran out of memory elsewhere with at least as much."""
     return [
-        MemoryHint(values={**space.baseline, **_as_it_was(space, sibling.profile, point.values)}, ending=point.ending)
+        MemoryHint(
+            values={**space.baseline, **_original_values(space, sibling.profile, point.values)}, ending=point.ending
+        )
         for sibling in found
         if sibling.likeness in (Likeness.EARLIER_CODE, Likeness.SAME_TRAINING)
         for point in sibling.profile.exhausted
@@ -286,7 +290,7 @@ def _had_as_much(sibling: Sibling, machine: Machine, ending: Ending) -> bool:
     return here is not None and there is not None and here <= there
 
 
-def _here(space: Space, profile: Profile, point: ProfilePoint, machine: Machine, memory_margin: float) -> Values:
+def _values_here(space: Space, profile: Profile, point: ProfilePoint, machine: Machine, memory_margin: float) -> Values:
     """Return a point's values here: the nearest choices, and the baseline's for values without any.
 
     Resources scale with the machine: a batch that needs more memory than available shrinks in proportion, and at least
@@ -323,7 +327,7 @@ def _largest(knob: Knob, most: float) -> Scalar:
     return fitting[-1] if fitting else knob.choices[0]
 
 
-def _as_it_was(space: Space, profile: Profile, values: Values) -> Values:
+def _original_values(space: Space, profile: Profile, values: Values) -> Values:
     """Return a point's values for the knobs here, with numbers as they were, even beyond the choices."""
     placed = _placed(space, profile, values)
     return {path: value if is_number(near) and is_number(value) else near for path, value, near in placed}

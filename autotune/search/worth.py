@@ -27,7 +27,7 @@ def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, obj
         return None
     trials = _of_search(result.search, records)
     good = comparable_trials(trials, objective)
-    changes = changes_worth(
+    changes = change_gains(
         trials,
         result.baseline.values,
         shown.values,
@@ -77,7 +77,7 @@ def _measured_parts(
     return []
 
 
-def changes_worth(
+def change_gains(
     records: Sequence[TrialRecord],
     baseline: Values,
     point: Values,
@@ -90,7 +90,7 @@ def changes_worth(
 ) -> tuple[RatedChange, ...]:
     """Rate each change of a point: its speed relative to the point without that change.
 
-    By ablation trials (`TakenBack`), else by a model of all trials. In the model, changes that only occur together form
+    By ablation trials (`Ablation`), else by a model of all trials. In the model, changes that only occur together form
     one group, as does a change with all that needs it. If a part measured in confirming pairs is certain but not each
     of its changes, the part is one group; the remaining uncertain changes form a group if that is certain.
 
@@ -105,9 +105,9 @@ def changes_worth(
         One rating per change, groups contiguous: required changes first, then by decreasing effect.
     """
     changed = list(_differing(point, baseline))
-    known = TakenBack(records, baseline, point, noise)
-    trials = _told(records, baseline)
-    if not (_can_be_told(baseline) and _can_be_told(point)):
+    known = Ablation(records, baseline, point, noise)
+    trials = _comparable_points(records, baseline)
+    if not (_has_no_nan(baseline) and _has_no_nan(point)):
         trials = []
     groups: dict[tuple[bool, ...], list[str]] = {}
     for path in changed:
@@ -118,14 +118,14 @@ def changes_worth(
 
     # A change in no trial, or in every trial, cannot be rated.
     shown = {column: paths for column, paths in groups.items() if any(column) and not all(column)}
-    worths: dict[tuple[bool, ...], Ratio] = {}
+    gains: dict[tuple[bool, ...], Ratio] = {}
     if shown:
         tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
-        without = [taken_back(point, paths, tried) for paths in shown.values()]
+        without = [without_changes(point, paths, tried) for paths in shown.values()]
         ratios = speed_ratios(trials, point, without, tried, sd=sd)
         for column, left, ratio in zip(shown, without, ratios, strict=True):
-            worths[column] = whole if whole and not tried.changes(left) else ratio
-    rated = [(worths.get(column), paths) for column, paths in groups.items()]
+            gains[column] = whole if whole and not tried.changes(left) else ratio
+    rated = [(gains.get(column), paths) for column, paths in groups.items()]
     rated += [(known.ratio(path), [path]) for path in known]
     rated = _in_parts(
         rated, [(ratio, [path for path in values if path not in known.needed]) for values, ratio in parts]
@@ -135,7 +135,7 @@ def changes_worth(
     if trials and len(unsure) > 1:
         paths = [path for _, some in unsure for path in some]
         tried = _tried_space(baseline, [point, *(values for values, _ in trials)], space)
-        left = taken_back(point, paths, tried)
+        left = without_changes(point, paths, tried)
         together = whole if not tried.changes(left) else _wider(speed_ratios(trials, point, [left], tried, sd=sd)[0])
         if together and together.low > 1.0:
             rated = [*(one for one in rated if one not in unsure), (together, paths)]
@@ -179,7 +179,7 @@ def _wider(ratio: Ratio) -> Ratio:
     )
 
 
-class TakenBack:
+class Ablation:
     """Gains by ablation: effects on ln speed by regularised least squares.
 
     Fitted to ablation and confirming trials of a point.
@@ -262,8 +262,8 @@ def knob_effects(
     Returns:
         Ratios to the point's speed by knob and tried value.
     """
-    trials = _told(records, around)
-    if not trials or not _can_be_told(around):
+    trials = _comparable_points(records, around)
+    if not trials or not _has_no_nan(around):
         return {}
     tried = _tried_space(around, [values for values, _ in trials], space)
     slices = [(knob.path, choice) for knob in tried.knobs if len(knob.choices) > 1 for choice in knob.choices]
@@ -275,13 +275,13 @@ def knob_effects(
     return effects
 
 
-def _told(records: Sequence[TrialRecord], like: Values) -> list[tuple[Values, float]]:
+def _comparable_points(records: Sequence[TrialRecord], like: Values) -> list[tuple[Values, float]]:
     """Return values and ln speeds of comparable trials with the knobs of a point."""
-    told = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
-    return [(values, speed) for values, speed in told if set(values) == set(like) and _can_be_told(values)]
+    points = [(record.values, math.log(measured.speed)) for record in records if (measured := record.comparable)]
+    return [(values, speed) for values, speed in points if set(values) == set(like) and _has_no_nan(values)]
 
 
-def _can_be_told(values: Values) -> bool:
+def _has_no_nan(values: Values) -> bool:
     return all(same_scalar(value, value) for value in values.values())
 
 
@@ -313,7 +313,7 @@ def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: 
     )
 
 
-def taken_back(point: Values, paths: Iterable[str], space: Space) -> Values:
+def without_changes(point: Values, paths: Iterable[str], space: Space) -> Values:
     """Return a point without some changes and all that needs them."""
     left = {**point, **{path: space.baseline[path] for path in paths}}
     while (why := space.why_infeasible(left)) and (others := list(space.changes(left))):

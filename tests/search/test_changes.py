@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from autotune.records import Purpose, Ratio, Scalar, TrialRecord, Values
-from autotune.search.worth import changes_worth, knob_effects
+from autotune.search.worth import change_gains, knob_effects
 from autotune.space.knob import Label
 from autotune.space.space import Space
 from autotune.study.noise import Noise
@@ -56,7 +56,7 @@ def test_slices_through_a_point_have_the_true_speeds(make_trial: MakeTrial, nois
 @pytest.mark.parametrize("noise", [0.0, 0.08])
 def test_known_effects_are_found(make_trial: MakeTrial, noise: float) -> None:
     """Each change gets its true effect, largest first, if every combination was tried."""
-    changes = changes_worth(_everything(make_trial, noise), BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)
+    changes = change_gains(_everything(make_trial, noise), BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)
     assert [change.path for change in changes] == ["data.batch", "data.workers", "train.xla"]
     for change in changes:
         truth = WORTH[change.path, BEST[change.path]]
@@ -70,7 +70,7 @@ def test_changes_that_were_only_made_together_share_a_group(make_trial: MakeTria
     together = {**BASELINE, "data.workers": 2, "train.xla": True}
     fastest = {**together, "data.batch": 32}
     trials = [make_trial(BASELINE, 50.0), make_trial(together, 75.0), make_trial(fastest, 150.0)] * 4
-    changes = {change.path: change for change in changes_worth(trials, BASELINE, fastest, SPACE, sd=0.08, noise=NOISE)}
+    changes = {change.path: change for change in change_gains(trials, BASELINE, fastest, SPACE, sd=0.08, noise=NOISE)}
     assert changes["data.workers"].group == changes["train.xla"].group != changes["data.batch"].group
     together_worth, batch_worth = changes["train.xla"].worth, changes["data.batch"].worth
     assert changes["data.workers"].worth == together_worth
@@ -81,8 +81,8 @@ def test_changes_that_were_only_made_together_share_a_group(make_trial: MakeTria
 def test_what_no_run_shows_is_not_known(make_trial: MakeTrial) -> None:
     """A change that no comparable trial had has no worth, instead of a made-up 1.00."""
     trials = [make_trial(BASELINE, 50.0), make_trial({**BASELINE, "data.batch": 16}, 65.0), make_trial(BEST, None)]
-    assert {change.worth for change in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)} == {None}
-    assert {change.worth for change in changes_worth([], BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)} == {None}
+    assert {change.worth for change in change_gains(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)} == {None}
+    assert {change.worth for change in change_gains([], BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)} == {None}
 
 
 def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: MakeTrial) -> None:
@@ -92,12 +92,12 @@ def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: M
     """
     confirmed = Ratio(ratio=1.9, low=1.8, high=2.0)
     trials = [make_trial(BASELINE, 50.0), make_trial(BEST, 90.0)]
-    assert {c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, whole=confirmed)} == {
+    assert {c.worth for c in change_gains(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, whole=confirmed)} == {
         confirmed
     }
     part = make_trial({**BASELINE, "data.batch": 32}, 80.0)
     worths = [
-        c.worth for c in changes_worth([*trials, part], BASELINE, BEST, SPACE, sd=0.2, noise=NOISE, whole=confirmed)
+        c.worth for c in change_gains([*trials, part], BASELINE, BEST, SPACE, sd=0.2, noise=NOISE, whole=confirmed)
     ]
     assert set(worths) == {confirmed}
     without = {**BEST, "data.batch": BASELINE["data.batch"]}
@@ -105,7 +105,7 @@ def test_all_changes_together_are_worth_what_the_confirmation_says(make_trial: M
         part,
         *(make_trial(values, speed) for _ in range(4) for values, speed in ((without, 55.0), (BEST, 90.0))),
     ]
-    worths = [c.worth for c in changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, whole=confirmed)]
+    worths = [c.worth for c in change_gains(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, whole=confirmed)]
     assert confirmed not in worths
 
 
@@ -115,7 +115,7 @@ def test_a_smaller_value_beside_the_best_does_not_hide_what_the_change_is_worth(
     trials = [make_trial(values, _speed(values)) for values in (BASELINE, best)]
     less = {**BASELINE, "data.batch": 16}
     trials += [make_trial(values, _speed(values), purpose=Purpose.TAKE_BACK) for values in (best, best, less)]
-    (change,) = changes_worth(trials, BASELINE, best, SPACE, sd=0.08, noise=NOISE, whole=confirmed)
+    (change,) = change_gains(trials, BASELINE, best, SPACE, sd=0.08, noise=NOISE, whole=confirmed)
     assert change.worth == confirmed
 
 
@@ -125,14 +125,14 @@ def test_a_part_that_was_measured_in_pairs_is_worth_what_they_say(make_trial: Ma
     alike: Values = {"data.workers": 2, "train.xla": True}
     over_today, rest = Ratio(ratio=1.5, low=1.2, high=1.9), Ratio(ratio=2.0, low=1.7, high=2.4)
     parts = [(alike, over_today), ({"data.batch": 32}, rest)]
-    changes = changes_worth(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, parts=parts)
+    changes = change_gains(trials, BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, parts=parts)
     assert {change.path: change.worth for change in changes} == {
         **dict.fromkeys(alike, over_today),
         "data.batch": rest,
     }
     unsure = [(alike, Ratio(ratio=1.1, low=0.9, high=1.3))]
-    kept = changes_worth(_everything(make_trial), BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, parts=unsure)
-    assert kept == changes_worth(_everything(make_trial), BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)
+    kept = change_gains(_everything(make_trial), BASELINE, BEST, SPACE, sd=0.08, noise=NOISE, parts=unsure)
+    assert kept == change_gains(_everything(make_trial), BASELINE, BEST, SPACE, sd=0.08, noise=NOISE)
 
 
 def test_what_a_change_needs_is_not_taken_back_alone(make_trial: MakeTrial) -> None:
@@ -150,7 +150,7 @@ def test_what_a_change_needs_is_not_taken_back_alone(make_trial: MakeTrial) -> N
     speeds = [(space.baseline, 50.0), (neither, 60.0), (graph, 72.0), (best, 108.0)]
     trials = [make_trial(values, speed) for values, speed in speeds * 4]
     worths = {
-        change.path: change.worth for change in changes_worth(trials, space.baseline, best, space, sd=0.02, noise=NOISE)
+        change.path: change.worth for change in change_gains(trials, space.baseline, best, space, sd=0.02, noise=NOISE)
     }
     assert worths["xla"] is not None
     assert worths["graph"] is not None
@@ -163,10 +163,10 @@ def test_a_value_that_is_no_number_is_no_evidence(make_trial: MakeTrial) -> None
     odd: Values = {**BASELINE, "data.batch": math.nan}
     xla: Values = {**BASELINE, "train.xla": True}
     trials = [make_trial(BASELINE, 50.0), make_trial(odd, 5000.0), make_trial(xla, 40.0)]
-    (change,) = changes_worth(trials, BASELINE, xla, SPACE, sd=0.08, noise=NOISE)
+    (change,) = change_gains(trials, BASELINE, xla, SPACE, sd=0.08, noise=NOISE)
     assert change.worth.ratio < 1.0
     assert {
         change.worth
-        for change in changes_worth(trials, BASELINE, {**xla, **odd, "train.xla": True}, SPACE, sd=0.08, noise=NOISE)
+        for change in change_gains(trials, BASELINE, {**xla, **odd, "train.xla": True}, SPACE, sd=0.08, noise=NOISE)
     } == {None}
-    assert {change.worth for change in changes_worth(trials, BASELINE, odd, SPACE, sd=0.08, noise=NOISE)} == {None}
+    assert {change.worth for change in change_gains(trials, BASELINE, odd, SPACE, sd=0.08, noise=NOISE)} == {None}

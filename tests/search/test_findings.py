@@ -10,7 +10,7 @@ import pytest
 from autotune.clock import SystemClock
 from autotune.records import CALLS_MADE, Conditions, Ending, Purpose, Scalar, TrialRecord
 from autotune.sampler.observations import Observations
-from autotune.search.findings import Findings, unheeded
+from autotune.search.findings import Findings, untunable_knobs
 from autotune.search.problem import Problem, open_problem
 from autotune.space.space import Space
 from autotune.trial.folders import TrialFolder
@@ -56,7 +56,7 @@ def learn(findings: Findings, problem: Problem, make_trial: MakeTrial, tmp_path:
             space=problem.space,
         )
         observations = Observations(problem.space, problem.objective, trials)
-        findings.find_inert(trials, observations, space=problem.space, sd=0.02)
+        findings.find_unused(trials, observations, space=problem.space, sd=0.02)
         return trials[-1]
 
     return tell
@@ -69,7 +69,7 @@ def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Le
     learn(101.0, "num_workers: 1\n", num_workers=2)
     learn(100.0, "num_workers: 1\n", num_workers=2, cache="memory")
     why = "the trainer printed 1 each time, set to 1 and 2"
-    assert findings.inert == {"data.num_workers": why}
+    assert findings.unused == {"data.num_workers": why}
     assert len(remarks) == 1
     assert findings.cautions == tuple(remarks)
     assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is kept fixed from now on")
@@ -80,7 +80,7 @@ def test_a_printed_value_is_no_evidence_against_a_measured_difference(findings: 
     for number in range(4):
         learn(100.0, "num_workers: 1\n", cache="memory" if number % 2 else "none")
         learn(150.0, "num_workers: 1\n", num_workers=2, cache="memory" if number % 2 else "none")
-    assert findings.inert == {}
+    assert findings.unused == {}
 
 
 def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn, remarks: list[str]) -> None:
@@ -102,9 +102,9 @@ def test_side_effects_are_looked_for_after_the_first_trials_only(findings: Findi
     """Later files are not reported; looking for them costs time."""
     for number in range(TRIALS_LOOKED_AROUND):
         (tmp_path / f"{number}.log").touch()
-        assert not findings.look_around(number)
+        assert not findings.check_side_effects(number)
     (tmp_path / "late.log").touch()
-    assert not findings.look_around(9)
+    assert not findings.check_side_effects(9)
     assert [f"{number}.log" in said for number, said in enumerate(findings.cautions)] == [True] * TRIALS_LOOKED_AROUND
     assert not any("late.log" in said for said in findings.cautions)
 
@@ -128,13 +128,13 @@ def test_a_call_that_is_never_made(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     trials[1] = replace(trials[1], conditions=Conditions(unheeded=unread))
     for trial in trials:
         findings.learn(trial, Losses(), folder.stdout, samples=None, space=problem.space)
-    assert findings.find_inert(trials, {}, space=problem.space, sd=0.08)
-    assert "trained without that call" in findings.inert[loader]
+    assert findings.find_unused(trials, {}, space=problem.space, sd=0.08)
+    assert "trained without that call" in findings.unused[loader]
     (tmp_path / CALLS_MADE).write_text(f"{loader}\n")
     assert findings.unread_knobs(trials[1].values, folder, problem.space) == ()
     later = Findings(problem, SystemClock())
     later.recall(trials, problem.space)
-    assert list(later.inert) == [loader]
+    assert list(later.unused) == [loader]
 
 
 def test_what_a_trial_did_not_come_by_or_failed_by_is_known_from_the_record(make_trial: MakeTrial) -> None:
@@ -150,6 +150,6 @@ def test_what_a_trial_did_not_come_by_or_failed_by_is_known_from_the_record(make
         make_trial({**today, workers: 2}, 50.0, conditions=Conditions(unheeded=(workers,))),
         make_trial({**today, "batch_size": 16}, None, **failed),
     ]
-    assert list(unheeded(trials, space)) == [workers]
+    assert list(untunable_knobs(trials, space)) == [workers]
     trials.append(make_trial({**today, "batch_size": 16, together: 4}, None, **failed))
-    assert "trial 2 failed with it: ValueError" in unheeded(trials, space)[together]
+    assert "trial 2 failed with it: ValueError" in untunable_knobs(trials, space)[together]

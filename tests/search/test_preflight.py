@@ -124,7 +124,7 @@ def test_a_trainer_in_plain_python_is_not_waited_for_until_the_limit(
     """It works without any framework; its latest output is shown meanwhile. The waiting times are shortened."""
     monkeypatch.setattr(stop_rule, "_GRACE_SHARE", 0.01)
     monkeypatch.setattr(stop_rule, "_LEAST_GRACE_S", 2.0)
-    monkeypatch.setattr(preflight_module, "_LONG_S", 0.5)
+    monkeypatch.setattr(preflight_module, "_REPORT_AFTER_S", 0.5)
     told: list[str] = []
     trains = "print('epoch 1: loss 0.5', flush=True)\nwhile True:\n    sum(range(1000))\n"
     preflight = preflight_of(folder, guard, READS + trains, prefix="import sys\n", tell=told.append)

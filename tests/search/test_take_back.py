@@ -11,7 +11,7 @@ import yaml
 
 from autotune.events import Remark
 from autotune.records import Ending, Purpose, TrialRecord, Values, Verdict
-from autotune.search.worth import TakenBack
+from autotune.search.worth import Ablation
 from autotune.study.noise import Noise
 from scripts.bench.simulated_runner import Training
 from tests.command_line import CommandLine
@@ -102,7 +102,7 @@ def taken(make_trial: MakeTrial):
 
 def test_what_each_change_is_worth_is_learned_from_all_that_was_taken_back(taken) -> None:
     """Each by its own interval; a change that was never taken back is not told."""
-    known = TakenBack(taken(4, a=1.5, b=1.02), BASELINE, POINT, NOISE)
+    known = Ablation(taken(4, a=1.5, b=1.02), BASELINE, POINT, NOISE)
     assert known.ratio("a").low < 1.5 < known.ratio("a").high
     assert known.ratio("a").low > 1.3
     assert known.ratio("b").low < 1.0 < known.ratio("b").high
@@ -114,7 +114,7 @@ def test_changes_that_are_sure_only_together_are_told_together(make_trial: MakeT
     """Neither by itself, both of them."""
     speeds = [(POINT, 60.0), ({**POINT, "a": 1, "b": 1}, 50.0)] * 4 + [({**POINT, "a": 1}, 55.0)]
     trials = [make_trial(values, speed, purpose=Purpose.TAKE_BACK) for values, speed in speeds]
-    known = TakenBack(trials, BASELINE, POINT, Noise(0.05**2, 8.0))
+    known = Ablation(trials, BASELINE, POINT, Noise(0.05**2, 8.0))
     ((worth, paths),) = known.together([(known.ratio(path), [path]) for path in known])
     assert set(paths) == {"a", "b"}
     assert worth.low > 1.0
@@ -123,7 +123,7 @@ def test_changes_that_are_sure_only_together_are_told_together(make_trial: MakeT
 def test_a_change_without_which_training_fails_is_needed(taken, make_trial: MakeTrial) -> None:
     """It has no ratio, whatever a model would make of it."""
     failed = make_trial({**POINT, "a": 1}, None, purpose=Purpose.TAKE_BACK, ending=Ending.OUT_OF_GPU_MEMORY)
-    known = TakenBack([*taken(2, a=1.5, b=1.2), failed], BASELINE, POINT, NOISE)
+    known = Ablation([*taken(2, a=1.5, b=1.2), failed], BASELINE, POINT, NOISE)
     assert known.needed == {"a"}
     assert set(known) == {"b"}
 
@@ -131,7 +131,7 @@ def test_a_change_without_which_training_fails_is_needed(taken, make_trial: Make
 def test_what_failed_with_a_value_that_is_not_todays_makes_none_needed(taken, make_trial: MakeTrial) -> None:
     """Today's may well run."""
     failed = make_trial({**POINT, "a": 99}, None, purpose=Purpose.EXPLORE, ending=Ending.CRASHED)
-    assert TakenBack([*taken(2, a=1.5, b=1.2), failed], BASELINE, POINT, NOISE).needed == set()
+    assert Ablation([*taken(2, a=1.5, b=1.2), failed], BASELINE, POINT, NOISE).needed == set()
 
 
 FRUGAL = """\

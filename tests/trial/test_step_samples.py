@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
-from autotune.search.findings import unlike_the_config
+from autotune.search.findings import batch_size_mismatch
 
 
 def said(path: str, size: float, *samples: float, devices: int = 1, **config: int) -> str | None:
     """Return the sentence about steps with these samples."""
-    return unlike_the_config(path, size, np.array(samples, dtype=float), config={path: 8, **config}, devices=devices)
+    return batch_size_mismatch(path, size, np.array(samples, dtype=float), config={path: 8, **config}, devices=devices)
 
 
 def test_steps_that_hold_other_samples_than_the_config_says() -> None:
