@@ -150,7 +150,7 @@ def better_than_baseline(
 ) -> list[Candidate]:
     """Return the points predicted to beat a measured baseline, best first.
 
-    Points indistinguishable from the best are ranked by number of changes, then by processes, prefetching and batch.
+    Points indistinguishable from the best are ranked by fewest changes, then least processes, prefetching and batch.
 
     Args:
         believed: Predicted ln score of each measured point.

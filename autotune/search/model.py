@@ -94,7 +94,11 @@ class Model:
         self._fit()
 
     def update_from_others(self) -> None:
-        """Update with other machines' finished and running trials."""
+        """Update with other machines' finished and running trials.
+
+        Raises:
+            StudyError: The storage cannot be read.
+        """
         new = self._study.refresh()
         pending = [values for values in self._study.members.trials_elsewhere if self.space.contains(values)]
         if not new and not self._is_stale and pending == self._pending:

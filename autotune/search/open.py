@@ -308,7 +308,7 @@ def join(study: StudyRecord, problem: Problem, role: Role, name: str, clock: Clo
             raise StudyError(
                 f"the study is active on {one.host} with other code: {why}",
                 where=str(problem.config_path),
-                remedy="Update this machine to the same code, or wait until that search has ended.",
+                remedy="Bring both machines to the same code, or wait until that search has ended.",
             )
         if problem.address and problem.address.kind is StorageKind.SQLITE and not same_boot(one.about):
             raise StudyError(

@@ -44,7 +44,11 @@ class OtherMachines:
         self._known = {one.uuid: one for one in self._joint.others()}
 
     def update(self) -> None:
-        """Update with other machines' finished and running trials."""
+        """Update with other machines' finished and running trials.
+
+        Raises:
+            StudyError: The storage cannot be read.
+        """
         if self._members.own is not None:
             self._state.model.update_from_others()
             self._joint.update()

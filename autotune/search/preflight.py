@@ -127,7 +127,7 @@ class TrialWatch:
     """Watch of a trial outside a search: stops it after enough steps, or if none can be expected.
 
     Args:
-        is_over: Whether the events, which include a step, are enough at a time.
+        is_over: Returns whether the events, with at least one step, suffice at that time.
         on_wait: Called with the time without a step.
 
     Attributes:

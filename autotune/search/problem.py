@@ -508,7 +508,7 @@ def _limit_remark(whole: Space, space: Space, limit: BatchLimit) -> str | None:
 def _kept(knob: Knob) -> str:
     if len(knob.choices) == 1:
         return f"{knob.path} stays {knob.baseline}"
-    return f"{knob.path} is searched up to {knob.choices[-1]}, if accumulation compensates for it"
+    return f"{knob.path} is searched up to {knob.choices[-1]}, while accumulation compensates for it"
 
 
 def _up_to(knob: Knob, limit: BatchLimit) -> str:

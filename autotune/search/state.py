@@ -93,7 +93,7 @@ _SPARE = 1.05  # on the steps of the fastest trial, so that each trial measures 
 _LEAST_SD = 0.01  # of ln speed between trials
 _LEAST_ON_A_GPU_S = 2.0  # for the driver, with a few samples per second, to see other processes
 _LEAST_FIRST_LOOK_S, _LONGEST_FIRST_LOOK_S = 5.0, 180.0
-_MOST_FOR_CYCLES = 0.06  # of the budget for each trial, as far as that is more than `trial.max_s`
+_MOST_FOR_CYCLES = 0.06  # of the budget for each trial, if that is more than `trial.max_s`
 
 
 class Windows:

@@ -88,7 +88,7 @@ class TrialMaker:
     def cautions(self) -> tuple[str, ...]:
         counting = sum(trial.comparable is not None for trial in self._state.trials.own)
         return tuple(
-            f"During {len(details)} of the {counting} trials that count {what}, even in repeats; the effect on their "
+            f"During {len(details)} of the {counting} trials that count, {what}, even in repeats; the effect on their "
             f"numbers is unknown (latest: {details[-1]})."
             for how, what in (
                 (Validity.CONTAMINATED, "other processes used the GPU"),

@@ -144,7 +144,7 @@ def _of_ending(done: Execution, baseline: Execution) -> Iterator[str]:
         yield f"today's config itself {_ended(baseline)}: nothing after that is compared"
     trained_as_much = _trained_as_much(done, baseline)
     if done.ending is Ending.COMPLETED and not trained_as_much:
-        yield Broke(f"it ended by itself after {_amount(done)}, and today's config reached {_amount(baseline)}")
+        yield Broke(f"it finished after {_amount(done)}, and today's config reached {_amount(baseline)}")
     if done.ending not in _NORMAL:
         is_same = done.ending is baseline.ending and done.detail == baseline.detail and trained_as_much
         yield f"{_ended(done)}, as today's config does" if is_same else Broke(_ended(done))

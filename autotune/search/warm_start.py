@@ -37,7 +37,7 @@ from autotune.study.profiles import (
 from autotune.study.record import StudyRecord
 
 KNOWN_POINTS = 10
-"""Recorded points from which a study needs no warm start, because its own model knows more."""
+"""Number of recorded points at which a study's own model knows more than another machine's points."""
 
 _INTERLEAVE = 2  # every other initial proposal is imported
 

@@ -90,7 +90,7 @@ def change_gains(
 ) -> tuple[RatedChange, ...]:
     """Rate each change of a point: its speed relative to the point without that change.
 
-    By ablation trials (`Ablation`), else by a model of all trials. In the model, changes that only occur together form
+    Uses ablation trials (`Ablation`), else a model of all trials. In the model, changes that only occur together form
     one group, as does a change with all that needs it. If a part measured in confirming pairs is certain but not each
     of its changes, the part is one group; the remaining uncertain changes form a group if that is certain.
 

@@ -112,7 +112,7 @@ def test_the_numbers_of_a_lasting_disturbance_count_after_all_with_a_caution(sea
     assert tries[-1].detail == OTHERS.remark
     (caution,) = disturbed_by(searched)
     assert caution.startswith(
-        f"During 1 of the {len(counting(searched))} trials that count other processes used the GPU"
+        f"During 1 of the {len(counting(searched))} trials that count, other processes used the GPU"
     )
     assert OTHERS.remark in caution
     assert MOST_REPEATS == 2

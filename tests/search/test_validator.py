@@ -71,7 +71,7 @@ BREAKS: Mapping[str, tuple[Change, str]] = {
         lambda training: replace(training, epoch=20, pauses={30: "eval", 40: "checkpoint"}, steps=100, hangs=True),
         "no step in its last",
     ),
-    "ends early by itself": (lambda training: replace(training, steps=120), "it ended by itself after 3,840 samples"),
+    "ends early by itself": (lambda training: replace(training, steps=120), "it finished after 3,840 samples"),
     "does not learn": (not_learning, "its loss went to 1.00 of its initial value"),
     "learns from garbage": (
         lambda training: replace(training, loss=lambda step: 1680.0 * falling()(step)),
