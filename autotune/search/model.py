@@ -296,7 +296,7 @@ def explores(trial: TrialRecord) -> bool:
     return trial.purpose not in NOT_COMPARED
 
 
-_STARVED, _IDLE = 0.2, 0.7  # share of the time that waits for data, and of the cores that are busy meanwhile
+_STARVED, _IDLE = 0.2, 0.7  # share of the time that waits for data, and of the busy cores meanwhile
 _LEAP = 4
 
 

@@ -159,8 +159,8 @@ class Problem:
         if not self.command:
             config, project = Path(os.path.realpath(self.config_path)), project_folder(self.config_path)
             folders += [folder for folder in config.parents if folder.is_relative_to(project)]
-        apart = (*self.settings.paths, self.state.path)
-        return ProjectCode([TrainerCode(self.command, folder, apart) for folder in dict.fromkeys(folders)])
+        excluded = (*self.settings.paths, self.state.path)
+        return ProjectCode([TrainerCode(self.command, folder, excluded) for folder in dict.fromkeys(folders)])
 
     @cached_property
     def traps(self) -> tuple[FoundTrap, ...]:
@@ -497,10 +497,10 @@ def _limit_remark(whole: Space, space: Space, limit: BatchLimit) -> str | None:
         return None
     if limit.is_fixed:
         return f"{' and '.join(_kept(knob) for _, knob in cut)}, because of batch: same."
-    said = " and ".join(_up_to(knob, limit) for _, knob in cut)
+    text = " and ".join(_up_to(knob, limit) for _, knob in cut)
     most = " and ".join(str(knob.choices[-1]) for knob, _ in cut)
     return (
-        f"{said}: a larger batch gives more samples per second, but each teaches less. --batch free searches up to "
+        f"{text}: a larger batch gives more samples per second, but each teaches less. --batch free searches up to "
         f"{most}."
     )
 

@@ -258,8 +258,8 @@ class Results:
         result = self.so_far()
         if result and result.verdict in CONFIRMED and result.best and not self._state.answer.left_out:
             trials_of_all = self._state.trials.of_study()
-            if said := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
-                self._events.remark(said)
+            if remark := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
+                self._events.remark(remark)
         elapsed_s = self._parts.budget.elapsed_s()
         changes = {change.path: change.new for change in result.changes} if result else {}
         self._events.publish(
