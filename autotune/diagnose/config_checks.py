@@ -23,7 +23,7 @@ from autotune.space.catalog import (
     has_known_name,
     is_for_validation,
     known_knob,
-    why_not_turned,
+    why_not_tuned,
 )
 from autotune.space.knob import Label, is_number, key_name, same_scalar, section_mates
 
@@ -95,7 +95,7 @@ def _mistyped_keys(problem: Problem) -> Iterator[Issue]:
     for leaf in leaves:
         name = key_name(leaf.dotted)
         # shorter ones differ by a letter and mean something else: cache, cached
-        if len(name) < 7 or has_known_name(leaf.dotted) or why_not_turned(leaf.dotted):
+        if len(name) < 7 or has_known_name(leaf.dotted) or why_not_tuned(leaf.dotted):
             continue
         meant = next((one for one in sorted(missing) if is_one_letter_off(name, one)), None)
         if meant is None:

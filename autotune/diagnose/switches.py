@@ -102,7 +102,7 @@ def plan_switches(
         wished = fixes_shapes if is_due else wished
         if is_reading and traits.counts == "workers":
             wished = _workers_that_wait(knob, bounds)
-        if wished is None or knob.is_inert(space.baseline):
+        if wished is None or knob.is_inactive(space.baseline):
             continue
         if bounds is not None and not is_due and not bounds.may_gain(on_step=traits.on_step):
             irrelevant_knobs[traits.on_step].append(knob.path)

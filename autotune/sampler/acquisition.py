@@ -454,9 +454,9 @@ def _without_inert(points: Indices, space: Space) -> Indices:
     columns = {knob.path: column for column, knob in enumerate(space.knobs)}
     points, baseline = points.copy(), space.indices(space.baseline)
     for column, knob in enumerate(space.knobs):
-        if knob.inert_under and knob.inert_under.path in columns:
-            other = columns[knob.inert_under.path]
-            places = (space.knobs[other].index(value) for value in knob.inert_under.values)
+        if knob.inactive_if and knob.inactive_if.path in columns:
+            other = columns[knob.inactive_if.path]
+            places = (space.knobs[other].index(value) for value in knob.inactive_if.values)
             under = [place for place in places if place is not None]
             points[np.isin(points[:, other], under), column] = baseline[column]
     return points
@@ -504,7 +504,7 @@ def heuristic_proposals(
     loader_is_innocent = has_gpu and data_wait is not None and data_wait < 0.05
     bundle = space.baseline
     for knob in space.knobs:
-        is_cheap = knob.bundled and (short_passes or not _settles(knob)) and not knob.is_inert(bundle)
+        is_cheap = knob.bundled and (short_passes or not _settles(knob)) and not knob.is_inactive(bundle)
         if is_cheap and knob.heuristic_values:
             extended = space.with_heuristic(bundle, knob.path, knob.heuristic_values[0])
             bundle = bundle if space.is_late(extended) else extended
@@ -521,7 +521,7 @@ def heuristic_proposals(
     def urgency(knob: Knob) -> tuple[bool, bool]:
         return _settles(knob) and not short_passes, traits_of(knob).on_step != device_first
 
-    with_effect = [knob for knob in space.knobs if not knob.is_inert(start)]
+    with_effect = [knob for knob in space.knobs if not knob.is_inactive(start)]
     for knob in sorted(with_effect, key=urgency):
         for before, value in zip((None, *knob.heuristic_values), knob.heuristic_values, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)

@@ -26,7 +26,7 @@ from autotune.errors import ConfigError
 from autotune.records import Ending, Values
 from autotune.sampler.acquisition import MOST_TRIALS_OF_A_POINT, Acquisition, Proposal, candidates
 from autotune.sampler.observations import Observation, expected_trial_sd
-from autotune.space.knob import InertUnder, Knob, Label, ladder
+from autotune.space.knob import InactiveIf, Knob, Label, ladder
 from autotune.space.space import Space, point_name
 
 _SPREAD = 0.5  # of the scores of a study whose values have no logarithm
@@ -209,7 +209,7 @@ class _Model:
                     ordered=grid.ordered,
                     baseline=0,
                     label=Label.UNKNOWN,
-                    inert_under=self._missing(name),
+                    inactive_if=self._missing(name),
                 )
                 for name, grid in grids.items()
             )
@@ -251,12 +251,12 @@ class _Model:
                 known[name] = 0
         return {name: known[name] for name in self.grids} if len(known) == len(self.grids) else None
 
-    def _missing(self, name: str) -> InertUnder | None:
+    def _missing(self, name: str) -> InactiveIf | None:
         if name not in self.conditions:
             return None
         under = self.conditions[name].under
         places = (self.grids[under].index(value) for value in self.conditions[name].values)
-        return InertUnder(path=under, values=tuple(sorted(place for place in places if place is not None)))
+        return InactiveIf(path=under, values=tuple(sorted(place for place in places if place is not None)))
 
 
 def _scores(trials: Iterable[FrozenTrial], *, maximize: bool) -> dict[int, float]:

@@ -172,7 +172,7 @@ def better_than_baseline(
         if candidate.gain < least:
             return True, 0, 0.0, -candidate.gain
         values = candidate.observation.values
-        return False, len(space.changes(values)), space.appetite(values), -candidate.gain
+        return False, len(space.changes(values)), space.resource_demand(values), -candidate.gain
 
     return sorted((candidate(name, gain) for name, gain in gains.items() if gain > 0), key=rank)
 

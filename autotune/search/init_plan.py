@@ -30,10 +30,10 @@ from autotune.search.problem import Problem, limited, open_problem
 from autotune.space.catalog import (
     has_known_name,
     is_for_validation,
-    is_searched_unasked,
+    is_searched_by_default,
     known_knob,
     traits_of,
-    why_not_turned,
+    why_not_tuned,
 )
 from autotune.space.find import Skipped
 from autotune.space.knob import Knob, Label, key_name
@@ -314,7 +314,7 @@ def not_taken(problem: Problem) -> list[Skipped]:
             continue
         if has_known_name(path):
             found.append(Skipped(path=path, why=reasons.get(path) or _why_not_tuned(problem, path, value)))
-        elif (why := why_not_turned(path)) is not None:
+        elif (why := why_not_tuned(path)) is not None:
             found.append(Skipped(path=path, why=why))
     return [*found, *constants(problem)]
 
@@ -348,7 +348,7 @@ def constants(problem: Problem) -> Iterator[Skipped]:
         name = os.path.relpath(path, folder)
         for line, shown, value in script.constants:
             key = shown.rpartition(".")[2]
-            if (f"{name}:{line}", shown) not in taken and is_searched_unasked(key, value):
+            if (f"{name}:{line}", shown) not in taken and is_searched_by_default(key, value):
                 yield Skipped(path=f"{name}:{line} {shown} = {value}", why=_IN_CODE)
 
 

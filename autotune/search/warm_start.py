@@ -310,7 +310,7 @@ def _values_here(space: Space, profile: Profile, point: ProfilePoint, machine: M
         elif counts == "workers" and float(value or 0) >= profile.hardware.cpu_cores:
             index = nearest(knob, machine.cpu_cores)
             values[path] = near if index is None else knob.choices[index]
-    return space.without_inert(values)
+    return space.reset_inactive(values)
 
 
 def _share(memory_bytes: int | None, used_bytes: int | None) -> float:

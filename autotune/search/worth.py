@@ -309,7 +309,7 @@ def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: 
         baseline=baseline,
         label=Label.UNKNOWN,
         kind=present.kind if present else None,
-        inert_under=present.inert_under if present else None,
+        inactive_if=present.inactive_if if present else None,
     )
 
 

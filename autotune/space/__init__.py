@@ -1,1 +1,1 @@
-"""Search space: knobs, the table of known knobs, and the space that they span."""
+"""Search space: knobs, and the catalog of known knobs."""

@@ -1,7 +1,4 @@
-"""Catalog of known knobs, found in a config by their usual names, in any section; `knobs.toml` is the table.
-
-To teach autotune a knob, add a table to that file.
-"""
+"""Catalog of known knobs, found in any section of a config by their usual names; `knobs.toml` is the table."""
 
 import re
 import tomllib
@@ -22,14 +19,14 @@ Choices = tuple[Scalar, ...]
 class Demand(Enum):
     """Dependence of a trial's memory on a knob."""
 
-    NONE = "none"  # not at all
+    NONE = "none"
     VARIES = "varies"  # another value may need more or less
-    GROWS = "grows"  # the larger the value, the more
+    GROWS = "grows"  # larger values need more
 
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
-    """Traits of a knob; the defaults are those of a knob that the catalog does not have. `knobs.toml` explains each."""
+    """Traits of a knob, explained in `knobs.toml`; the defaults are for knobs that are not in the catalog."""
 
     gpu_memory: Demand = Demand.NONE
     host_memory: Demand = Demand.VARIES
@@ -54,7 +51,7 @@ class KnownKnob(Traits):
     names: tuple[str, ...] = ()
     fits: str | Choices
     choices: str | Choices | None = None
-    advice: str | Choices = ()
+    heuristic: str | Choices = ()
     needs_gpus: int = 0
     label: Label = Label.SAME_TRAINING
     bundled: bool = False
@@ -66,31 +63,29 @@ class KnownKnob(Traits):
     only_if_listed: bool = False
 
     def accepts(self, value: Scalar) -> bool:
-        """Return whether a present value is one that the row understands."""
+        """Return whether the row understands a present value."""
         return CHECKS[self.fits](value) if isinstance(self.fits, str) else value in self.fits
 
     def domain(self, present: Scalar, machine: Machine) -> Choices:
-        """Return the values worth trying."""
         if self.choices is None or len(machine.gpus) < self.needs_gpus:
             return (present,)
         return _values(self.choices, present, machine)
 
     def far_values(self, present: Scalar, machine: Machine) -> Choices:
-        """Return the values beyond its domain, for a trainer that still waits at the end of that."""
+        """Return values beyond the domain, for a trainer that still waits for data."""
         return _values(self.beyond, present, machine)
 
     def heuristic_values(self, present: Scalar, machine: Machine) -> Choices:
-        """Return the values that an expert would try, best guess first."""
         if len(machine.gpus) < self.needs_gpus:
             return ()
-        return _values(self.advice, present, machine)
+        return _values(self.heuristic, present, machine)
 
     def needs(self, value: Scalar) -> Mapping[str, Scalar]:
-        """Return what other rows must hold together with a value, as far as they are knobs too."""
+        """Return the values that other knobs need together with a value."""
         return self.only_with if value is True else {}
 
     def excludes(self, value: Scalar) -> Mapping[str, Choices]:
-        """Return by row the values that are an error together with a value, whether they are knobs or not."""
+        """Return the values of other keys that are an error together with a value."""
         return self.not_with if value else {}
 
 
@@ -99,8 +94,8 @@ def _values(listed: str | Choices, present: Scalar, machine: Machine) -> Choices
 
 
 @dataclass(frozen=True, kw_only=True)
-class _NotTurned:
-    """Keys whose effect on speed is known and that no search turns, with the reason."""
+class _NotTuned:
+    """Keys that affect speed but are not searched by default."""
 
     names: tuple[str, ...]
     why: str
@@ -108,13 +103,7 @@ class _NotTurned:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchNames:
-    """Names of batch sizes, by what they count, and of the batches that are accumulated for an update.
-
-    Attributes:
-        devices: Words for a device.
-        per_device: Of the batch of one device, complete.
-        all_devices: Of the batch of all devices and accumulated steps together.
-    """
+    """Names of batch sizes, by what they count, and of accumulation."""
 
     plain: tuple[str, ...]
     devices: tuple[str, ...]
@@ -123,7 +112,7 @@ class BatchNames:
     accumulation: tuple[str, ...]
 
     def complete(self) -> "BatchNames":
-        """Return the names with each word for a device in its place."""
+        """Return the names with each word for a device filled in."""
         names = (name.format(device=device) for name in self.per_device for device in self.devices)
         return replace(self, per_device=tuple(dict.fromkeys(names)))
 
@@ -132,7 +121,7 @@ class BatchNames:
 class _Table:
     knob: tuple[KnownKnob, ...]
     batch: BatchNames
-    not_turned: Sequence[_NotTurned]
+    not_tuned: Sequence[_NotTuned]
 
 
 _TABLE = msgspec.convert(tomllib.loads(Path(__file__).with_name("knobs.toml").read_text("utf-8")), _Table)
@@ -143,16 +132,16 @@ KNOWN_KNOBS = tuple(
     else row
     for row in _TABLE.knob
 )
-"""Known knobs, in the order in which an expert would turn them."""
+"""Known knobs, in the order in which an expert would tune them."""
 
 ROWS = {row.kind: row for row in KNOWN_KNOBS}
-"""The known knobs by their kind."""
+"""Known knobs by kind."""
 
 _VALIDATION = re.compile(r"(?:.*_)?(?:val|valid|validation|eval|evaluation|test|dev|infer|inference|predict)(?:_.*)?")
 
 
 def known_knob(path: str, present: Scalar) -> KnownKnob | None:
-    """Return the row that a key belongs to; None if it is no known knob, or the row does not understand its value."""
+    """Return the row that has a key's name and accepts its value, if any."""
     names = _names(path)
     for row in KNOWN_KNOBS:
         if not names.isdisjoint(row.names) and row.accepts(present):
@@ -161,13 +150,13 @@ def known_knob(path: str, present: Scalar) -> KnownKnob | None:
 
 
 def keys_with(config: Mapping[str, Scalar], **columns: object) -> list[str]:
-    """Return the keys of a config that belong to a row with these columns, in file order."""
+    """Return the keys of a config whose row has these columns, in file order."""
     rows = {path: known_knob(path, number_of(value)) for path, value in config.items()}
     return [path for path, row in rows.items() if row and _has(row, columns)]
 
 
 def knobs_with(knobs: Iterable[Knob], **columns: object) -> list[Knob]:
-    """Return those knobs whose row has these columns."""
+    """Return the knobs whose row has these columns."""
     return [knob for knob in knobs if (row := row_of(knob)) and _has(row, columns)]
 
 
@@ -176,13 +165,12 @@ def _has(row: KnownKnob, columns: Mapping[str, object]) -> bool:
 
 
 def _names(path: str) -> set[str]:
-    """Return the names of a key that a row may have: its last part, and that with its section."""
     name = key_name(path)
     return {name, f"{key_name(path.rpartition('.')[0])}.{name}"}
 
 
 def row_of(knob: Knob) -> KnownKnob | None:
-    """Return the row of a knob; None for a knob of the user's own."""
+    """Return the row of a knob; None for a user's own knob."""
     return ROWS.get(knob.kind or "")
 
 
@@ -191,50 +179,50 @@ def traits_of(knob: Knob) -> Traits:
     return row_of(knob) or Traits()
 
 
-def is_searched_unasked(path: str, present: Scalar) -> bool:
-    """Return whether a key is a knob of its own accord, without being listed under ``knobs:``."""
+def is_searched_by_default(path: str, present: Scalar) -> bool:
+    """Return whether a key is a knob without being listed under ``knobs:``."""
     row = known_knob(path, present)
     return row is not None and not row.only_if_listed
 
 
 def excluded_by(knob: Knob, choice: Scalar) -> Mapping[str, Choices]:
-    """Return the values, by row, that are an error in the trainer together with this choice of a knob."""
+    """Return the values, by row, that are an error together with this choice."""
     row = row_of(knob)
     return row.excludes(choice) if row else {}
 
 
 def has_known_name(path: str) -> bool:
-    """Return whether a key has the name of a known knob, whatever its value."""
+    """Return whether a key has the name of a known knob."""
     names = _names(path)
     return any(not names.isdisjoint(row.names) for row in KNOWN_KNOBS)
 
 
 def is_for_validation(path: str) -> bool:
-    """Return whether a key is in a section for validation, testing or inference, which no trial measures."""
+    """Return whether a key is in a section for validation, testing or inference."""
     return any(_VALIDATION.fullmatch(key_name(section)) for section in path.split(".")[:-1])
 
 
-def why_not_turned(path: str) -> str | None:
-    """Return the reason for which a key that bears on speed is not searched unless it is listed; None for others."""
+def why_not_tuned(path: str) -> str | None:
+    """Return why a key that affects speed is not searched by default."""
     name = key_name(path)
-    return next((row.why for row in _TABLE.not_turned if name in row.names), None)
+    return next((row.why for row in _TABLE.not_tuned if name in row.names), None)
 
 
-# Batch sizes: the devices and steps that they count.
+# Batch sizes: their devices and steps.
 
 
 def is_global(path: str) -> bool:
-    """Return whether a key is the size of the batch of all devices and accumulated steps together."""
+    """Return whether a key is the batch size of all devices and accumulation steps."""
     return key_name(path) in BATCH_NAMES.all_devices
 
 
 def is_per_device(path: str) -> bool:
-    """Return whether the name of a batch size says that it counts one device only."""
+    """Return whether a batch size is named as that of one device."""
     return key_name(path) in BATCH_NAMES.per_device
 
 
 def batch_count(path: str, config: Mapping[str, Scalar]) -> BatchCount:
-    """Return the devices and accumulated steps that a batch size counts, as far as its name and the config tell."""
+    """Return the devices and accumulation steps of a batch size, from its name and the config."""
     if is_global(path):
         return BatchCount(where="of all devices together", accumulated=1)
     steps = list(accumulations(config).values())
@@ -244,47 +232,47 @@ def batch_count(path: str, config: Mapping[str, Scalar]) -> BatchCount:
 
 
 def accumulations(config: Mapping[str, Scalar]) -> dict[str, int]:
-    """Return the keys of a config that say how many batches are accumulated, with their values."""
+    """Return a config's accumulation keys with their values."""
     named = ((path, value) for path, value in config.items() if key_name(path) in BATCH_NAMES.accumulation)
     return {path: value for path, value in named if is_size(value)}
 
 
-# Domains that depend on the present value or the machine; `knobs.toml` names them.
+# Checks and domains that `knobs.toml` refers to by name.
 
 
 _LARGEST_COUNT = 2**31
-"""Largest plausible batch, buffer or pool of workers; a key that holds more means something else."""
+"""Largest plausible batch, buffer or pool of workers; larger values mean something else."""
 
 
-# Values that a row understands.
+# Checks of present values.
 
 
 def is_switch(value: Scalar) -> bool:
-    """Return whether a value is true or false."""
+    """Return whether a value is a boolean."""
     return isinstance(value, bool)
 
 
 def is_count(value: Scalar) -> TypeGuard[int]:
-    """Return whether a value is a plausible number of things, possibly 0."""
+    """Return whether a value is a plausible count, possibly 0."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST_COUNT
 
 
 def is_size(value: Scalar) -> TypeGuard[int]:
-    """Return whether a value is a plausible number of things, at least 1."""
+    """Return whether a value is a plausible count, at least 1."""
     return is_count(value) and value != 0
 
 
 AUTOMATIC: Choices = (-1, None, "auto", "AUTO", "autotune", "AUTOTUNE", "tf.data.AUTOTUNE")
-"""Values that leave a number of things to the trainer, or to its framework."""
+"""Values that leave a count to the trainer or framework."""
 
 
 def is_automatic(value: Scalar) -> bool:
-    """Return whether a value leaves a number of things to the trainer."""
+    """Return whether a value leaves a count to the trainer or framework."""
     return not isinstance(value, bool) and value in AUTOMATIC
 
 
 def is_gpu(value: Scalar) -> bool:
-    """Return whether a value is the index of a GPU, or null for none."""
+    """Return whether a value is a GPU index, or null."""
     return value is None or is_count(value)
 
 
@@ -293,7 +281,7 @@ def _count(value: Scalar) -> int:
     return value
 
 
-# Values that are worth trying, or that an expert would try.
+# Values to try.
 
 
 def off_if_on(present: Scalar, _machine: Machine) -> Choices:
@@ -302,56 +290,56 @@ def off_if_on(present: Scalar, _machine: Machine) -> Choices:
 
 
 def batch_sizes(present: Scalar, _machine: Machine) -> Choices:
-    """Return half the present batch and up to 16 times of it."""
+    """Return sizes from half to 16 times the present batch."""
     now = _count(present)
     return tuple(sorted({max(1, now // 2), *(now * 2**i for i in range(5))}))
 
 
 def larger_batches(present: Scalar, _machine: Machine) -> Choices:
-    """Suggest larger and larger batches."""
+    """Suggest larger batches."""
     now = _count(present)
     return (now * 4, now * 8, now * 16)
 
 
 def workers(_present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of workers that suit the machine's cores."""
+    """Return numbers of workers for the machine's cores."""
     cores = machine.cpu_cores
     return tuple(sorted({1, 2, 4, max(1, cores // 2), cores, min(2 * cores, 64)}))
 
 
 def none_or_workers(present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of a loader's workers, with 0 for none: the training process loads by itself."""
+    """Return numbers of loader workers; with 0 the training process loads."""
     return (0, *workers(present, machine))
 
 
 def more_workers(_present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of workers beyond the cores, for samples that wait: on a disk or a network far away."""
+    """Return numbers of workers beyond the cores, for loading from slow disks or networks."""
     most = min(128, max(32, 8 * machine.cpu_cores))
     return tuple(2**power for power in range(8) if 2 * machine.cpu_cores < 2**power <= most)
 
 
 def one_worker_a_core(_present: Scalar, machine: Machine) -> Choices:
-    """Suggest a worker for each core."""
+    """Suggest one worker per core."""
     return (machine.cpu_cores,)
 
 
 def threads(present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of threads, with 0 for the framework's own choice."""
+    """Return numbers of threads; 0 is the framework's choice."""
     return (0, *own_threads(present, machine))
 
 
 def own_threads(_present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of threads for what takes no 0, such as ``torch.set_num_threads``."""
+    """Return numbers of threads without 0, e.g. for ``torch.set_num_threads``."""
     return tuple(sorted({1, max(1, machine.cpu_cores // 2), machine.cpu_cores}))
 
 
 def half_the_cores(_present: Scalar, machine: Machine) -> Choices:
-    """Suggest to leave half of the cores to what loads the data."""
+    """Suggest half the cores; the rest is for data loading."""
     return (max(1, machine.cpu_cores // 2),)
 
 
 def loader_threads(_present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of threads of an input pipeline, with 0 for the framework's own choice."""
+    """Return numbers of threads of an input pipeline; 0 is the framework's choice."""
     cores = machine.cpu_cores
     return tuple(sorted({0, max(1, cores // 2), cores, 2 * cores}))
 
@@ -361,7 +349,7 @@ def loader_threads(_present: Scalar, machine: Machine) -> Choices:
 _FULL_PRECISION: Choices = ("float32", "fp32", "no", "32-true", "32", 32)
 _FLOAT16: Choices = ("mixed_float16", "float16", "fp16", "16-mixed", "16", 16)
 _PRECISIONS: Mapping[Scalar, Choices] = {
-    # How a config spells one precision tells how it spells the others.
+    # The spelling of one precision implies that of the others.
     "float32": ("mixed_float16", "mixed_bfloat16"),
     "mixed_float16": ("float32", "mixed_bfloat16"),
     "mixed_bfloat16": ("float32", "mixed_float16"),
@@ -369,7 +357,7 @@ _PRECISIONS: Mapping[Scalar, Choices] = {
     "fp16": ("fp32", "bf16"),
     "bf16": ("fp32", "fp16"),
     "no": ("fp16", "bf16"),
-    # Lightning's names; a half type without "mixed" is another training, and is left alone.
+    # Lightning's names; a half type without "mixed" would be another training.
     "32-true": ("16-mixed", "bf16-mixed"),
     "16-mixed": ("32-true", "bf16-mixed"),
     "bf16-mixed": ("32-true", "16-mixed"),
@@ -382,12 +370,12 @@ _DTYPES = (("float32", "float16", "bfloat16"), ("fp32", "fp16", "bf16"))
 
 
 def is_precision(value: Scalar) -> bool:
-    """Return whether a value turns mixed precision on or off, or names a precision."""
+    """Return whether a value is a switch of mixed precision, or names a precision."""
     return isinstance(value, bool) or (isinstance(value, int | str) and value in _PRECISIONS)
 
 
 def precisions(present: Scalar, machine: Machine) -> Choices:
-    """Return the precisions in the spelling of the present one."""
+    """Return the precisions in the present spelling."""
     if isinstance(present, bool):
         return (False, True) if machine.gpus else (present,)
     return (present, *_useful(_PRECISIONS[present], machine))
@@ -404,30 +392,30 @@ def half_precision(present: Scalar, machine: Machine) -> Choices:
 
 
 def is_dtype(value: Scalar) -> bool:
-    """Return whether a value names a type of floating-point numbers."""
+    """Return whether a value names a floating-point type."""
     return any(value in spelling for spelling in _DTYPES)
 
 
 def dtypes(present: Scalar, machine: Machine) -> Choices:
-    """Return the types of numbers in the spelling of the present one."""
+    """Return the floating-point types in the present spelling."""
     (spelling,) = (spelling for spelling in _DTYPES if present in spelling)
     return (present, *_useful(tuple(name for name in spelling if name != present), machine))
 
 
 def bfloat16(present: Scalar, machine: Machine) -> Choices:
-    """Suggest bfloat16 where it is fast."""
+    """Suggest bfloat16 if it is fast."""
     if not _has_bfloat16(machine):
         return ()
     return tuple(name for name in dtypes(present, machine) if name != present and str(name).startswith("bf"))
 
 
 def bfloat16_switch(present: Scalar, machine: Machine) -> Choices:
-    """Return both values of a switch for bfloat16 where that is fast."""
+    """Return both values of a bfloat16 switch if that is fast."""
     return (False, True) if _has_bfloat16(machine) else (present,)
 
 
 def bfloat16_on(_present: Scalar, machine: Machine) -> Choices:
-    """Suggest to turn bfloat16 on where it is fast."""
+    """Suggest bfloat16 if it is fast, for a switch."""
     return (True,) if _has_bfloat16(machine) else ()
 
 
@@ -450,7 +438,7 @@ CHECKS: Mapping[str, Callable[[Scalar], bool]] = {
     "dtype": is_dtype,
     "text": lambda value: isinstance(value, str),
 }
-"""Checks of a present value by their names in `knobs.toml`."""
+"""Checks by their names in `knobs.toml`."""
 
 DOMAINS: Mapping[str, Callable[[Scalar, Machine], Choices]] = {
     one.__name__: one
@@ -474,4 +462,4 @@ DOMAINS: Mapping[str, Callable[[Scalar, Machine], Choices]] = {
         bfloat16_on,
     )
 }
-"""Functions of the present value and the machine by their names in `knobs.toml`."""
+"""Functions for values to try by their names in `knobs.toml`."""

@@ -1,4 +1,4 @@
-"""Construction of the space of a config on a machine: knobs, keys that move together, keys that are left out."""
+"""Construction of a config's search space on a machine: knobs, keys that move together, skipped keys."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,14 +13,14 @@ from autotune.space.catalog import (
     is_for_validation,
     is_global,
     is_per_device,
-    is_searched_unasked,
+    is_searched_by_default,
     keys_with,
     knobs_with,
     known_knob,
 )
 from autotune.space.knob import (
     Carried,
-    InertUnder,
+    InactiveIf,
     Knob,
     Label,
     is_number,
@@ -31,14 +31,14 @@ from autotune.space.knob import (
 )
 from autotune.space.space import Space
 
-_MANY_SECTIONS = 4  # of one kind in a file: it is a table of trainings
+_MANY_SECTIONS = 4  # similar sections make a file a table of trainings
 
 _ORDER = {row.kind: position for position, row in enumerate(KNOWN_KNOBS)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skipped:
-    """Key that looks like a knob and is not searched, with the reason."""
+    """Key that looks like a knob but is not searched."""
 
     path: str
     why: str
@@ -53,13 +53,12 @@ def build_space(
     """Build the space of a config on a machine.
 
     Args:
-        config: Every scalar of the config by dotted path, in file order.
-        domains: The user's own knobs with their domains; None takes the known knobs found by name.
-        machine: Its cores, memory and GPUs shape the domains.
-        refused: Keys whose value cannot be edited, with the reason.
+        config: All scalars by dotted path, in file order.
+        domains: The user's knobs; None for known knobs found by name.
+        refused: Keys that cannot be edited, with the reason.
 
     Returns:
-        The space, possibly without knobs, and the known knobs that were left out.
+        The space, and the known knobs that were skipped.
     """
     builder = _Builder(config, domains, machine, refused)
     builder.join_switches()
@@ -73,25 +72,22 @@ def build_space(
 
 
 def of_other_sections(config: Mapping[str, Scalar], words: Sequence[str]) -> dict[str, str]:
-    """Return the keys that are not for the training of a command, with the reason.
-
-    A file may have a section for each of many trainings, all with the same keys, of which the command names one.
-    """
+    """Return the keys in sections of other trainings than the one that the command names, with the reason."""
     sections: dict[str, set[str]] = {}
     for path in config:
         section, _, key = path.partition(".")
         sections.setdefault(section, set()).add(key)
     for named in (section for section in sections if section in words):
-        alike = [one for one, keys in sections.items() if 2 * len(keys & sections[named]) > len(sections[named])]
-        if len(alike) >= _MANY_SECTIONS:
-            why = f"it is in another section than {named}, which the command names"
-            others = {one for one in alike if one not in words}
+        similar = [one for one, keys in sections.items() if 2 * len(keys & sections[named]) > len(sections[named])]
+        if len(similar) >= _MANY_SECTIONS:
+            why = f"it is not in section {named}, which the command names"
+            others = {one for one in similar if one not in words}
             return {path: why for path in config if path.partition(".")[0] in others}
     return {}
 
 
 class _Builder:
-    """Builder of a space: first takes the knobs one by one, then relates them to each other."""
+    """Builder of a space: takes the knobs one by one, then relates them."""
 
     def __init__(
         self,
@@ -106,7 +102,7 @@ class _Builder:
         self._refused = refused
         self._skipped: list[Skipped] = []
         self._knobs: list[Knob] = []
-        wanted = domains if domains is not None else {p: () for p, v in config.items() if is_searched_unasked(p, v)}
+        wanted = domains if domains is not None else {p: () for p, v in config.items() if is_searched_by_default(p, v)}
         rows = {path: _row(path, config[path], domain) for path, domain in wanted.items()}
         for path, row in sorted(rows.items(), key=lambda item: _ORDER[item[1].kind] if item[1] else len(_ORDER)):
             if path in refused:
@@ -140,24 +136,26 @@ class _Builder:
         data = self._only_path(device="data")
         if data is None:
             return
-        today = self._config[data]
+        current = self._config[data]
         for model in self._having(device="model"):
             for knob in [knob for knob in self._knobs if knob.path == data]:
                 self._knobs.remove(knob)
-            tried = placements(today, model.baseline, self._machine.gpus)
+            tried = placements(current, model.baseline, self._machine.gpus)
             choices, ordered = (model.choices, model.ordered) if self._domains else with_baseline(tried, model.baseline)
-            along = Carried(path=data, values=tuple(data_gpu(choice, today, model.baseline) for choice in choices))
-            apart = tuple(
+            carried = Carried(path=data, values=tuple(data_gpu(choice, current, model.baseline) for choice in choices))
+            split = tuple(
                 choice
-                for choice, other in zip(choices, along.values, strict=True)
+                for choice, other in zip(choices, carried.values, strict=True)
                 if not shares_gpu(other, choice) and choice != model.baseline
             )
-            self._put(model, replace(model, choices=choices, ordered=ordered, carries=(along,), heuristic_values=apart))
+            self._put(
+                model, replace(model, choices=choices, ordered=ordered, carries=(carried,), heuristic_values=split)
+            )
             if len(choices) == 1 and self._domains is None:
-                self._skip(model.path, _why_not_placed(today, model.baseline, len(self._machine.gpus)))
+                self._skip(model.path, _why_not_placed(current, model.baseline, len(self._machine.gpus)))
 
     def relate_buffers(self) -> None:
-        """Let the buffer between two GPUs exist only where data and model have one each."""
+        """Limit the buffer between two GPUs to separate GPUs for data and model."""
         model, data = self._only_path(device="model"), self._only_path(device="data")
         if model is None or data is None:
             return
@@ -167,33 +165,33 @@ class _Builder:
                 together = tuple(
                     choice for choice in placement.choices if shares_gpu(placement.keys(choice).get(data), choice)
                 )
-                self._put(buffer, replace(buffer, inert_under=InertUnder(path=model, values=together)))
+                self._put(buffer, replace(buffer, inactive_if=InactiveIf(path=model, values=together)))
             elif self._domains is None and shares_gpu(self._config[data], self._config[model]):
                 self._leave_out(buffer, "there is no buffer between two GPUs: data and model share one")
 
     def relate_loaders(self) -> None:
-        """Let what only workers have, where it stands in the trainer's code, exist with workers only."""
+        """Limit ``persistent_workers`` in the trainer's code to loaders with workers."""
         for knob in self._having(kind="persistent_workers"):
             section = knob.path.rpartition(".")[0]
             mates = [one for one in self._having(counts="workers") if one.path.rpartition(".")[0] == section]
             if knob.path.startswith(CODE) and mates:
-                self._put(knob, replace(knob, inert_under=InertUnder(path=mates[0].path, values=(0,))))
+                self._put(knob, replace(knob, inactive_if=InactiveIf(path=mates[0].path, values=(0,))))
 
     def leave_out_threads(self) -> None:
-        """Leave a script's threads alone where a GPU makes its steps, and no loader in the code wants the cores."""
+        """Skip a script's threads if a GPU computes its steps and no loader in the code needs the cores."""
         in_code = [knob for knob in self._knobs if knob.path.startswith(CODE)]
         threads = [knob for knob in in_code if knob.kind == "torch_threads"]
         if self._machine.gpus and len(threads) == len(in_code):
             self._knobs = [knob for knob in self._knobs if knob not in threads]
 
     def relate_batches(self) -> None:
-        """Let the keys that make up one batch agree; a global one stays where the per-device part can be searched."""
+        """Keep the keys of one batch consistent; fix the global size if the per-device size can be searched."""
         sizes = [path for path in keys_with(self._config, counts="samples") if not is_for_validation(path)]
         keys, listed = _batch_keys(self._config, sizes), self._domains or {}
         if keys is not None and not ({*self._refused} & {*keys.paths} or {*listed} & {*keys.paths[1:]}):
             self._knobs = [knob for knob in self._knobs if knob.path != keys.whole]
             for knob in [knob for knob in self._knobs if knob.path == keys.part]:
-                self._put(knob, _sharing(knob, keys, with_further=not listed.get(knob.path)))
+                self._put(knob, _with_accumulation(knob, keys, with_further=not listed.get(knob.path)))
             return
         wholes = [path for path in sizes if is_global(path)]
         parts = [knob for knob in self._having(counts="samples") if is_per_device(knob.path)]
@@ -201,7 +199,7 @@ class _Builder:
             return
         for knob in self._having(counts="samples"):
             if is_global(knob.path):
-                self._leave_out(knob, f"the batch of all devices stays; {parts[0].path}, a device's part, is searched")
+                self._leave_out(knob, f"the global batch stays fixed; {parts[0].path}, the batch per device, is searched")
         for knob in parts:
             self._put(knob, dividing(knob, self._config[wholes[0]]))
 
@@ -224,13 +222,13 @@ class _Builder:
             keys = [path for path in keys_with(self._config, kind=kind) if not is_for_validation(path)]
             for path in section_mates(knob.path, keys):
                 if path not in free and any(same_scalar(self._config[path], value) for value in values):
-                    return f"other values do not work with {path}: {self._config[path]}"
+                    return f"other values conflict with {path}: {self._config[path]}"
         return None
 
     def finish(self) -> tuple[Space, tuple[Skipped, ...]]:
         for knob in [knob for knob in self._knobs if len(knob.choices) == 1]:
             if self._domains and self._domains.get(knob.path):
-                self._skip(knob.path, "its domain holds today's value and no other")
+                self._skip(knob.path, "its domain holds only today's value")
             self._knobs.remove(knob)
         free = {path for knob in self._knobs for path in knob.paths}
         fixed = {path: value for path, value in self._config.items() if path not in free}
@@ -262,18 +260,13 @@ class _Builder:
 
 def _why_not_placed(data: Scalar, model: Scalar, gpus: int) -> str:
     if gpus < 2:
-        return (
-            f"data and model can have a GPU each only where there are two, and there {'is one' if gpus else 'is none'}"
-        )
+        return f"data and model can have a GPU each only with two GPUs, and there {'is one' if gpus else 'is none'}"
     assert (data is None) != (model is None)
-    return "one of the GPUs of data and model is null, and what that means is not known: set both, or neither"
+    return "only one of the GPUs of data and model is null, and its meaning is unknown: set both, or neither"
 
 
 def _row(path: str, baseline: Scalar, domain: Sequence[Scalar]) -> KnownKnob | None:
-    """Return the row of a knob; None if the user's own domain holds values that the row does not understand.
-
-    Numbers that the user listed as texts mean the same to it.
-    """
+    """Return the row of a knob; None if it doesn't accept all values of the user's domain, given as numbers."""
     row = known_knob(path, baseline) or (known_knob(path, number_of(baseline)) if domain else None)
     if row is None or not (is_number(baseline) or not row.accepts(baseline)):
         return row
@@ -288,7 +281,7 @@ def _knob(
         domain = tuple(map(number_of, domain))
     present = baseline if row is None or row.accepts(baseline) else number_of(baseline)
     proposed = tuple(domain) or (row.domain(baseline, machine) if row else ())
-    # 0 is no number of workers, batches or threads that a call in the code takes, but for a loader's workers
+    # calls in code accept 0 for a loader's workers only
     is_number_in_code = path.startswith(CODE) and not isinstance(baseline, bool) and baseline
     if is_number_in_code and (row is None or row.kind != "workers"):
         proposed = tuple(value for value in proposed if value != 0)
@@ -310,33 +303,29 @@ def _knob(
     )
 
 
-# Placements: pairs of the GPU that prepares the data and the GPU that trains, which one knob writes.
+# Placements: the GPU that prepares the data and the GPU that trains, set by one knob.
 
 
 def placements(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> tuple[Scalar, ...]:
-    """Return the placements that are worth trying, by the model's GPU.
-
-    They are one GPU for both, one GPU for each, and, where the two GPUs are unlike, the same two the other way round.
+    """Return the placements worth trying, by the model's GPU: shared, separate, and swapped if the GPUs differ.
 
     Args:
-        data: The baseline's GPU of the data, its number; None leaves it to the trainer.
-        gpus: The GPUs in the order of their numbers.
+        data: Index of the baseline's data GPU; None leaves it to the trainer.
 
     Returns:
-        The baseline's placement first. It alone with fewer than two GPUs, and if exactly one of its two values is None,
-        since the meaning of that is not known.
+        The baseline first; only that with fewer than two GPUs, or if exactly one value is None.
     """
     if len(gpus) < 2 or (data is None) != (model is None):
         return (model,)
     if data is None:
-        return (None, 1, 0) if _are_unlike(0, 1, gpus) else (None, 1)
+        return (None, 1, 0) if _differ(0, 1, gpus) else (None, 1)
     if data == model:
         return (model, 1 if model == 0 else 0)
-    return (model, data, None) if _are_unlike(data, model, gpus) else (model, None)
+    return (model, data, None) if _differ(data, model, gpus) else (model, None)
 
 
 def data_gpu(choice: Scalar, data: Scalar, model: Scalar) -> Scalar:
-    """Return the GPU of the data at a placement."""
+    """Return the data GPU of a placement."""
     if choice == model or (data is None) != (model is None):
         return data
     if choice is None:
@@ -347,42 +336,40 @@ def data_gpu(choice: Scalar, data: Scalar, model: Scalar) -> Scalar:
 
 
 def untried_placement(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> str | None:
-    """Return the reason, for people, for which GPUs are tried one way round only; None if they are tried both ways."""
+    """Return why GPUs are tried in one order only; None if both are tried."""
     found = placements(data, model, gpus)
-    apart = [(data_gpu(choice, data, model), choice) for choice in found]
-    apart = [(one, other) for one, other in apart if not shares_gpu(one, other)]
-    if len(found) == 1 or len(apart) != 1:
+    split = [(data_gpu(choice, data, model), choice) for choice in found]
+    split = [(one, other) for one, other in split if not shares_gpu(one, other)]
+    if len(found) == 1 or len(split) != 1:
         return None
-    first, second = apart[0]
-    if not _are_unlike(first, second, gpus):
-        return (
-            f"GPUs {first} and {second} are alike: data on {first} and training on {second} stands for both ways round"
-        )
+    first, second = split[0]
+    if not _differ(first, second, gpus):
+        return f"GPUs {first} and {second} are equal: data on {first} and training on {second} stands for both orders"
     return (
-        f"data on {second} and training on {first} is not tried, because today both are on {first}: with null for both "
-        "keys it would be"
+        f"data on {second} and training on {first} is not tried, because today both are on {first}: set both keys to "
+        "null to try it"
     )
 
 
 def shares_gpu(data: Scalar, model: Scalar) -> bool:
-    """Return whether data and model are on one GPU, so that there is no buffer between two."""
+    """Return whether data and model share a GPU."""
     return data == model
 
 
-def _are_unlike(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:
+def _differ(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:
     pair = [gpus[place] if isinstance(place, int) and place < len(gpus) else None for place in (one, other)]
     return None in pair or len({(gpu.name, gpu.memory_bytes) for gpu in pair if gpu}) > 1
 
 
-# Gradient accumulation that makes up for another batch.
+# Gradient accumulation that compensates for a batch size.
 
 
 @dataclass(frozen=True, kw_only=True)
 class _BatchKeys:
-    """Keys that make up one batch: what is computed at once, how often that is accumulated, perhaps the product.
+    """Keys of one batch: computed at once, accumulation, and perhaps the product.
 
     Attributes:
-        whole: The product, of all devices; None where no key holds it.
+        whole: Global product; None if no key holds it.
     """
 
     part: str
@@ -396,11 +383,7 @@ class _BatchKeys:
 
 
 def _batch_keys(config: Mapping[str, Scalar], sizes: Sequence[str]) -> _BatchKeys | None:
-    """Return the keys that make up one batch; None where they do not fit together, or nothing has to follow a size.
-
-    Args:
-        sizes: Keys of batch sizes.
-    """
+    """Return the keys of one batch; None if they are inconsistent, or no key depends on a size."""
     parts, found = [path for path in sizes if is_per_device(path)], accumulations(config)
     if len(found) != 1 or len(sizes) - len(parts) > 1 or len(parts) > 1:
         return None
@@ -415,14 +398,11 @@ def _batch_keys(config: Mapping[str, Scalar], sizes: Sequence[str]) -> _BatchKey
     return None if rest else _BatchKeys(part=parts[0], accumulation=accumulation, whole=whole, devices=devices)
 
 
-def _sharing(knob: Knob, keys: _BatchKeys, *, with_further: bool) -> Knob:
-    """Let the accumulation follow a batch size: the effective batch stays as long as there is something to accumulate.
+def _with_accumulation(knob: Knob, keys: _BatchKeys, *, with_further: bool) -> Knob:
+    """Return the knob with sizes that accumulation fills up to the present effective batch, and larger ones.
 
     Args:
-        with_further: Whether sizes are added that reach the effective batch, and four times of it.
-
-    Returns:
-        The knob with sizes that divide the effective batch, and larger ones, which are not accumulated.
+        with_further: Whether to add sizes up to four times the effective batch.
     """
     assert knob.batch is not None
     now, most = _size(knob.baseline), _size(knob.baseline) * knob.batch.accumulated
@@ -431,29 +411,25 @@ def _sharing(knob: Knob, keys: _BatchKeys, *, with_further: bool) -> Knob:
         further = [most, 2 * most, 4 * most, *(now * 2**power for power in range(32) if now * 2**power < most)]
         choices = {size: size for size in further} | choices
     sizes = sorted(size for size in choices if size > most or most % size == 0)
-    along = [Carried(path=keys.accumulation, values=tuple(max(1, most // size) for size in sizes))]
+    carried = [Carried(path=keys.accumulation, values=tuple(max(1, most // size) for size in sizes))]
     if keys.whole is not None:
-        along.append(Carried(path=keys.whole, values=tuple(keys.devices * max(size, most) for size in sizes)))
+        carried.append(Carried(path=keys.whole, values=tuple(keys.devices * max(size, most) for size in sizes)))
     return replace(
         knob,
         choices=tuple(choices[size] for size in sizes),
         heuristic_values=tuple(choices[size] for size in (most, 4 * most) if size != now and size in sizes),
-        carries=(*knob.carries, *along),
+        carries=(*knob.carries, *carried),
         batch=replace(knob.batch, kept_up_to=most),
     )
 
 
 def dividing(knob: Knob, whole: Scalar) -> Knob:
-    """Restrict a per-device batch to the divisors of the global one; the trainer's accumulation keeps the global batch.
-
-    Returns:
-        The knob with those sizes that divide it.
-    """
+    """Restrict a per-device batch to divisors of the global one, which the trainer's accumulation keeps."""
     fitting = [size for size in knob.choices if _size(whole) % _size(size) == 0 or size == knob.baseline]
     return replace(knob.narrowed(fitting), label=Label.SAME_TRAINING)
 
 
 def _size(value: Scalar) -> int:
     number = number_of(value)
-    assert isinstance(number, int)  # the table's row accepts nothing else
+    assert isinstance(number, int)  # the catalog row accepts nothing else
     return number

@@ -1,4 +1,4 @@
-"""Knob: one key, or group of keys, of the config that may vary."""
+"""Knob: a key of the config, or a group of keys, that may vary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from itertools import pairwise
 from autotune.records import Scalar, Values
 
 LADDER_LENGTH = 16
-"""Most values that are made of a range: neighbours on a finer ladder differ by less than trials can show."""
+"""Most values of a range: neighbours on a finer ladder differ by less than trials can show."""
 
 
 class Label(StrEnum):
@@ -21,20 +21,20 @@ class Label(StrEnum):
     BATCH = "batch"  # another effective batch: the learning rate may want to follow
     PRECISION = "precision"  # other rounding
     DATA = "different data"  # as the samples of trials have shown
-    UNKNOWN = "unknown"  # a knob that the table of known knobs does not have
+    UNKNOWN = "unknown"  # a knob that is not in the catalog
 
 
 @dataclass(frozen=True, kw_only=True)
 class Carried:
-    """Key that moves with a knob."""
+    """Key that moves with a knob, with its value for each choice."""
 
     path: str
     values: tuple[Scalar, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class InertUnder:
-    """Values of another knob under which a knob has no effect."""
+class InactiveIf:
+    """Values of another knob for which a knob has no effect, and stays at the baseline."""
 
     path: str
     values: tuple[Scalar, ...]
@@ -42,13 +42,12 @@ class InertUnder:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchCount:
-    """Devices and accumulated steps that a batch size counts.
+    """Devices and accumulation steps covered by a batch size.
 
     Attributes:
-        where: The devices that it counts, as far as the name of its key tells, e.g. ``on each device``; else empty.
-        accumulated: Number of such batches per update of the weights.
-        kept_up_to: Size up to which fewer of them are accumulated instead, so that the effective batch stays as it is;
-            0 where nothing follows the size.
+        where: Its devices, if the key's name says so, e.g. ``of each device``.
+        accumulated: Batches per update.
+        kept_up_to: Size up to which accumulation keeps the effective batch constant; 0 if none does.
     """
 
     where: str
@@ -56,14 +55,13 @@ class BatchCount:
     kept_up_to: int = 0
 
     def effective(self, size: int) -> int:
-        """Return the effective batch of a size."""
         return max(size, self.kept_up_to) if self.kept_up_to else size * self.accumulated
 
     def change(self, old: int, new: int, devices: int = 1) -> str:
-        """Describe in words what another size means for the effective batch.
+        """Describe the change of the effective batch.
 
         Args:
-            devices: Ranks, or devices of one process, that each train on a batch of this size, as the steps show.
+            devices: Devices that each train on a batch of this size.
         """
         where = "" if devices > 1 else self.where
         what = f"The effective batch {where}".rstrip()
@@ -79,20 +77,16 @@ class Knob:
     """Knob of the config: a key, its choices and its baseline value.
 
     Attributes:
-        choices: Every value that may be tried, the baseline's included; ascending if `ordered`.
-        ordered: Whether neighbours in `choices` are alike.
-        baseline: The baseline: the value that the config holds now.
-        label: Effect of a change on the training itself, see also `label_of`.
-        kind: Row of the table of known knobs, e.g. ``batch_size``; None for a knob of the user's own.
-        reach: Largest value that is tried before a search has found that further ones may help; None for no such limit.
+        choices: Values to try, with the baseline; ascending if `ordered`.
+        ordered: Whether neighbours in `choices` are similar.
+        label: Effect on the training itself; `label_of` refines it.
+        kind: Row of the catalog; None for a user's own knob.
+        reach: Largest value to try until a search finds that larger ones may help.
         heuristic_values: Values that an expert would try, best guess first.
-        bundled: Whether the first proposal sets it, with all other bundled knobs.
+        bundled: Whether the first proposal sets it.
         settling: Values whose speed shows only after one pass over the data (caches).
-        late: Values that are tried last: with these the trainer's code makes other data of the same files.
-        carries: Further keys that move with it.
-        batch: Of a batch size: the devices and steps that it counts; None for other knobs.
-        inert_under: Values of another knob under which it has no effect, and stays at the baseline's value; None where
-            it always has one.
+        late: Values to try last: the trainer's code makes other data with them.
+        carries: Keys that move with it.
     """
 
     path: str
@@ -108,7 +102,7 @@ class Knob:
     late: tuple[Scalar, ...] = ()
     carries: tuple[Carried, ...] = ()
     batch: BatchCount | None = None
-    inert_under: InertUnder | None = None
+    inactive_if: InactiveIf | None = None
 
     def __post_init__(self) -> None:
         if self.index(self.baseline) is None:
@@ -116,49 +110,44 @@ class Knob:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """All keys that it sets, `path` first."""
-        return (self.path, *(along.path for along in self.carries))
+        return (self.path, *(carried.path for carried in self.carries))
 
     @property
     def effect(self) -> str:
-        """What other values mean for the training, in words."""
+        """Effect of other values on the training, in words."""
         is_kept = self.batch is not None and self.batch.kept_up_to and self.label is Label.BATCH
         return f"{self.label.value} above {self.batch.kept_up_to}" if self.batch and is_kept else self.label.value
 
     def label_of(self, value: Scalar) -> Label:
-        """Return the effect of a value on the training: accumulation may make up for a batch."""
+        """Return the effect of a value on the training; accumulation may compensate for it."""
         size = number_of(value)
         is_kept = self.batch is not None and isinstance(size, int) and size <= self.batch.kept_up_to
         return Label.SAME_TRAINING if is_kept else self.label
 
     def index(self, value: Scalar) -> int | None:
-        """Return the position of a value among the choices, None if it is not one; True is not 1, but 1.0 is."""
+        """Return the position of a value among the choices; True is not 1, but 1.0 is."""
         for position, choice in enumerate(self.choices):
             if same_scalar(choice, value):
                 return position
         return None
 
     def keys(self, value: Scalar) -> dict[str, Scalar]:
-        """Return the values of all its keys at a choice.
-
-        Raises:
-            ValueError: The value is none of the choices, so the values of the keys that move along are not known.
-        """
+        """Return the values of all its keys at a choice; raise ValueError for other values."""
         if not self.carries:
             return {self.path: value}
         position = self.index(value)
         if position is None:
             raise ValueError(f"{self.path}: {value!r} is not among {self.choices!r}")
-        return {self.path: value, **{along.path: along.values[position] for along in self.carries}}
+        return {self.path: value, **{carried.path: carried.values[position] for carried in self.carries}}
 
-    def is_inert(self, values: Values) -> bool:
-        """Return whether it has no effect at a point, because of the value of another knob."""
-        under = self.inert_under
+    def is_inactive(self, values: Values) -> bool:
+        """Return whether it has no effect at a point."""
+        under = self.inactive_if
         held = values.get(under.path) if under else None
         return under is not None and any(same_scalar(held, value) for value in under.values)
 
     def narrowed(self, choices: Iterable[Scalar]) -> Knob:
-        """Return the same knob with fewer choices; the baseline's value stays."""
+        """Return the knob with fewer choices, which include the baseline."""
         kept = [position for position in map(self.index, choices) if position is not None]
         left = tuple(self.choices[position] for position in kept)
         return replace(
@@ -169,33 +158,33 @@ class Knob:
             ),
             settling=tuple(value for value in self.settling if any(same_scalar(value, choice) for choice in left)),
             carries=tuple(
-                Carried(path=along.path, values=tuple(along.values[position] for position in kept))
-                for along in self.carries
+                Carried(path=carried.path, values=tuple(carried.values[position] for position in kept))
+                for carried in self.carries
             ),
         )
 
 
 def key_name(path: str) -> str:
-    """Normalize the last part of a key path to the spelling of the tables: ``train.batchSize`` gives ``batch_size``."""
+    """Return the last part of a path in the catalog's spelling: ``train.batchSize`` gives ``batch_size``."""
     name = path.rpartition(".")[2]
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)  # also where an abbreviation ends
     return words.lower().replace("-", "_").replace("batchsize", "batch_size")
 
 
 def section_mates(path: str, others: Iterable[str]) -> tuple[str, ...]:
-    """Return those of other keys that belong to a key: the ones of its own section, or all if there is none there."""
+    """Return the keys in the same section as `path`, or all if there is none."""
     found = tuple(others)
     section = path.rpartition(".")[0]
     return tuple(other for other in found if other.rpartition(".")[0] == section) or found
 
 
 def same_scalar(one: Scalar, other: Scalar) -> bool:
-    """Return whether two config values are the same; unlike in Python, ``True`` is not ``1``."""
+    """Return whether two config values are equal; unlike in Python, ``True`` is not ``1``."""
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
 def number_of(value: Scalar) -> Scalar:
-    """Return the whole number that a text is, such as ``"16"``; any other value as it is."""
+    """Return a text such as ``"16"`` as an integer; other values unchanged."""
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,10}", value) else value
 
 
@@ -205,15 +194,14 @@ def is_number(value: Scalar) -> bool:
 
 
 def ladder(low: float, high: float, *, step: float | None = None, log: bool = False) -> tuple[Scalar, ...]:
-    """Return the values of a range that are worth telling apart, both ends included.
+    """Return distinguishable values of a range, including both ends, ascending.
 
     Args:
-        high: Upper end, not below `low`.
-        step: Distance of neighbours; None lets the ladder choose.
-        log: Equal ratios instead of equal distances; `low` must be above 0. Integers go by doubling.
+        step: Distance of neighbours; None for any.
+        log: Equal ratios, for `low` > 0; integers double.
 
     Returns:
-        At most `LADDER_LENGTH` values, ascending; integers if both ends (and the step) are.
+        At most `LADDER_LENGTH` values; integers if both ends and the step are.
     """
     whole = isinstance(low, int) and isinstance(high, int) and (step is None or isinstance(step, int))
     if log and whole:
@@ -225,7 +213,7 @@ def ladder(low: float, high: float, *, step: float | None = None, log: bool = Fa
         values = [low * (high / low) ** (i / (LADDER_LENGTH - 1)) for i in range(LADDER_LENGTH)]
     else:
         width = step or (1 if whole else (high - low) / (LADDER_LENGTH - 1) or 1)
-        # Only the values that are kept are ever made: a range may hold more than the memory does.
+        # Only the selected values are created: a range may not fit into memory.
         last = (high - low) // width if whole else int((high - low) / width + 1e-9)
         values = [low + i * width for i in _spread(int(last))]
     values = [values[i] for i in _spread(len(values) - 1)]
@@ -233,18 +221,14 @@ def ladder(low: float, high: float, *, step: float | None = None, log: bool = Fa
 
 
 def _spread(last: int) -> list[int]:
-    """Return at most `LADDER_LENGTH` indices from 0 to ``last``, evenly spread, both ends included."""
+    """Return at most `LADDER_LENGTH` indices from 0 to ``last``, evenly spread, including both ends."""
     if last < LADDER_LENGTH:
         return list(range(last + 1))
     return [i * last // (LADDER_LENGTH - 1) for i in range(LADDER_LENGTH)]
 
 
 def with_baseline(choices: Iterable[Scalar], baseline: Scalar) -> tuple[tuple[Scalar, ...], bool]:
-    """Add the baseline's value to a domain if it is not in it.
-
-    Returns:
-        The choices, and whether they are ordered: all numbers, then sorted.
-    """
+    """Add the baseline to a domain; return whether the choices are numbers, and so sorted."""
     values = list(choices)
     if not any(same_scalar(value, baseline) for value in values):
         values.append(baseline)

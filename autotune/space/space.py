@@ -1,4 +1,4 @@
-"""Search space: its knobs, their choices, and the combinations that cannot work."""
+"""Search space: knobs, their choices, and infeasible combinations."""
 
 import hashlib
 import json
@@ -12,12 +12,9 @@ from autotune.space.knob import Knob, Label, is_number, key_name, number_of, sam
 
 
 def point_name(values: Values) -> str:
-    """Return the name of a point: a hash of its canonical form, the same on every machine.
+    """Return a hash of the keys that a point sets, equal on every machine.
 
-    A float that is a whole number and the integer are one value, as they are in a config.
-
-    Args:
-        values: Every key that the point sets; see `Space.name`.
+    Whole floats equal integers, as in a config.
     """
     canonical = {
         path: int(value) if isinstance(value, float) and value.is_integer() else value for path, value in values.items()
@@ -30,12 +27,10 @@ class Space:
     """Search space of one config on one machine.
 
     Attributes:
-        knobs: In the order in which an expert would turn them; the user's own knobs last.
-        always_settles: Whether every point's speed shows only after one pass over the data, because the config uses a
-            cache that is no knob.
-        most_batch: Largest effective batch of a point over the baseline's, where combinations of knobs make it up; None
-            where each choice of the knobs may be combined with any other.
-        relabelled: Labels that trials have shown, of (path, value); all others have that of their knob.
+        knobs: In the order in which an expert would tune them; the user's own last.
+        always_settles: Whether all points need a pass over the data first, because of a cache that is not a knob.
+        most_batch: Largest effective batch relative to the baseline's, if several knobs determine it.
+        relabelled: Labels shown by trials, by path and value, in place of the knob's.
     """
 
     knobs: tuple[Knob, ...]
@@ -45,50 +40,36 @@ class Space:
 
     @property
     def baseline(self) -> Values:
-        """The baseline point: the values that the config holds now."""
         return {knob.path: knob.baseline for knob in self.knobs}
 
     @property
     def choices(self) -> dict[str, tuple[Scalar, ...]]:
-        """Choices of each knob by its path."""
         return {knob.path: knob.choices for knob in self.knobs}
 
     @property
     def size(self) -> int:
-        """Number of combinations, those that cannot work included."""
+        """Number of combinations, including infeasible ones."""
         return prod(len(knob.choices) for knob in self.knobs)
 
     def knob(self, path: str) -> Knob:
-        """Return the knob of that name.
-
-        Raises:
-            KeyError: There is none.
-        """
+        """Return the knob with this path, or raise KeyError."""
         for knob in self.knobs:
             if knob.path == path:
                 return knob
         raise KeyError(path)
 
     def within_reach(self, further: Mapping[str, float]) -> "Space":
-        """Return the same space without values that are not tried yet.
-
-        Args:
-            further: Largest values of knobs that are tried by now, in the place of `Knob.reach`.
-        """
+        """Return the space without values beyond `further`, by path, or else `Knob.reach`."""
         return replace(self, knobs=tuple(_within(knob, further.get(knob.path, knob.reach)) for knob in self.knobs))
 
     def contains(self, values: Values) -> bool:
-        """Return whether these values are a point of this space: every knob, no other key, only valid choices."""
+        """Return whether these values are a point: all knobs, no other key, valid choices."""
         return set(values) == {knob.path for knob in self.knobs} and all(
             knob.index(values[knob.path]) is not None for knob in self.knobs
         )
 
     def indices(self, values: Values) -> tuple[int, ...]:
-        """Encode a point as the position of each knob's value among its choices.
-
-        Raises:
-            ValueError: One of the values is not among them.
-        """
+        """Encode a point as positions among the choices; raise ValueError for other values."""
         found = tuple(knob.index(values[knob.path]) for knob in self.knobs)
         known = tuple(index for index in found if index is not None)
         if len(known) < len(found):
@@ -96,86 +77,67 @@ class Space:
         return known
 
     def at(self, indices: Iterable[int]) -> Values:
-        """Decode a point from its indices; see `indices`."""
+        """Decode `indices`."""
         return {knob.path: knob.choices[index] for knob, index in zip(self.knobs, indices, strict=True)}
 
     def changes(self, values: Values) -> Values:
-        """Return the values of a point that differ from the baseline."""
         return {
             knob.path: values[knob.path] for knob in self.knobs if not same_scalar(values[knob.path], knob.baseline)
         }
 
     def is_same_training(self, values: Values, baseline: Values | None = None) -> bool:
-        """Return whether a point leaves the training itself unchanged.
-
-        Args:
-            baseline: The values to compare with; None for the config's present ones (a search may have begun with other
-                values).
-        """
+        """Return whether the changes from `baseline`, or else the config, leave the training unchanged."""
         return self.labels_of(values, baseline) <= {Label.SAME_TRAINING}
 
     def labels_of(self, values: Values, baseline: Values | None = None) -> Set[Label]:
-        """Return what the changes of a point mean for the training; a key that is no knob is unknown.
-
-        Args:
-            baseline: The values to compare with, as in `is_same_training`.
-        """
+        """Return the effects on the training of those changes."""
         start = self.baseline if baseline is None else baseline
         both = start.keys() & values.keys()
         found = {self.label_of(path, values[path]) for path in both if not same_scalar(values[path], start[path])}
         return found if start.keys() == values.keys() else {*found, Label.UNKNOWN}
 
     def label_of(self, path: str, value: Scalar) -> Label:
-        """Return what another value than today's means for the training; unknown where the key is no knob's."""
+        """Return the effect of a value on the training; unknown for other keys."""
         label = next((knob.label_of(value) for knob in self.knobs if knob.path == path), Label.UNKNOWN)
         return self.relabelled.get((path, value), label)
 
     def settles(self, values: Values) -> bool:
-        """Return whether a point's speed shows only after one pass over the data."""
+        """Return whether the speed shows only after one pass over the data."""
         return self.always_settles or any(
             same_scalar(values[knob.path], slow) for knob in self.knobs for slow in knob.settling
         )
 
-    def appetite(self, values: Values) -> float:
-        """Return how much of the machine a point asks for, to compare points by: workers, what is ready, the batch."""
+    def resource_demand(self, values: Values) -> float:
+        """Return a relative measure of needed resources: workers, prefetched batches, batch size."""
         return sum((knob.index(values[knob.path]) or 0) / max(1, len(knob.choices) - 1) for knob in self.growing)
 
     @property
     def growing(self) -> list[Knob]:
-        """Knobs that ask for more of the machine the larger their value is: workers, what is ready ahead, the batch."""
+        """Knobs whose larger values need more memory."""
         demands = ((knob, traits_of(knob)) for knob in self.knobs if knob.ordered)
         return [knob for knob, traits in demands if Demand.GROWS in (traits.host_memory, traits.gpu_memory)]
 
     def is_late(self, values: Values) -> bool:
-        """Return whether a point has a value that is tried last."""
         return any(_is_among(values[knob.path], knob.late) for knob in self.knobs)
 
     def keys(self, values: Values) -> dict[str, Scalar]:
-        """Return every key of the config that a point sets with its value, keys that move together included."""
+        """Return all config keys that a point sets, including carried ones."""
         return {path: value for knob in self.knobs for path, value in knob.keys(values[knob.path]).items()}
 
     def name(self, values: Values) -> str:
-        """Return the name of a point, hashed over every key that it sets, keys that move along included.
-
-        Raises:
-            ValueError: The values are no point of this space, so the values of keys that move along are not known.
-        """
+        """Return a point's name, over all `keys`; raise ValueError for other values."""
         return point_name(self.keys(values))
 
     def is_named(self, name: str, values: Values) -> bool:
-        """Return whether these values are a point of this space and have this name, keys that move along included."""
         return self.contains(values) and self.name(values) == name
 
     def why_infeasible(self, values: Values) -> str | None:
-        """Return the reason for which a combination cannot work, None if it may.
-
-        The baseline's own combination is always feasible, since the user runs it.
-        """
+        """Return why a combination cannot work; None if it may, as the baseline's always does."""
         changes = self.changes(values)
         if self.most_batch is not None and (ratio := effective_batch_ratio(self.knobs, values)) > self.most_batch:
-            return f"the effective batch would be {ratio:g} times today's, and {self.most_batch:g} times is the most"
+            return f"the effective batch would be {ratio:g}x today's; the limit is {self.most_batch:g}x"
         for knob in self.knobs:
-            if knob.path in changes and (under := knob.inert_under) and knob.is_inert(values):
+            if knob.path in changes and (under := knob.inactive_if) and knob.is_inactive(values):
                 return f"{knob.path} has no effect with {under.path}: {values[under.path]}"
             for other, wanted in self._needs(knob, values[knob.path]).items():
                 as_baseline = knob.path not in changes and other.path not in changes
@@ -184,23 +146,23 @@ class Space:
             for other, excluded in self._excluded(knob, values[knob.path]).items():
                 as_baseline = knob.path not in changes and other.path not in changes
                 if not as_baseline and _is_among(values[other.path], excluded):
-                    return f"{knob.path}: {values[knob.path]} does not work with {other.path}: {values[other.path]}"
+                    return f"{knob.path}: {values[knob.path]} conflicts with {other.path}: {values[other.path]}"
         return None
 
     def with_heuristic(self, values: Values, path: str, choice: Scalar) -> Values:
-        """Return a point with one knob changed, and with the other knobs set that the new value needs."""
-        turned = {**values, path: choice}
+        """Return a point with one knob changed, and others set as the new value needs."""
+        changed = {**values, path: choice}
         for other, wanted in self._needs(self.knob(path), choice).items():
-            turned[other.path] = wanted
+            changed[other.path] = wanted
         for other, excluded in self._excluded(self.knob(path), choice).items():
-            if _is_among(turned[other.path], excluded):
-                liked = (*other.heuristic_values, other.baseline, *other.choices)
-                turned[other.path] = next((v for v in liked if not _is_among(v, excluded)), other.baseline)
-        return self.without_inert(turned)
+            if _is_among(changed[other.path], excluded):
+                candidates = (*other.heuristic_values, other.baseline, *other.choices)
+                changed[other.path] = next((v for v in candidates if not _is_among(v, excluded)), other.baseline)
+        return self.reset_inactive(changed)
 
-    def without_inert(self, values: Values) -> Values:
-        """Return a point with each knob that has no effect in it at the baseline's value."""
-        return {**values, **{knob.path: knob.baseline for knob in self.knobs if knob.is_inert(values)}}
+    def reset_inactive(self, values: Values) -> Values:
+        """Return a point with knobs without effect at their baseline."""
+        return {**values, **{knob.path: knob.baseline for knob in self.knobs if knob.is_inactive(values)}}
 
     def _needs(self, knob: Knob, choice: Scalar) -> dict[Knob, Scalar]:
         row = row_of(knob)
@@ -219,7 +181,7 @@ class Space:
 
 
 def same_training(space: Space) -> Space:
-    """Return a space without the values that may change what is computed, by what trials have shown of them."""
+    """Return a space without values that may change the training."""
     return replace(space, knobs=tuple(_unchanging(knob, space) for knob in space.knobs))
 
 
@@ -233,14 +195,14 @@ def _unchanging(knob: Knob, space: Space) -> Knob:
 
 
 def with_batch_up_to(space: Space, factor: float) -> Space:
-    """Return a space without points whose effective batch is more than `factor` times the baseline's."""
-    if any(is_accumulation(knob) for knob in space.knobs):  # then no size is too large by itself
+    """Return a space with effective batches up to `factor` times the baseline's."""
+    if any(is_accumulation(knob) for knob in space.knobs):  # then it depends on the combination
         return replace(space, most_batch=factor)
     return replace(space, knobs=tuple(up_to(knob, factor) for knob in space.knobs))
 
 
 def with_batch_fixed(space: Space) -> Space:
-    """Return a space without what changes the effective batch: sizes that accumulation does not make up for."""
+    """Return a space with the baseline's effective batch only."""
     return replace(
         space,
         knobs=tuple(
@@ -251,7 +213,7 @@ def with_batch_fixed(space: Space) -> Space:
 
 
 def without_settling(space: Space) -> Space:
-    """Return a space with every cache frozen at the baseline, and measured as in a first pass."""
+    """Return a space with caches fixed at the baseline, measured as in a first pass."""
     return replace(space, knobs=tuple(_without_settling(knob) for knob in space.knobs), always_settles=False)
 
 
@@ -269,41 +231,41 @@ def _within(knob: Knob, reach: float | None) -> Knob:
 def _without_settling(knob: Knob) -> Knob:
     late = knob.settling
     if any(same_scalar(knob.baseline, value) for value in late):
-        # Any other choice would look good against a cache that is still being filled.
+        # Any other choice would look good compared to a cache that is being filled.
         return replace(knob.narrowed([knob.baseline]), heuristic_values=(), settling=())
     return knob.narrowed(choice for choice in knob.choices if choice not in late)
 
 
-# Effective batch: the knobs that change it, and how large it is relative to the baseline's.
+# Effective batch, relative to the baseline's.
 
 
 def is_batch(knob: Knob) -> bool:
-    """Return whether the value of a knob is how large a batch is."""
+    """Return whether a knob is a number of samples or tokens per batch."""
     return traits_of(knob).counts in ("samples", "tokens")
 
 
 def is_batch_size(knob: Knob) -> bool:
-    """Return whether a knob is a batch size whose change changes the effective batch of the training."""
+    """Return whether a knob is a batch size that changes the effective batch."""
     return is_batch(knob) and knob.label is Label.BATCH and not is_for_validation(knob.path)
 
 
 def is_accumulation(knob: Knob) -> bool:
-    """Return whether a knob is the number of batches that are accumulated for an update."""
+    """Return whether a knob is a number of accumulated batches per update."""
     return key_name(knob.path) in BATCH_NAMES.accumulation and all(
         is_number(n) and _number(n) >= 1 for n in knob.choices
     )
 
 
 def effective_batch_ratio(knobs: Sequence[Knob], values: Values) -> float:
-    """Return the effective batch of a point over that of the baseline; of several batch sizes the largest counts."""
+    """Return a point's effective batch relative to the baseline's; the largest of several batch sizes counts."""
     sizes = [_ratio(knob, values[knob.path]) for knob in knobs if is_batch_size(knob)]
     return max(sizes, default=1.0) * prod(_ratio(knob, values[knob.path]) for knob in knobs if is_accumulation(knob))
 
 
 def up_to(knob: Knob, factor: float) -> Knob:
-    """Return a batch size without the choices that are more than `factor` times the baseline's; others unchanged.
+    """Return a batch size with choices up to `factor` times the baseline's; other knobs unchanged.
 
-    Where none is left that an expert would try, the largest size is.
+    If that leaves no heuristic value, the largest size becomes one.
     """
     if not is_batch_size(knob):
         return knob
@@ -314,7 +276,7 @@ def up_to(knob: Knob, factor: float) -> Knob:
 
 
 def fixed(knob: Knob) -> Knob:
-    """Return a knob with the baseline's value alone, and with none that an expert would try."""
+    """Return a knob with the baseline's value only."""
     return replace(knob.narrowed([knob.baseline]), heuristic_values=())
 
 
@@ -327,5 +289,5 @@ def _ratio(knob: Knob, value: Scalar) -> float:
 
 def _number(value: Scalar) -> float:
     number = number_of(value)
-    assert isinstance(number, int | float), "a batch or a number of them"
+    assert isinstance(number, int | float), "a batch size or count"
     return number

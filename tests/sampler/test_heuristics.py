@@ -5,7 +5,7 @@ from typing import Any
 from autotune.records import Ending, Values
 from autotune.sampler.acquisition import heuristic_proposals
 from autotune.sampler.observations import Observation
-from autotune.space.knob import InertUnder, Label
+from autotune.space.knob import InactiveIf, Label
 from autotune.space.space import Space
 from tests.runs import knob, named, observation
 
@@ -92,8 +92,8 @@ def test_a_cache_comes_last_where_a_pass_over_the_data_is_long() -> None:
 def test_a_knob_without_effect_is_not_advised_until_it_has_one() -> None:
     """The depth of a buffer between GPUs waits for a placement that has one, and is in no bundle before."""
     placement = knob("placement", "one", "two", heuristic_values=("two",))
-    inert = InertUnder(path="placement", values=("one",))
-    depth = knob("depth", 16, 4, bundled=True, heuristic_values=(4,), inert_under=inert)
+    inert = InactiveIf(path="placement", values=("one",))
+    depth = knob("depth", 16, 4, bundled=True, heuristic_values=(4,), inactive_if=inert)
     space = Space(knobs=(placement, depth))
     observations = named(observation(space, 0.0))
     apart: dict[str, Any] = {"placement": "two", "depth": 16}

@@ -89,7 +89,7 @@ def test_alike_gpus_are_said_to_be_tried_one_way_round(ask: Ask) -> None:
     """Unlike ones are tried both ways, and nothing is said; nor is it where the user lists the knobs."""
     found = CONFIG.replace("    knobs:\n        data.batch_size: [8, 16]\n", "")
     unlike = Scenario(gpus=(Gpu(), Gpu(name="NVIDIA A10")))
-    said = "GPUs 0 and 1 are alike: data on 0 and training on 1 stands for both ways round"
+    said = "GPUs 0 and 1 are equal: data on 0 and training on 1 stands for both orders"
     assert ask(text=found)["remarks"] == [said]
     assert said not in ask(unlike, text=found, env={"CUDA_DEVICE_ORDER": "PCI_BUS_ID"})["remarks"]
     together = ask(unlike, text=found.replace("model_gpu: 1", "model_gpu: 0"))["remarks"]

@@ -212,7 +212,7 @@ def test_of_a_table_of_trainings_the_one_counts_that_the_command_names() -> None
     assert {path.partition(".")[0] for path in others} == set(names) - {"Acrobot-v1"}
     space, skipped = build_space(config, None, _machine(), others)
     assert [knob.path for knob in space.knobs] == ["Acrobot-v1.batch_size"]
-    assert {one.why for one in skipped} == {"it is in another section than Acrobot-v1, which the command names"}
+    assert {one.why for one in skipped} == {"it is not in section Acrobot-v1, which the command names"}
     assert of_other_sections(config, ["train.py"]) == {}
     assert of_other_sections({"train.batch_size": 8, "eval.batch_size": 8, "data.workers": 2}, ["train"]) == {}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.records import Gpu, Machine, Scalar, Values
-from autotune.space.catalog import known_knob, why_not_turned
+from autotune.space.catalog import known_knob, why_not_tuned
 from autotune.space.find import build_space
 from autotune.space.knob import Label
 from autotune.space.space import Space
@@ -93,7 +93,7 @@ def test_what_only_looks_like_a_knob_is_none(path: str, present: Scalar) -> None
 def test_bf16_and_fp16_are_never_both_on() -> None:
     """Hugging Face's trainer raises an error then; advice for one turns the other off."""
     space = _space({"bf16": True, "fp16": False})
-    assert "does not work with" in (space.why_infeasible({"bf16": True, "fp16": True}) or "")
+    assert "conflicts with" in (space.why_infeasible({"bf16": True, "fp16": True}) or "")
     assert space.with_heuristic(space.baseline, "fp16", True) == {"bf16": False, "fp16": True}
     assert _space({"bf16": False, "fp16": False}, listed={"bf16": (False, True)}).knob("bf16").choices == (False, True)
 
@@ -102,7 +102,7 @@ def test_bf16_is_no_knob_beside_an_fp16_that_stays_on() -> None:
     """A key that the user did not list is as it is, and there is only one value that goes with it."""
     space, skipped = build_space({"bf16": False, "fp16": True}, {"bf16": (False, True)}, _machine(), {})
     assert space.knobs == ()
-    assert [(one.path, one.why) for one in skipped] == [("bf16", "other values do not work with fp16: True")]
+    assert [(one.path, one.why) for one in skipped] == [("bf16", "other values conflict with fp16: True")]
 
 
 @pytest.mark.parametrize(("path", "value"), [("persistent_workers", True), ("prefetch_factor", 4)])
@@ -111,7 +111,7 @@ def test_what_workers_do_needs_workers(path: str, value: Scalar) -> None:
     config: dict[str, Scalar] = {"num_workers": 0, "persistent_workers": False, "prefetch_factor": 2}
     space = _space(config)
     assert space.why_infeasible(space.baseline) is None  # the user runs it
-    assert "does not work with num_workers: 0" in (space.why_infeasible({**config, path: value}) or "")
+    assert "conflicts with num_workers: 0" in (space.why_infeasible({**config, path: value}) or "")
     assert space.with_heuristic(space.baseline, path, value) == {**config, path: value, "num_workers": 4}
     without = _space(config, listed={path: (config[path], value)})
     assert without.knobs == ()
@@ -141,5 +141,5 @@ def test_variables_are_turned_only_where_they_are_listed() -> None:
 def test_known_and_not_turned_has_a_reason(path: str) -> None:
     """The user reads that it was seen, and why it stays."""
     assert known_knob(path, True) is None
-    assert why_not_turned(path)
-    assert why_not_turned("learning_rate") is None
+    assert why_not_tuned(path)
+    assert why_not_tuned("learning_rate") is None

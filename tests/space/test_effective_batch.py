@@ -60,7 +60,7 @@ def test_of_a_batch_and_its_accumulation_the_product_counts() -> None:
         why = space.why_infeasible({"batch_size": size, "grad_accum": steps})
         assert (why is None) == (size * steps <= 32)
     why = space.why_infeasible({"batch_size": 32, "grad_accum": 8})
-    assert why == "the effective batch would be 32 times today's, and 4 times is the most"
+    assert why == "the effective batch would be 32x today's; the limit is 4x"
     assert without_settling(space).most_batch == 4.0
     assert with_batch_fixed(space).size == 1
 

@@ -42,7 +42,7 @@ def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | 
             "{enable_xla: true, pad_to_fixed_length: false}",
             A100,
             "warning",
-            "needs pad_to_fixed_length: true, and that is false: XLA compiles again for each new shape",
+            "needs pad_to_fixed_length: true, and that is false: XLA recompiles for each new shape",
             {"pad_to_fixed_length": True},
         ),
         ("num_workers: 0", CORES, "warning", "num_workers is 0 and this machine has 16 cores", {"num_workers": 16}),
