@@ -1,14 +1,11 @@
-"""Protection of the user's files from trials: backups of checkpoints, and what a trial leaves outside its folder.
+"""Protection of the user's files from trials: checkpoint backups, and detection of side effects.
 
-The keys of a config that say where a trainer writes are redirected in trials (`autotune.config.outputs`). A trainer
-with a path hard-coded in its source still overwrites the checkpoints of real training, which shows only afterwards: the
-user's existing checkpoints are copied before the trials, checked after each, and restored, and the search goes on;
-where there is no copy no further trial is made. A file that others write to as well is left to them, and its copy
-stays. A file that was only appended to, or written again with the same content, is not lost.
+Output paths in config keys are redirected (`autotune.config.outputs`), but trials overwrite checkpoints at hard-coded
+paths. These are copied before the trials, and checked and restored after each; without a copy, a loss ends the search.
+Files that others write to are left to them, and the copies stay. Appending, or rewriting the same content, is no loss.
 
-Other files that a trainer writes without asking the config may make trials affect each other: a checkpoint that the
-next trial resumes from, a cache that the first trial fills and the later ones read. They are reported once, and never
-deleted.
+Other files may make trials affect each other: a checkpoint to resume from, a cache that the first trial fills. They are
+reported once and never deleted.
 """
 
 from __future__ import annotations
@@ -39,10 +36,10 @@ from autotune.trial.execution import Trainer
 from autotune.trial.folders import LEAST_FREE_BYTES
 
 MOST_BYTES = 1 << 30
-"""Size limit of all copies together; the latest files come first."""
+"""Size limit of all copies; the latest files come first."""
 
 MOST_S = 10.0
-"""Time limit after which no further copy is begun."""
+"""Time after which no further copy is started."""
 
 _PACKED = r"(?:\.(?:bak|bz2|gz|old|tar|tgz|xz|zip|zst))*"  # `model_best.pth.tar`
 _CHECKPOINT = re.compile(
@@ -52,7 +49,7 @@ _CHECKPOINT = re.compile(
 )
 
 
-# Data have these suffixes too, so a word in the name of the file or its folder must mark it as a checkpoint.
+# Data files have these suffixes too: a word in the name of the file or folder must mark a checkpoint.
 _OR_DATA = re.compile(r".*\.(?:bin|h5|hdf5|index|joblib|msgpack|npz|pb|pickle|pkl|pt|tar|tgz)" + _PACKED, re.IGNORECASE)
 _WORD = re.compile(
     r"best|checkpoint|ckpt|epoch|final|last|latest|model|net|optim|save|state|step|variables|weight", re.IGNORECASE
@@ -60,32 +57,31 @@ _WORD = re.compile(
 
 
 class CheckpointBackups:
-    """Backups of the files around the trials that have the names of checkpoints; to be used in a ``with`` statement.
+    """Backups of checkpoint files around the trials, for a ``with`` statement.
 
-    A file that an earlier search's trials have left is none of the user's as long as nobody has touched it since. Files
-    in the folders that redirected keys name are watched but not copied, since trials do not write there.
+    Unchanged files that earlier searches' trials left are not the user's. Files in redirected folders are watched but
+    not copied: trials don't write there.
 
     Args:
-        trainer: Tells where a trial can be expected to write.
-        clock: Limits the time for looking and copying.
-        name: Name of the search, for the folder of the copies.
-        remark: Called with sentences for the user on files without a copy, restored or lost, once with each.
+        clock: Limits the time of scans and copies.
+        name: Of the search, for the folder of the copies.
+        remark: Called with sentences for the user.
     """
 
     def __init__(self, trainer: Trainer, clock: Clock, *, name: str, remark: OnRemark = no_remark) -> None:
         self._trainer = trainer
         self._clock = clock
         self._cwd = trainer.settings.folder
-        self._folders = folders_looked_at(trainer)
+        self._folders = watched_folders(trainer)
         self._above = Path(os.path.commonpath(self._folders))
         self._copies = trainer.state.kept / name
         self._others = trainer.state.kept / f"{name}.written-by-others"
         self._left = trainer.state.kept / "left-by-trials.json"
-        self._kept: list[KeptFile] = []
-        self._lost: list[KeptFile] = []
+        self._watched: list[WatchedFile] = []
+        self._lost: list[WatchedFile] = []
         self._why_lost: dict[str, None] = {}
-        self._lost_told = 0
-        self._told: set[Path] = set()
+        self._n_lost_reported = 0
+        self._reported: set[Path] = set()
         self._trial = "the last trial"
         self._remark = remark
 
@@ -99,140 +95,132 @@ class CheckpointBackups:
             file = None
             if not is_below(path, moved):
                 if about.st_size <= room and self._clock.now_s() < over_s:
-                    file = kept(path, self._copies / path.relative_to(self._above))
+                    file = back_up(path, self._copies / path.relative_to(self._above))
                 if file:
                     room -= about.st_size
                 else:
                     without.append(path)
-            self._kept.append(file or KeptFile(path=path, stamp=stamp_of(path)))
+            self._watched.append(file or WatchedFile(path=path, stamp=stamp_of(path)))
         if without:
             sentence = (
-                f"no room or time for copies beforehand: {names_of(without, self._cwd)}. Move them away if the trainer "
-                "may write over them whatever its config says"
+                f"no space or time for backup copies: {names_of(without, self._cwd)}. Move them away if the trainer "
+                "may overwrite them regardless of its config"
             )
             try:
                 self._remark(sentence)
-            except BaseException:  # nobody listens any more: a broken pipe
+            except BaseException:  # a broken pipe
                 self._discard_all()
                 raise
         return self
 
     def __exit__(self, *_error: object) -> None:
         try:
-            self._look(self._trial)  # the last trial may have ended without an event
-        finally:  # what it says may find nobody who listens
-            users = {file.path for file in self._kept}
+            self._scan(self._trial)  # the last trial may have ended without an event
+        finally:  # a remark may raise, for a broken pipe
+            users = {file.path for file in self._watched}
             left = {path: stamp for path in self._present() if path not in users and (stamp := stamp_of(path))}
             _write_left(self._left, left)
             self._discard_all()
 
     def after(self, event: Event) -> None:
-        """Check the files before a trial and when it has ended.
-
-        Raises:
-            TrialError: One is lost.
-        """
+        """Check the files before and after a trial; raise TrialError for a lost file."""
         if isinstance(event, TrialStarted):
-            self._leave_to_others([file for file in self._kept if file.now != file.stamp])
+            self._stop_watching([file for file in self._watched if file.now != file.stamp])
             self._trial = f"trial {event.number}"
         elif isinstance(event, TrialEnded) and (loss := self.loss(f"trial {event.trial.number}")):
             raise loss
 
     def loss(self, what: str) -> TrialError | None:
-        """Restore lost files; return an error for the user about those that cannot be restored.
+        """Restore lost files; return a new error if some cannot be restored.
 
         Args:
-            what: Name of the cause, such as ``trial 3``.
-
-        Returns:
-            The error; None if there is no such file, or all of them were reported before.
+            what: What ran meanwhile, such as ``trial 3``.
         """
-        self._look(what)
-        if len(self._lost) == self._lost_told:
+        self._scan(what)
+        if len(self._lost) == self._n_lost_reported:
             return None
-        self._lost_told = len(self._lost)
+        self._n_lost_reported = len(self._lost)
         names = names_of([file.path for file in self._lost], self._cwd)
-        why = f" and not put back ({', '.join(self._why_lost)})" if self._why_lost else ""
+        why = f" and not restored ({', '.join(self._why_lost)})" if self._why_lost else ""
         return TrialError(
-            f"while {what} went on, outside its folder: changed or gone{why}: {names}; no further trial is made",
+            f"during {what}, outside its folder: changed or gone{why}: {names}; no further trial is run",
             where=str(self._trainer.config_path),
-            remedy=f"{self._way_back()}\nIf a key of the config says where the trainer writes, name it under autotune: "
-            "redirect:\nIf only its code does, move such files away first, or search in a copy of the project.",
+            remedy=f"{self._how_to_restore()}\nIf a config key sets the path, list it under autotune: redirect:\n"
+            "If only the code does, move such files away first, or search in a copy of the project.",
         )
 
-    def _way_back(self) -> str:
+    def _how_to_restore(self) -> str:
         copied = sum(file.copy is not None for file in self._lost)
         if not copied:
-            return "There is no copy: there was no room or time for one beforehand."
-        some = "" if copied == len(self._lost) else f" ({copied} of {len(self._lost)}; there was no room for more)"
+            return "There is no copy: no space or time for one."
+        some = "" if copied == len(self._lost) else f" ({copied} of {len(self._lost)}; no space for more)"
         command = f"cp -r {shlex.quote(f'{self._copies}/.')} {shlex.quote(str(self._above))}"
-        return f"As they were{some}, put back by:  {command}"
+        return f"Restore the copies{some}:  {command}"
 
-    def _look(self, what: str) -> None:
-        """Check all files, and restore those that a trial has overwritten or removed."""
-        whole: list[KeptFile] = []
-        lost: list[KeptFile] = []
+    def _scan(self, what: str) -> None:
+        """Check all files, and restore those that were overwritten or removed."""
+        whole: list[WatchedFile] = []
+        lost: list[WatchedFile] = []
         back: list[Path] = []
-        others: list[KeptFile] = []
-        written: frozenset[tuple[int, int]] | None = None  # asked for only where it matters
-        for file in self._kept:
+        others: list[WatchedFile] = []
+        written: frozenset[tuple[int, int]] | None = None  # queried only if needed
+        for file in self._watched:
             now = file.now
             if now == file.stamp:
                 whole.append(file)
             elif file.copy is None:
                 lost.append(file)
-            elif file.still_begins_so():
+            elif file.is_only_appended_to():
                 whole.append(replace(file, stamp=now))
             else:
                 written = files_being_written() if written is None else written
                 try:
-                    whole.append(file.put_back(now, written))
+                    whole.append(file.restore(now, written))
                     back.append(file.path)
-                except SomebodyElses:
+                except WrittenByOthers:
                     others.append(file)
-                except CannotPutBack as reason:
+                except CannotRestore as reason:
                     self._why_lost[str(reason)] = None
                     lost.append(file)
-        # Not before: ^C may come at any moment, and a later look has to find all files here.
-        self._kept, self._lost = [*whole, *others], [*self._lost, *lost]
-        self._leave_to_others(others)
-        self._tell(
+        # Not before: after ^C at any moment, a later check must find all files here.
+        self._watched, self._lost = [*whole, *others], [*self._lost, *lost]
+        self._stop_watching(others)
+        self._remark_new(
             back,
-            f"while {what} went on, written over or taken away: {{}}; put back from a copy, as after every trial. If "
-            "a key of the config says where the trainer writes, name it in the section: redirect: [KEY]",
+            f"during {what}, overwritten or removed: {{}}; restored from a copy, as after every trial. If "
+            "a config key sets the path, list it in the autotune: section: redirect: [KEY]",
         )
 
-    def _leave_to_others(self, files: Sequence[KeptFile]) -> None:
-        """Stop watching files that somebody else writes to; their copies are set aside and stay."""
+    def _stop_watching(self, files: Sequence[WatchedFile]) -> None:
+        """Stop watching files that another process writes to; archive their copies."""
         if not files:
             return
         gone = set(map(id, files))
-        self._kept = [file for file in self._kept if id(file) not in gone]
+        self._watched = [file for file in self._watched if id(file) not in gone]
         for copy in (file.copy for file in files if file.copy is not None):
             aside = self._others / copy.relative_to(self._copies)
             with contextlib.suppress(OSError):
                 aside.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 aside.hardlink_to(copy)
                 self._discard(copy)
-        where = f"; as they were before: {self._others}" if any(file.copy for file in files) else ""
-        self._tell(
+        where = f"; backup copies: {self._others}" if any(file.copy for file in files) else ""
+        self._remark_new(
             [file.path for file in files],
-            f"somebody else writes to {{}}: not looked after any more by this search{where}",
+            f"another process writes to {{}}: no longer protected by this search{where}",
         )
 
-    def _tell(self, paths: Sequence[Path], sentence: str) -> None:
-        new = [path for path in paths if path not in self._told]
-        self._told.update(new)
+    def _remark_new(self, paths: Sequence[Path], sentence: str) -> None:
+        new = [path for path in paths if path not in self._reported]
+        self._reported.update(new)
         if new:
             self._remark(sentence.replace("{}", names_of(new, self._cwd), 1))
 
     def _discard_all(self) -> None:
-        for file in self._kept:
+        for file in self._watched:
             if file.copy:
                 self._discard(file.copy)
 
     def _discard(self, copy: Path) -> None:
-        """Delete a copy, and the folders of copies that become empty."""
         with contextlib.suppress(OSError):
             copy.unlink(missing_ok=True)
             for folder in copy.parents:
@@ -241,12 +229,11 @@ class CheckpointBackups:
                 folder.rmdir()
 
     def _present(self) -> list[Path]:
-        """Return all files around the trials that have the names of checkpoints."""
-        files = Snapshot(self._folders, self._trainer.apart, self._clock).files
+        files = Snapshot(self._folders, self._trainer.excluded, self._clock).files
         return [path for path in files if is_called_a_checkpoint(path)]
 
     def _found(self) -> list[tuple[Path, os.stat_result]]:
-        """Return the user's files that have the names of checkpoints, the latest first."""
+        """Return the user's checkpoint files, the latest first."""
         left = _read_left(self._left)
         found = []
         for path in self._present():
@@ -260,14 +247,14 @@ class CheckpointBackups:
 
 
 def is_called_a_checkpoint(path: Path) -> bool:
-    """Return whether a file's name is that of a checkpoint or of a trained model."""
+    """Return whether a file's name is that of a checkpoint or trained model."""
     if _CHECKPOINT.fullmatch(path.name):
         return True
     return bool(_OR_DATA.fullmatch(path.name) and _WORD.search(f"{path.parent.name}/{path.name}"))
 
 
-# Record of the files that the trials of earlier searches have left, with their stamps: a time alone would not tell them
-# from a file that the user puts there meanwhile. What is missing in it, or has a wrong stamp, is the user's.
+# Record of files left by earlier searches' trials, with their stamps, because a time alone would match a file that the
+# user puts there meanwhile. Files that are missing in it, or have another stamp, are the user's.
 
 
 def _read_left(record: Path) -> dict[Path, Stamp]:
@@ -287,22 +274,21 @@ def _write_left(record: Path, files: Mapping[Path, Stamp]) -> None:
         replace_durably(record, text.encode())
 
 
-class CannotPutBack(Exception):  # noqa: N818 - says what happened, as StudyBusy does
-    """Failure to restore a file, which stays as a trial has left it; the text is the reason for people."""
+class CannotRestore(Exception):  # noqa: N818 - says what happened, as StudyBusy does
+    """Failure to restore a file; the text is the reason for people."""
 
 
-class SomebodyElses(CannotPutBack):
-    """Refusal to restore a file that others write to as well: its content may be theirs."""
+class WrittenByOthers(CannotRestore):
+    """Refusal to restore a file that another process writes to: the content may be theirs."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KeptFile:
-    """State of a file before the trials, and its copy.
+class WatchedFile:
+    """State of a file before the trials.
 
     Attributes:
-        stamp: Metadata that show whether it was changed since; None if the file does not exist.
-        copy: Its copy; None if there is none.
-        owner: Its user and group; None without a copy.
+        stamp: Metadata that change with the file.
+        owner: User and group ids, with a copy.
     """
 
     path: Path
@@ -314,8 +300,8 @@ class KeptFile:
     def now(self) -> Stamp | None:
         return stamp_of(self.path)
 
-    def still_begins_so(self) -> bool:
-        """Return whether all its old content is still there, at most with something appended; False without a copy."""
+    def is_only_appended_to(self) -> bool:
+        """Return whether the file starts with its copy's content."""
         if self.copy is None:
             return False
         try:
@@ -327,46 +313,43 @@ class KeptFile:
             return False
         return True
 
-    def put_back(self, left: Stamp | None, written: Collection[tuple[int, int]] = ()) -> KeptFile:
-        """Restore the file from its copy atomically, with its times, its mode, and its owner where that is permitted.
+    def restore(self, left: Stamp | None, written: Collection[tuple[int, int]] = ()) -> WatchedFile:
+        """Restore the file from its copy atomically, with times, mode, and owner if permitted.
 
         Args:
-            left: The file's stamp when the trial had ended; it must not have been changed since.
-            written: Device and inode of each file that is open for writing now that no trial is running.
-
-        Returns:
-            The file as it is now.
+            left: Stamp when the trial ended.
+            written: Device and inode of files that are open for writing.
 
         Raises:
-            SomebodyElses: It was touched since, or is open for writing.
-            CannotPutBack: There is no room, or the place may not be written to.
+            WrittenByOthers: It has changed since, or is open for writing.
+            CannotRestore: The disk is full, or its folder is not writable.
         """
-        assert self.copy is not None, "there is something to put back"
+        assert self.copy is not None, "a copy exists"
         folder = self.path.parent
         beside = folder / f".{secrets.token_hex(6)}.autotune"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if os.path.realpath(folder) != str(folder):
-                raise CannotPutBack("its folder is a link now")
+                raise CannotRestore("its folder is a link now")
             try:
                 _copy(self.copy, beside, owner=self.owner)
                 if self.now != left or (left and left[:2] in written):
-                    raise SomebodyElses("somebody else writes to it")
+                    raise WrittenByOthers("another process writes to it")
                 if left is None:
-                    os.link(beside, self.path)  # unlike a rename, never over something that has just come
+                    os.link(beside, self.path)  # unlike a rename, never overwrites a new file
                 else:
                     beside.replace(self.path)
             finally:
                 beside.unlink(missing_ok=True)
         except FileExistsError:
-            raise SomebodyElses("somebody else writes to it") from None
+            raise WrittenByOthers("another process writes to it") from None
         except OSError as error:
-            raise CannotPutBack(error.strerror or str(error)) from error
+            raise CannotRestore(error.strerror or str(error)) from error
         return replace(self, stamp=self.now)
 
 
-def kept(path: Path, copy: Path) -> KeptFile | None:
-    """Copy a file; return None if it cannot be read, is no regular file, changes meanwhile, or the disk is full."""
+def back_up(path: Path, copy: Path) -> WatchedFile | None:
+    """Copy a file; None if that fails, or the file changes meanwhile or is not a regular one."""
     stamp = stamp_of(path)
     try:
         about = path.lstat()
@@ -377,11 +360,11 @@ def kept(path: Path, copy: Path) -> KeptFile | None:
     if stamp is None or stamp_of(path) != stamp:
         copy.unlink()
         return None
-    return KeptFile(path=path, stamp=stamp, copy=copy, owner=(about.st_uid, about.st_gid))
+    return WatchedFile(path=path, stamp=stamp, copy=copy, owner=(about.st_uid, about.st_gid))
 
 
 MOST_OF_FREE = 0.1
-"""Largest share of the free space that the copies may take."""
+"""Largest fraction of the free space for copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,19 +372,15 @@ class CheckpointCopy:
     """Copy of the user's newest checkpoint.
 
     Attributes:
-        name: Path of the checkpoint, as the config has its folder.
-        files: The copied files, each with its path below the folder of a trial's outputs.
+        name: Its path, relative to the folder in the config.
+        files: Copies, with paths below a trial's outputs folder.
     """
 
     name: str
     files: tuple[tuple[Path, Path], ...]
 
     def put_into(self, outputs: Path) -> None:
-        """Copy the files into a trial's folder of outputs.
-
-        Raises:
-            AutotuneError: They cannot be copied; none of them is there then.
-        """
+        """Copy the files into a trial's outputs folder; raise AutotuneError if that fails, and leave none."""
         try:
             for copy, below in self.files:
                 make_private_folder((outputs / below).parent)
@@ -419,15 +398,13 @@ class CheckpointCopy:
 
 
 def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> CheckpointCopy | str:
-    """Copy the newest checkpoint that lies in a folder which the config names as an output.
+    """Copy the newest checkpoint in the config's output folders.
 
     Args:
-        trainer: Tells which keys are outputs.
-        into: Folder for the copy; made if there is something to copy.
         times: Number of trainings that will get one.
 
     Returns:
-        The copy, or a clause on why there is none; empty where there is no checkpoint.
+        The copy, or a clause on why there is none; empty without a checkpoint.
     """
     newest: tuple[float, Path, Path, str] | None = None
     for _, text, folder in trainer.outputs():
@@ -440,7 +417,7 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
     chosen = {
         one: about.st_size
         for one, about in _files(path.parent)
-        # A checkpoint of several files is written in a minute; a small one says which is the latest.
+        # The files of a checkpoint are written within a minute; a small one may point to the latest.
         if about.st_mtime >= written_s - 60.0 or (one.parent == path.parent and about.st_size <= 1 << 16)
     }
     name = os.fspath(Path(text) / path.relative_to(folder))
@@ -464,7 +441,7 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the plain files of a folder and those below, not through links."""
+    """Yield the regular files in and below a folder, without following links."""
     paths = (Path(above, name) for above, _, names in os.walk(folder) for name in names)
     for path in itertools.islice(paths, 20_000):
         with contextlib.suppress(OSError):  # gone meanwhile
@@ -474,11 +451,7 @@ def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _copy(path: Path, to: Path, *, owner: tuple[int, int] | None = None) -> None:
-    """Copy a regular file with its times; as a reflink where the file system can, for checkpoints may be large.
-
-    Raises:
-        OSError: It cannot be done; there is no copy then.
-    """
+    """Copy a regular file with its times, as a reflink if possible; if that fails, raise OSError and leave none."""
     with open_regular(path) as source, to.open("xb") as copy:
         try:
             left = os.fstat(source.fileno()).st_size
@@ -502,15 +475,15 @@ def _copy(path: Path, to: Path, *, owner: tuple[int, int] | None = None) -> None
 
 
 TRIALS_LOOKED_AROUND = 2
-"""Trials of a search after each of which is looked for side effects: the baseline's first, and the one after it."""
+"""Trials after which side effects are checked: the baseline's first, and the next one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SideEffect:
-    """Side effect of one trial: files that it left outside its folder.
+    """Files that a trial left outside its folder.
 
     Attributes:
-        fills_a_cache: Whether new files are among the trial's data: then this trial did work that later ones skip.
+        fills_a_cache: Whether some are among the data, so that later trials skip work.
     """
 
     sentence: str
@@ -518,33 +491,30 @@ class SideEffect:
 
 
 class SideEffects:
-    """Detector of side effects of the trials of a search; made before the first of them.
+    """Detector of side effects of a search's trials; created before the first one.
 
     Args:
-        trainer: Tells where a trial can be expected to write.
-        clock: Limits the time of a look.
-        is_restored: Whether a file, by its name, is put back by others where a trial changes it: see
-            `is_called_a_checkpoint`.
+        is_restored: Whether `CheckpointBackups` handles a file.
     """
 
     def __init__(self, trainer: Trainer, clock: Clock, is_restored: Callable[[Path], bool]) -> None:
         self._is_restored = is_restored
         self._cwd = trainer.settings.folder
-        self._told: set[Path] = set()  # paths that were reported are not reported again
+        self._reported: set[Path] = set()  # not reported again
         self._data = _data_folders(trainer)
-        self._snapshot = Snapshot(folders_looked_at(trainer), trainer.apart, clock)
+        self._snapshot = Snapshot(watched_folders(trainer), trainer.excluded, clock)
 
     def since_then(self, what: str, *, looks_for_cache: bool = True) -> SideEffect | None:
-        """Return the side effect since the last look; None if there is none.
+        """Return the side effect since the last scan.
 
         Args:
-            what: What went on meanwhile, such as ``trial 3``.
-            looks_for_cache: Whether new files among the data are taken for a cache.
+            what: What ran meanwhile, such as ``trial 3``.
+            looks_for_cache: Whether new files among the data count as a cache.
         """
-        traces = self._snapshot.traces().beyond(self._told, self._is_restored)
+        traces = self._snapshot.traces().excluding(self._reported, self._is_restored)
         if not traces.any:
             return None
-        self._told.update(traces.new, traces.changed, traces.gone)
+        self._reported.update(traces.new, traces.changed, traces.gone)
         cache = [path for path in traces.new if looks_for_cache and is_below(path, set(self._data))]
         return SideEffect(sentence=self._sentence(traces, cache, what), fills_a_cache=bool(cache))
 
@@ -554,85 +524,81 @@ class SideEffects:
             for how, paths in (("new:", traces.new), ("changed:", traces.changed), ("gone:", traces.gone))
             if paths
         ]
-        said = f"while {what} went on, outside its folder: {', '.join(parts)}. autotune takes nothing away there"
+        text = f"during {what}, outside its folder: {', '.join(parts)}. autotune removes nothing there"
         if cache:
             names = names_of(cache, self._cwd)
-            said += f"; {names} is taken for a cache, so that trial is not compared with later ones"
+            text += f"; {names} is treated as a cache, so that trial is not compared with later ones"
         if len(cache) < len(traces.new) + len(traces.changed):
-            said += "; where a key says where it goes, name that key in the section: redirect: [KEY]"
+            text += "; if a config key sets the path, list it in the autotune: section: redirect: [KEY]"
         if traces.unseen:
-            said += f" (only {MOST_ENTRIES:,} files were looked at, not all below {names_of(traces.unseen, self._cwd)})"
-        return said
+            text += f" (only {MOST_ENTRIES:,} files were checked, not all below {names_of(traces.unseen, self._cwd)})"
+        return text
 
 
-def folders_looked_at(trainer: Trainer) -> tuple[Path, ...]:
-    """Return the folders where a trial may leave files outside its own folder, the most specific first.
-
-    Args:
-        trainer: Names the config and its values.
-    """
-    return *_data_folders(trainer), _beside(trainer), trainer.settings.folder
+def watched_folders(trainer: Trainer) -> tuple[Path, ...]:
+    """Return the folders where a trial may leave files, the most specific first."""
+    return *_data_folders(trainer), _config_folder(trainer), trainer.settings.folder
 
 
 def names_of(paths: Sequence[Path], cwd: Path) -> str:
-    """Format some paths for people: the first few, relative to the working directory, and the number of the others."""
+    """Format some paths for people, relative to the working directory, and the number of others."""
     shown = [str(path.relative_to(cwd) if path.is_relative_to(cwd) else path) for path in paths[:5]]
     more = len(paths) - len(shown)
     return " ".join([*shown, f"and {more} more"] if more else shown)
 
 
 def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
-    """Yield the folders that a config's values name, by themselves or by a file in them, the most specific first.
+    """Yield existing folders of paths in a config's values, the most specific first.
 
-    Left out are those that the working directory or the user's home lies in: they hold everything.
+    Skips those that contain the working directory or the user's home.
     """
     found: set[Path] = set()
     for text in {value for value in values.values() if isinstance(value, str) and "://" not in value}:
         for folder in beside:
             named = path_of(text, folder)
-            # A word without a slash is a path only if there is something of that name.
+            # A word without a slash is a path only if it exists.
             path = real_path(named) if named and ("/" in text or exists(named)) else None
             if path is not None:
                 found.add(path if os.path.isdir(path) else path.parent)
-    general = [*beside, Path(os.path.expanduser("~"))]  # unlike `Path.home`, as it is where there is no home
+    general = [*beside, Path(os.path.expanduser("~"))]  # unlike `Path.home`, never raises
     kept = (path for path in found if os.path.isdir(path) and not any(other.is_relative_to(path) for other in general))
     yield from sorted(kept, key=lambda path: (-len(path.parts), path))
 
 
-def _beside(trainer: Trainer) -> Path:
+def _config_folder(trainer: Trainer) -> Path:
     return Path(os.path.realpath(trainer.config_path.parent))
 
 
 def _data_folders(trainer: Trainer) -> tuple[Path, ...]:
     redirected = set(trainer.settings.outputs.redirected)
     named = {path: value for path, value in trainer.settings.scalars.items() if path not in redirected}
-    return tuple(folders_named(named, trainer.settings.folder, _beside(trainer)))
+    return tuple(folders_named(named, trainer.settings.folder, _config_folder(trainer)))
 
 
 MOST_ENTRIES = 20_000
-"""Most files and folders in one look."""
+"""Most files and folders in one scan."""
 
 LOOK_LIMIT_S = 1.0
-"""Longest time of one look."""
+"""Time limit of one scan."""
 
 
-# Nothing that a training writes lies in these, and some of them are huge.
-_LEFT_OUT = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "node_modules", ".autotune"})
+# Trainings write nothing here, and some are huge.
+_SKIPPED = frozenset({".git", ".hg", ".svn", "__pycache__", "site-packages", "node_modules", ".autotune"})
 Stamp = tuple[int, ...]
 
 
 def is_below(path: Path, places: Set[Path]) -> bool:
-    """Return whether a path is one of these places, or lies below one."""
+    """Return whether a path is one of these places, or below one."""
     return not places.isdisjoint((path, *path.parents))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotChanges:
-    """Changes between two looks.
+    """Changes between two scans.
 
     Attributes:
-        new: Files and folders that were not there; of a new folder only itself.
-        unseen: Folders that could not be looked at whole.
+        new: Without the contents of new folders.
+        unseen: Folders that were not scanned completely.
     """
 
     new: tuple[Path, ...] = ()
@@ -644,8 +610,8 @@ class SnapshotChanges:
     def any(self) -> bool:
         return bool(self.new or self.changed or self.gone)
 
-    def beyond(self, known: Set[Path], is_restored: Callable[[Path], bool] = lambda _path: False) -> SnapshotChanges:
-        """Return the changes without these paths and everything below them, and without files that are restored."""
+    def excluding(self, known: Set[Path], is_restored: Callable[[Path], bool] = lambda _path: False) -> SnapshotChanges:
+        """Return the changes without those below known paths and of restored files."""
         new, changed, gone = (
             tuple(path for path in paths if not is_below(path, known)) for paths in (self.new, self.changed, self.gone)
         )
@@ -655,44 +621,48 @@ class SnapshotChanges:
 
 @dataclass
 class _Folder:
-    """Entries of one folder: a stamp for a file, None for a subfolder; `whole` is False if there are more."""
+    """Entries of one folder: a stamp for a file, None for a subfolder.
+
+    Attributes:
+        whole: Whether all entries were scanned.
+    """
 
     entries: dict[str, Stamp | None] = field(default_factory=dict)
     whole: bool = True
 
 
 class Snapshot:
-    """Snapshot of some folders, taken when this object is made and again at each later look.
+    """Snapshot of folders and everything below.
 
     Args:
-        folders: Folders to look at, the most important first; each with everything below it.
-        clock: Limits the time of a look.
+        folders: The most important first.
+        clock: Limits the time of a scan.
     """
 
-    def __init__(self, folders: Iterable[Path], apart: Iterable[Path], clock: Clock) -> None:
-        # Also the files that this process itself may be writing, such as a log that its output goes to.
+    def __init__(self, folders: Iterable[Path], excluded: Iterable[Path], clock: Clock) -> None:
+        # Also the files that this process may be writing, such as a log of its output.
         own = (f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd"))
-        self._apart = frozenset(map(os.path.realpath, (*map(str, apart), *own)))
+        self._excluded = frozenset(map(os.path.realpath, (*map(str, excluded), *own)))
         self._roots = tuple(dict.fromkeys(os.path.realpath(folder) for folder in folders))
         self._clock = clock
-        self._seen = self._look()
+        self._seen = self._scan()
 
     @property
     def files(self) -> Iterator[Path]:
-        """Paths at the last look that are no folders."""
+        """Paths in the last scan that are not folders."""
         for name, folder in self._seen.items():
             yield from (Path(name, entry) for entry, stamp in folder.entries.items() if stamp is not None)
 
     def traces(self) -> SnapshotChanges:
-        """Take a new look, and return the changes since the last one."""
-        before, self._seen = self._seen, self._look()
+        """Scan again, and return the changes since the last scan."""
+        before, self._seen = self._seen, self._scan()
         new: list[Path] = []
         changed: list[Path] = []
         gone: list[Path] = []
         for name, now in self._seen.items():
             was = before.get(name)
             if was is None:
-                continue  # new, and reported with the folder that it is in; or not reached before
+                continue  # new, and reported with its parent; or not reached before
             folder = Path(name)
             if was.whole:
                 new += (folder / entry for entry in now.entries.keys() - was.entries.keys())
@@ -709,15 +679,15 @@ class Snapshot:
             unseen=_outermost(unseen, self._roots),
         )
 
-    def _look(self) -> dict[str, _Folder]:
-        """Scan every folder that can be reached in time, breadth first: entries near the root matter most."""
+    def _scan(self) -> dict[str, _Folder]:
+        """Scan the folders breadth first until time is up: entries near the root matter most."""
         over_s = self._clock.now_s() + LOOK_LIMIT_S
         left = MOST_ENTRIES
         seen: dict[str, _Folder] = {}
         waiting = deque(self._roots)
         while waiting:
             name = waiting.popleft()
-            if name in seen or name in self._apart:
+            if name in seen or name in self._excluded:
                 continue
             folder = seen[name] = _Folder()
             try:
@@ -727,33 +697,33 @@ class Snapshot:
                             folder.whole = False
                             break
                         left -= 1
-                        if entry.path in self._apart:
+                        if entry.path in self._excluded:
                             continue
                         if entry.is_dir(follow_symlinks=False):
-                            if entry.name in _LEFT_OUT or _is_passed_over(entry.path):
+                            if entry.name in _SKIPPED or _is_skipped(entry.path):
                                 continue
                             folder.entries[entry.name] = None
                             waiting.append(entry.path)
                         else:
                             folder.entries[entry.name] = stamp_of(entry) or ()
-            except OSError:  # not readable, or gone meanwhile: nothing is known of it
+            except OSError:  # not readable, or gone meanwhile
                 del seen[name]
         return seen
 
 
-def _is_passed_over(path: str) -> bool:
-    """Return whether a folder is a virtual environment, or the state folder of another member, or was one."""
+def _is_skipped(path: str) -> bool:
+    """Return whether a folder is a virtual environment or a state folder."""
     state = ("studies", "trials", "searches", "cache", "backups", "kept")
     return os.path.exists(os.path.join(path, "pyvenv.cfg")) or all(os.path.isdir(os.path.join(path, s)) for s in state)
 
 
 def stamp_of(path: Path | os.DirEntry[str]) -> Stamp | None:
-    """Return metadata of a file that change when it is written to or replaced; None if it does not exist."""
+    """Return metadata that change when a file is written or replaced; None if it does not exist."""
     try:
         about = path.stat(follow_symlinks=False)
     except OSError:
         return None
-    # ctime too: it cannot be set back, as tools that copy a file with its times do with mtime.
+    # ctime too: unlike mtime, copying tools cannot set it back.
     return about.st_dev, about.st_ino, about.st_mode, about.st_size, about.st_mtime_ns, about.st_ctime_ns
 
 

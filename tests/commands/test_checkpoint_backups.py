@@ -61,8 +61,8 @@ def test_a_checkpoint_that_is_written_over_is_put_back_and_the_search_goes_on(
     assert "error" not in done.document
     about = checkpoint.stat()
     assert (checkpoint.read_bytes(), about.st_mode & 0o777, about.st_mtime_ns) == (TWO_WEEKS, 0o640, 1_000_000_008)
-    said = "while trial 0 went on, written over or taken away: checkpoints/last.ckpt; put back from a copy"
-    assert done.stderr.count("put back") == 1
+    said = "during trial 0, overwritten or removed: checkpoints/last.ckpt; restored from a copy"
+    assert done.stderr.count("restored") == 1
     assert said in done.stderr.replace("\n", " ")
     assert list(checkpoint.parent.iterdir()) == [checkpoint]
     assert copies(commands) == []
@@ -83,9 +83,9 @@ def test_what_only_later_trials_write_over_is_put_back_or_named(commands: Comman
     commands.trainer = later
     done = commands(*SEARCH)
     assert model.read_bytes() == TWO_WEEKS
-    assert "written over or taken away: model_best.pth.tar; put back from a copy" in done.stderr
+    assert "overwritten or removed: model_best.pth.tar; restored from a copy" in done.stderr
     (named,) = [said for said in done.document["cautions"] if "scores.txt" in said]
-    assert "while the later trials went on, outside its folder: changed: scores.txt" in named
+    assert "during the later trials, outside its folder: changed: scores.txt" in named
 
 
 def test_a_checkpoint_that_an_interrupted_trial_has_written_over_is_put_back(
@@ -115,7 +115,7 @@ def test_a_checkpoint_too_large_to_copy_ends_the_search_with_the_answer_so_far(
     answer = done.document
     assert (done.returncode, answer["trials"], answer["error"]["kind"]) == (1, 1, "trial")
     assert answer["baseline"]["metrics"]["samples_per_s"] > 0
-    changed = "while trial 0 went on, outside its folder: changed or gone: checkpoints/last.ckpt"
+    changed = "during trial 0, outside its folder: changed or gone: checkpoints/last.ckpt"
     assert changed in answer["error"]["message"]
     assert any("could not continue" in caution for caution in answer["cautions"])
     assert "redirect:" in done.stderr
@@ -129,6 +129,6 @@ def test_a_checkpoint_that_the_preflight_of_init_writes_over_is_put_back(
     config = commands.folder / "config.yaml"
     config.write_text(CONFIG.partition("autotune:")[0])
     done = commands("init", "--config", "config.yaml", "--yes", "--", sys.executable, "train.py", "config.yaml").well()
-    assert "while the preflight trial went on, written over or taken away: checkpoints/last.ckpt" in done.stderr
+    assert "during the preflight trial, overwritten or removed: checkpoints/last.ckpt" in done.stderr
     assert "autotune:" in config.read_text()
     assert checkpoint.read_bytes() == TWO_WEEKS

@@ -18,7 +18,7 @@ SAID = {
     "swallows out of memory": "out of GPU memory",
     "resumes": "checkpoint_dir holds something already",
     "dead key": "data.prefetch: ",
-    "fills a cache": "corpus/train/.features is taken for a cache",
+    "fills a cache": "corpus/train/.features is treated as a cache",
 }
 """By style, what is printed on the way."""
 

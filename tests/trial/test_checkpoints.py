@@ -16,7 +16,7 @@ from autotune.trial import protection
 from autotune.trial.protection import (
     CheckpointBackups,
     CheckpointCopy,
-    KeptFile,
+    WatchedFile,
     copy_newest_checkpoint,
     is_called_a_checkpoint,
 )
@@ -106,7 +106,7 @@ def test_what_a_trial_has_taken_is_put_back(
             assert files.loss(f"trial {number}") is None
             assert checkpoint("best").read_bytes() == (b"old" if comes_back else content)
     assert len(remarks) == comes_back
-    assert not comes_back or "while trial 0 went on, written over or taken away: checkpoints/best.pth;" in remarks[0]
+    assert not comes_back or "during trial 0, overwritten or removed: checkpoints/best.pth;" in remarks[0]
     assert sorted(path.name for path in Path("checkpoints").iterdir()) == ["best.pth", "other.pth"]
     assert list(Path(".autotune/kept").iterdir()) == []
 
@@ -171,7 +171,7 @@ def test_what_somebody_else_writes_is_left_to_them(
     (copy,) = (path for path in Path(".autotune/kept").rglob("*.pth"))
     assert copy.read_bytes() == b"old"
     (remark,) = remarks
-    assert "somebody else writes to checkpoints/best.pth" in remark
+    assert "another process writes to checkpoints/best.pth" in remark
     assert str(copy.parents[1]) in remark
     assert os.listdir("checkpoints") == ["best.pth"]
 
@@ -183,14 +183,14 @@ def test_a_look_that_is_interrupted_is_made_again(
     with kept(best=b"1", other=b"2") as files:
         for name in ("best", "other"):
             write(name, b"new")
-        put_back = KeptFile.put_back
+        restore = WatchedFile.restore
 
-        def interrupted(self: KeptFile, *arguments: Any) -> KeptFile:
-            monkeypatch.setattr(KeptFile, "put_back", put_back)
-            put_back(self, *arguments)
+        def interrupted(self: WatchedFile, *arguments: Any) -> WatchedFile:
+            monkeypatch.setattr(WatchedFile, "restore", restore)
+            restore(self, *arguments)
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(KeptFile, "put_back", interrupted)
+        monkeypatch.setattr(WatchedFile, "restore", interrupted)
         with pytest.raises(KeyboardInterrupt):
             files.loss("trial 0")
         assert files.loss("trial 0") is None
@@ -203,7 +203,7 @@ def test_what_cannot_be_put_back_ends_the_search(kept: Callable[..., CheckpointB
         checkpoint("best").unlink()
         checkpoint("best").mkdir()
         loss = files.loss("trial 0")
-        assert "not put back (" in loss.message
+        assert "not restored (" in loss.message
     assert os.listdir("checkpoints") == ["best.pth"]
     assert len(list(Path(".autotune/kept").rglob("*.pth"))) == 1
 
@@ -221,7 +221,7 @@ def test_what_is_too_large_to_copy_is_said_beforehand(
         assert "new" not in remark
         write("old", b"0")
         loss = files.loss("trial 0")
-        assert "no room or time" in str(loss.remedy)
+        assert "no space or time" in str(loss.remedy)
 
 
 def test_where_a_redirected_key_points_is_not_copied(

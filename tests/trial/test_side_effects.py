@@ -43,8 +43,8 @@ def test_what_is_written_where_one_works_is_named(project: Path) -> None:
     (project / "trials").mkdir()
     found = around.since_then("trial 0")
     assert found.sentence == (
-        "while trial 0 went on, outside its folder: new: train.log trials. autotune takes nothing away there; "
-        "where a key says where it goes, name that key in the section: redirect: [KEY]"
+        "during trial 0, outside its folder: new: train.log trials. autotune removes nothing there; "
+        "if a config key sets the path, list it in the autotune: section: redirect: [KEY]"
     )
     assert not found.fills_a_cache
     (project / "trials" / "1.log").touch()
@@ -59,7 +59,7 @@ def test_what_is_new_among_the_data_is_taken_for_a_cache(project: Path) -> None:
     (project / "corpus" / "train" / "features.npy").touch()
     found = around.since_then("trial 3")
     assert found.fills_a_cache
-    assert "corpus/train/features.npy is taken for a cache, so that trial is not compared" in found.sentence
+    assert "corpus/train/features.npy is treated as a cache, so that trial is not compared" in found.sentence
     assert "redirect:" not in found.sentence
 
 
@@ -197,6 +197,6 @@ def test_what_was_named_is_left_out_in_time_however_much_it_is() -> None:
     def work(files: int) -> int:
         new = tuple(Path("/data", folder, f"{number}.npy") for number in range(files))
         known = {Path("/data", folder, f"old {number}.npy") for number in range(files)} | {Path("/data/named")}
-        return calls(lambda: SnapshotChanges(new=new).beyond(known))
+        return calls(lambda: SnapshotChanges(new=new).excluding(known))
 
     assert work(800) < 3 * work(400)
