@@ -156,12 +156,12 @@ CASES = {
         says=("the trainer ran to its end, with exit status 0",), never=BLAMES, trainer=failing("", 0)
     ),
     "a limit on addresses": Case(
-        says=("Memory ran out: an error of the trainer says so", "(MemoryError)"),
+        says=("Memory ran out: the trainer reported it", "(MemoryError)"),
         never=("killer", *BLAMES),
         trainer=failing("MemoryError"),
     ),
     "SIGKILL from elsewhere": Case(
-        says=("a signal came that autotune did not send", "killed by SIGKILL, which autotune did not send"),
+        says=("a signal that autotune did not send", "killed by SIGKILL, which autotune did not send"),
         never=(*BLAMES, "Memory ran out", "killer"),
         trainer=failing("", -9),
     ),
@@ -171,7 +171,7 @@ CASES = {
         trainer=failing("OSError: [Errno 28] No space left on device"),
     ),
     "a trainer that waits for ever": Case(
-        says=("The trainer ran, and no step of it was seen",),
+        says=("The trainer ran, but no step was seen",),
         never=(*BLAMES, " hang", "Nothing inside the trainer"),
         trainer=lambda _config: Training(start_s=float("inf")),
         section=SECTION,
@@ -209,7 +209,7 @@ def test_a_program_that_is_no_python_may_train_unseen(tmp_path: Path) -> None:
     """Nothing inside it could have reported anything: the trainer is not blamed."""
     project_of(tmp_path, Case(says=()))
     done = typed(*INIT[:5], "sh", "-c", "exit 0", "config.yaml", cwd=tmp_path)
-    check(done.stderr, ("Nothing inside the trainer reported to autotune. It may be no Python",), BLAMES)
+    check(done.stderr, ("Nothing inside the trainer reported to autotune. It may not be Python",), BLAMES)
 
 
 @pytest.mark.services

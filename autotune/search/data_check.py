@@ -61,7 +61,7 @@ class DataCheck:
 
 def _with_losses(finding: DataFinding, compared: LossComparison | None) -> DataFinding:
     """Return a finding updated by the losses, which are equal if the training is the same."""
-    if compared is not None and compared.are_alike:
+    if compared is not None and compared.are_similar:
         return replace(finding, evidence=f"{finding.evidence}; its loss matches")
     if finding.effect is DataEffect.UNVERIFIED and compared is not None and compared.is_far_above:
         return DataFinding(DataEffect.DIFFERENT, str(compared))

@@ -46,7 +46,7 @@ from autotune.space.catalog import (
     is_for_validation,
     is_global,
     is_per_device,
-    is_searched_unasked,
+    is_searched_by_default,
     keys_with,
     known_knob,
     traits_of,
@@ -110,7 +110,7 @@ class Problem:
             typed_command=self.typed_command,
             state=self.state,
             study=self.study,
-            apart=(self.state.path, *(self.address.paths if self.address else ())),
+            excluded=(self.state.path, *(self.address.paths if self.address else ())),
             data_key=self.data_key,
         )
 
@@ -406,7 +406,7 @@ def _domains(settings: Settings) -> dict[str, tuple[Scalar, ...]] | None:
         return None
     in_code = settings.code if settings.section.varies_environment_alone else ()
     listed = {path: _choices(domain) for path, domain in knobs.items()}
-    return {**{path: () for path in in_code if is_searched_unasked(path, settings.value(path))}, **listed}
+    return {**{path: () for path in in_code if is_searched_by_default(path, settings.value(path))}, **listed}
 
 
 def _choices(domain: Domain) -> tuple[Scalar, ...]:

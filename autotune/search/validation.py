@@ -132,7 +132,7 @@ def judge_validation(
         speed_ratio=speed_ratio,
         overall_ratio=overall_ratio,
         loss_ratio=fall[0] / fall[1] if fall else None,
-        losses=(compared.own, compared.today) if compared else None,
+        losses=(compared.own, compared.baseline) if compared else None,
         broke=tuple(str(one) for one in findings if isinstance(one, Broke)),
         remarks=tuple(one for one in findings if not isinstance(one, Broke)),
     )

@@ -1,7 +1,6 @@
-"""Error extraction from a trainer's output: the exception that it ended with, and complaints about memory.
+"""Error extraction from a trainer's output: its last exception, and complaints about memory.
 
-The text only names a failure that other evidence proves; it never proves a failure or a success itself
-(`autotune.trial.outcome`).
+The text only names a failure that other evidence proves (`autotune.trial.outcome`).
 """
 
 import re
@@ -10,7 +9,7 @@ from itertools import pairwise
 
 from autotune.records import Ending
 
-# Allocators first: TensorFlow's ResourceExhaustedError is raised for the host's memory too, and says which it was.
+# Allocators first: TensorFlow's ResourceExhaustedError covers host memory too, and names the allocator.
 _HOST_MEMORY = re.compile(
     r"\bMemoryError\b|_ArrayMemoryError|std::bad_alloc|Cannot allocate memory|DefaultCPUAllocator"
     r"|DataLoader worker \(pid[^)]*\) is killed by signal: Killed|exitcode *: *-9\b"
@@ -28,7 +27,7 @@ _SHARED_MEMORY = re.compile(
     re.IGNORECASE,
 )
 LONGEST_LINE = 200
-_LAST_LINES = 5  # looked at where a program ended without an exception of Python's
+_LAST_LINES = 5  # quoted from a program that ended without a Python exception
 _CHAINED = (
     "The above exception was the direct cause of the following exception:",
     "During handling of the above exception, another exception occurred:",
@@ -36,13 +35,13 @@ _CHAINED = (
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Exhausted|Exit|Interrupt|ExceptionGroup)(?::.*)?")
 
 
-# Raised while the interpreter ends, or caught by whoever printed them: not what the program ended with.
+# Raised while the interpreter ends, or caught and printed: the program did not end with them.
 _IGNORED = ("Exception ignored in", "Error in atexit", "Error in sys.excepthook", "--- Logging error ---")
 
 
-# Launchers only say that a process of theirs failed; why, it said itself.
+# Launchers only report that one of their processes failed; that process printed why.
 _LAUNCHERS = re.compile(r"(?:[\w.]*\.)?(?:ChildFailedError|CalledProcessError|ProcessExitedException)\b")
-# Ranks that lose another one while they exchange gradients: why that one ended, it said itself.
+# Ranks that lose another rank during an exchange; that rank printed why.
 _LOST_RANK = re.compile(
     r"Connection (?:closed|reset) by (?:remote )?peer|remote process exited|ncclRemoteError"
     r"|collective operation timeout|Timed out waiting \d+ ?ms for (?:send|recv) operation"
@@ -72,13 +71,11 @@ _HARMLESS = "not a failure"  # TensorFlow's allocator prints it when a smaller w
 
 
 def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lambda: False) -> Ending | None:
-    """Return which memory ran out according to an error message; None if the message is about something else.
+    """Return which memory ran out according to an exception's class and message, if any.
 
     Args:
-        error: Class and message of an exception.
-        gpu_memory_full: Returns whether the GPU's memory was seen to be full: only then do errors count that GPU
-            libraries raise when they cannot allocate a workspace. Called only for such an error, since the answer may
-            have to wait for the driver.
+        gpu_memory_full: Returns whether the GPU's memory was full: then other errors of GPU libraries count. Called
+            only for these, since it may wait for the driver.
     """
     if _HOST_MEMORY.search(error):
         return Ending.OUT_OF_HOST_MEMORY
@@ -88,54 +85,51 @@ def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lam
 
 
 def is_of_shared_memory(error: str) -> bool:
-    """Return whether an error message is about /dev/shm, through which processes share memory."""
+    """Return whether an error message is about /dev/shm."""
     return _SHARED_MEMORY.search(error) is not None
 
 
 def complaint_of_memory(*outputs: str) -> tuple[Ending, str] | None:
-    """Return the first line in these outputs that says that memory ran out, and which memory; None if there is none."""
+    """Return the first line that says that memory ran out, and which memory."""
     for text in outputs:
         for line in text.splitlines():
             memory = memory_that_ran_out(line)
             if memory is None and _SAYS_OUT_OF_MEMORY.search(line):
-                memory = Ending.OUT_OF_GPU_MEMORY  # the kind that trainers catch, and continue
+                memory = Ending.OUT_OF_GPU_MEMORY  # the kind that trainers catch
             if memory is not None and _HARMLESS not in line:
                 return memory, line.strip()
     return None
 
 
 def last_error(stderr: str, stdout: str = "") -> str:
-    """Return the exception that a program ended with and those that caused it; without one, the last lines.
+    """Return class and message of the exception that ended a program, then of its causes; else the last lines.
 
     Args:
-        stdout: The tail of its stdout: some trainers print their exceptions there.
-
-    Returns:
-        The lines with class and message, the last exception first; empty if nothing was written.
+        stdout: Tail; some trainers print exceptions there.
     """
     errors, printed = output_lines(stderr), output_lines(stdout)
-    found, told = _exception(errors), _exception(printed)
-    if found and (not told or _is_at_the_end(errors)):
+    found, printed_error = _exception(errors), _exception(printed)
+    if found and (not printed_error or _is_at_the_end(errors)):
         return found
-    return told or found or _last_words(errors) or _last_words(printed, only_errors=True)
+    return printed_error or found or _last_lines(errors) or _last_lines(printed, only_errors=True)
 
 
 def quoted_output(stderr: str, stdout: str) -> str:
-    """Return the output to quote for a trial that failed: stderr, or stdout if that is where it said why."""
+    """Return the output to quote for a failure: stderr, or stdout if only that holds the error."""
     if not _exception(output_lines(stderr)) and _exception(output_lines(stdout)):
         return readable(stdout)
     return readable(stderr) or readable(stdout)
 
 
 def one_line(text: str) -> str:
-    """Shorten text from a trainer to one printable line, free of terminal escape sequences."""
+    """Shorten text to one printable line, without terminal escape sequences."""
     line = " ".join(text.split())
     line = "".join(letter for letter in line if letter.isprintable())
     return line if len(line) <= LONGEST_LINE else line[: LONGEST_LINE - 1] + "…"
 
 
 def _exception(lines: Sequence[str]) -> str:
-    """Return the last exception and its causes; empty if there is none."""
+    """Return the last exception and its causes."""
     starts = [place for place, line in enumerate(lines) if TRACEBACK in line]
     chains: list[list[str]] = []
     for start, end in pairwise([*starts, len(lines)]):
@@ -154,21 +148,21 @@ def _exception(lines: Sequence[str]) -> str:
 
 
 def _is_at_the_end(lines: Sequence[str]) -> bool:
-    """Return whether a program ended soon after its last traceback, as far as its progress bars tell."""
+    """Return whether a program ended soon after its last traceback, judged by its progress bars."""
     starts = [place for place, line in enumerate(lines) if TRACEBACK in line]
-    # of progress bars that are closed because the program ends
+    # two may be closed because the program ends
     return not starts or lines[starts[-1] :].count(PROGRESS) <= 2
 
 
-def _last_words(lines: Sequence[str], *, only_errors: bool = False) -> str:
-    said = [line.strip() for line in lines if line.strip() and line != PROGRESS and not _FRAME.search(line)]
-    starts = [place for place, line in enumerate(said) if _ABORTED.match(line)]
+def _last_lines(lines: Sequence[str], *, only_errors: bool = False) -> str:
+    meaningful = [line.strip() for line in lines if line.strip() and line != PROGRESS and not _FRAME.search(line)]
+    starts = [place for place, line in enumerate(meaningful) if _ABORTED.match(line)]
     if starts and not only_errors:
-        return "\n".join(_GLOG_HEAD.sub("", line) for line in said[starts[0] :][:_LAST_LINES])
-    marked = [_GLOG_HEAD.sub("", line) for line in said if _LOGGED_ERROR.search(line)]
+        return "\n".join(_GLOG_HEAD.sub("", line) for line in meaningful[starts[0] :][:_LAST_LINES])
+    marked = [_GLOG_HEAD.sub("", line) for line in meaningful if _LOGGED_ERROR.search(line)]
     if marked:
         return marked[-1]
-    return "" if only_errors else "\n".join(said[-_LAST_LINES:])
+    return "" if only_errors else "\n".join(meaningful[-_LAST_LINES:])
 
 
 def _message(lines: Sequence[str]) -> str:
@@ -183,24 +177,24 @@ def _message(lines: Sequence[str]) -> str:
     if message and message[0].endswith(_IN_USER_CODE):
         inner = [place for place, line in enumerate(message) if place and _EXCEPTION.fullmatch(line.strip())]
         message = message[inner[-1] :] if inner else message
-    said = (line.strip() for line in message if line != PROGRESS and not _FRAME.search(line))
-    return " ".join(line for line in said if line and line not in _CHAINED)
+    meaningful = (line.strip() for line in message if line != PROGRESS and not _FRAME.search(line))
+    return " ".join(line for line in meaningful if line and line not in _CHAINED)
 
 
-# Lines of a trainer's output as a person would quote them: without progress bars, boxes, warnings and colours.
+# Lines of a trainer's output to quote: without progress bars, boxes, warnings and colours.
 
 
 PROGRESS = "\0"
-"""Line that stands for an update of a progress bar; no real line holds a NUL after `output_lines`."""
+"""Line for an update of a progress bar; `output_lines` leaves no NUL in real lines."""
 
 TRACEBACK = "Traceback (most recent call last):"
 _MOST_LETTERS = 1000
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-_RANK = re.compile(r"^\[(?:rank\d+|[\w-]+\d+)\]:\s?")  # torchrun puts the rank in front of each line
+_RANK = re.compile(r"^\[(?:rank\d+|[\w-]+\d+)\]:\s?")  # torchrun's prefix
 
 
-# tqdm's bar, with or without a known end; what another program wrote behind it stands on the same line.
+# tqdm's bar, with or without a total; other output may follow on the same line.
 _TQDM = re.compile(
     r"(?:[^|\n]{0,80}:\s*)?\s*\d{1,3}%\|[^|]{0,400}\|\s*[\d.,]+\w*/[\d.,]+\w*\s\[[^\]]*\]"
     r"|(?:[^|\n:]{0,80}:\s*)?\b\d+\w*it\s\[\d+:\d+[^\]]*\]"
@@ -230,18 +224,15 @@ _WARNED_CODE = re.compile(r"^\s+\S")  # the line of code that a warning quotes
 
 
 def output_lines(text: str) -> list[str]:
-    """Return the lines of an output that say something.
+    """Return the meaningful lines of an output.
 
-    An update of a progress bar becomes `PROGRESS`; the head of a traceback in a box `TRACEBACK`, and its frames go.
-
-    Args:
-        text: A part of what a program wrote.
+    Updates of a progress bar become `PROGRESS`, the head of a boxed traceback `TRACEBACK`.
     """
     lines: list[str] = []
     after_warning = False
     for written in text.split("\n"):
         for part in written.split("\r"):
-            if len(part) > 2 * _MOST_LETTERS:  # patterns take time, and nobody quotes all of it
+            if len(part) > 2 * _MOST_LETTERS:  # patterns take time, and the rest is never quoted
                 part = f"{part[:_MOST_LETTERS]} {part[-_MOST_LETTERS:]}"
             line = _CONTROL.sub("", _ESCAPE.sub("", part)).rstrip()
             kept = _kept(line)
@@ -254,12 +245,12 @@ def output_lines(text: str) -> list[str]:
 
 
 def readable(text: str) -> str:
-    """Return an output without what is no line to quote."""
+    """Return an output without lines that are not worth quoting."""
     return "".join(f"{line}\n" for line in output_lines(text) if line.strip() and line != PROGRESS)
 
 
 def _kept(line: str) -> str | None:
-    """Return a line without its decoration; None if nothing is left that says something."""
+    """Return a line without its decoration; None if nothing meaningful is left."""
     line = _RANK.sub("", line)
     if ("%|" in line or "it [" in line) and _TQDM.search(line):
         rest = _TQDM.sub("", line).strip(" ,")

@@ -1,4 +1,4 @@
-"""Execution of one trial, from its plan to its numbers: plan, start, watch, stop, measure."""
+"""Execution of one trial: plan, start, watch, stop, measure."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from autotune.trial.stop_rule import StopLimits, StopRule
 
 _MEASURED = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
 _NO_MEMORY: tuple[MemorySeries, MemorySeries] = (), ()
-_UNHURT = (Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET)
-_FOR_WANT_OF_A_GPU = (
+_UNHARMED = (Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET)
+_POSSIBLE_GPU_LOSS = (
     Ending.CRASHED,
     Ending.HUNG,
     Ending.NEVER_STARTED,
@@ -63,17 +63,12 @@ class Execution:
     """Result of one executed trial.
 
     Attributes:
-        validity: Fitness of its numbers to be compared.
-        window: Its steady window; None if there is none.
-        measurement: Its numbers; None if there are none.
-        gpu: State of the GPUs during the trial; None if they were not watched.
-        duration_s: Time from the decision to make it until the last of its processes was gone, without the time that
-            the runner took to get ready.
-        saw_a_pass: Whether it reached the end of a pass over the data.
-        stderr_tail: The last lines of its stderr that say something; of its stdout, if that holds the error.
-        memory: Of a validation trial, the memory that it used over its window: of the host, and of its fullest GPU.
-        events: All that it reported, in the order of time.
-        bounds: Of a trial that was taken through phases, the bounds that these show; None for the others.
+        gpu: None if GPUs were not watched.
+        duration_s: Time from the decision to run it until its last process ended, without the runner's preparation.
+        saw_a_pass: Whether it completed a pass over the data.
+        stderr_tail: Last meaningful lines of its stderr, or of stdout if only that holds the error.
+        memory: Of a validation trial, over its window: of the host, and of its fullest GPU.
+        bounds: Shown by a trial with phases.
         data: What it was seen to train on.
     """
 
@@ -95,11 +90,7 @@ class Execution:
     data: TrialData = field(default_factory=TrialData)
 
     def close(self, record: TrialRecord, *, keep_outputs: bool, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Write the record into the trial's folder, and delete the trainer's outputs.
-
-        Args:
-            is_over: Returns whether no time is left for deleting; thousands of folders take seconds.
-        """
+        """Write the record into the trial's folder, and delete the trainer's outputs until `is_over`."""
         self.folder.write_result(record.as_stored())
         self.folder.discard_temporary(is_over)
         if not keep_outputs:
@@ -108,14 +99,13 @@ class Execution:
 
 @dataclass(frozen=True, kw_only=True)
 class PhasePlan:
-    """Plan of the phases that a trial is taken through."""
+    """Phases of a trial."""
 
     rounds: int
     phase_s: float
 
     @property
     def length_s(self) -> float:
-        """Time that they take together."""
         return self.rounds * len(TrialPhase) * self.phase_s
 
 
@@ -124,23 +114,20 @@ class TrialSpec:
     """Specification of a trial: what to run, and with which limits.
 
     Attributes:
-        planned_pairs: Of a trial of a sequential confirmation, the most pairs of that.
-        ends_s: Time at which it is killed if it still runs, before the budget ends; on the clock's monotonic time.
-        limit_s: Length after which it is stopped with whatever it has shown.
-        waits_s: Time for which it is waited for its first step although it idles, if that is more than usual.
-        goal: How long to measure; None for what the study's noise makes worthwhile.
-        alone: Whether nobody trains on this machine's other GPUs meanwhile.
-        warms_up: Whether it only warms the machine up, and is not compared with others.
-        validate_s: Longest training of a validation trial; None for the others.
-        phases: Phases that it is taken through; None for the others.
-        trains_s: Of a training of a race, the time from its first step for which it trains.
-        keys: Keys of the config that it sets: at first those besides its point's, once it has a name all of them.
-        tried_keys: Those of the further keys that it tries.
-        name: Its name, which its folder gets too; empty until it is about to start.
-        gpus: The GPUs that it may use, as far as is known beforehand.
-        samples_per_step: Samples per step according to the config, for trainers that do not report them; None if no
-            key says it.
-        limits: When it is to be stopped, as far as that is known when it starts; None until it is about to.
+        planned_pairs: Most pairs of its sequential confirmation.
+        ends_s: Time on the clock at which it is killed.
+        limit_s: Length after which it is stopped with the steps so far.
+        waits_s: Least time to wait for its first step even if it idles.
+        goal: None derives it from the study's noise.
+        alone: Whether no process trains on this machine's other GPUs meanwhile.
+        warms_up: Whether it only warms up the machine.
+        validate_s: Longest training of a validation trial.
+        trains_s: Of a race, the training time after the first step.
+        keys: Config keys it sets: at first those besides its point's, all of them once it is named.
+        tried_keys: Those of them that it tries.
+        name: Empty, and `limits` None, until it is about to start.
+        gpus: GPUs that it may use, as far as known.
+        samples_per_step: From the config, for trainers that report no samples.
     """
 
     values: Values
@@ -174,18 +161,17 @@ def execute(
     progress: Callable[[int], None] = lambda _steps: None,
     fill_outputs: Callable[[Path], None] = lambda _outputs: None,
 ) -> Execution:
-    """Make one trial: plan it, start it, watch it, stop it, measure it.
+    """Run one trial; close the instruments.
 
     Args:
-        instruments: Watch the machine; closed with the trial.
-        progress: Called with the number of steps so far while it goes on.
-        fill_outputs: Puts what training starts from into the folder of the trial's outputs.
+        progress: Called with the number of steps so far.
+        fill_outputs: Puts initial checkpoints into the outputs folder.
 
     Raises:
         AutotuneError: The trial cannot be planned or started.
     """
     decided_s = clock.now_s()
-    assert spec.limits is not None, "it is complete"
+    assert spec.limits is not None, "complete by now"
     stop_rule = StopRule(
         spec.limits,
         clock,
@@ -200,7 +186,7 @@ def execute(
         trial=spec.name,
         phase_s=spec.phases.phase_s if spec.phases else None,
         reads_each_loss=spec.trains_s is not None,
-        tells_lines=spec.purpose is Purpose.DIAGNOSE and spec.phases is None,
+        reports_lines=spec.purpose is Purpose.DIAGNOSE and spec.phases is None,
     )
     folder = trainer.make_folder(spec.name)
     with instruments:
@@ -213,12 +199,12 @@ def execute(
             return Stop.GPU_LOST if instruments.why_lost else stop
 
         trial_exit = trainer.run(runner, plan, watch, spec.limits.deadline_s, fill_outputs=fill_outputs)
-        # Without the time for a zygote that had to be started first: the next trials use it too.
+        # Without the start of a zygote, which the next trials use too.
         duration_s = clock.now_s() - decided_s - max(0.0, trial_exit.started_s - asked_s)
-        return _judged(spec, trial_exit, stop_rule, instruments, folder, duration_s)
+        return _evaluate(spec, trial_exit, stop_rule, instruments, folder, duration_s)
 
 
-def _judged(
+def _evaluate(
     spec: TrialSpec,
     trial_exit: TrialExit,
     stop_rule: StopRule,
@@ -226,7 +212,7 @@ def _judged(
     folder: TrialFolder,
     duration_s: float,
 ) -> Execution:
-    """Judge and measure a trial of which no process is left."""
+    """Classify and measure a trial that has ended."""
     limits = stop_rule.limits
     if trial_exit.stop is Stop.DEADLINE:
         stop_rule.cut(limits.deadline_s)
@@ -241,7 +227,7 @@ def _judged(
         why_not_started=stop_rule.why_not_started,
     )
     ending, detail = ending_of(trial_exit, stop_rule.events, evidence)
-    if instruments.why_lost and ending in (Ending.GPU_LOST, *_FOR_WANT_OF_A_GPU):
+    if instruments.why_lost and ending in (Ending.GPU_LOST, *_POSSIBLE_GPU_LOSS):
         ending, detail = Ending.GPU_LOST, instruments.why_lost
     if ending is Ending.KILLED_BY_BUDGET and stop_rule.is_uncounted:
         ending, detail = Ending.UNCOUNTED, one_line(uncounted(stop_rule.events))
@@ -285,14 +271,13 @@ def _judged(
 
 
 def _validity(stop_rule: StopRule, window: Window | None, ending: Ending) -> Validity:
-    """Return the fitness of the numbers, as far as the steps tell."""
     goal = stop_rule.limits.goal
-    if stop_rule.is_cold and stop_rule.steps and ending in _UNHURT:
+    if stop_rule.is_cold and stop_rule.steps and ending in _UNHARMED:
         return Validity.COLD
     if stop_rule.is_cold:
         return Validity.UNMEASURED
     if window and goal.cycle is not None and window.cycle_ends is None:
-        return Validity.NOT_STEADY  # it was ended within a cycle
+        return Validity.NOT_STEADY  # stopped within a cycle
     if window and (goal.is_met_by(window) or (window.time_s >= goal.min_s and window.steps >= goal.min_steps)):
         return Validity.GOOD
     return Validity.NOT_STEADY if stop_rule.steps else Validity.UNMEASURED
@@ -300,15 +285,14 @@ def _validity(stop_rule: StopRule, window: Window | None, ending: Ending) -> Val
 
 @dataclass(frozen=True, kw_only=True)
 class Trainer:
-    """Trainer that trials start: its config, command and working place.
+    """Trainer that trials run: its config, command and working directory.
 
     Attributes:
-        settings: The config and its ``autotune:`` section.
-        typed_command: The command as typed in place of the config's, placeholders not filled in; None if it was not.
-        study: Name of the study, and of the folder of its trials.
-        apart: Folders and files that are autotune's own, the state folder among them.
-        makes: Keys of outputs whose folder it makes itself, and refuses where it exists.
-        data_key: Key of the hashes of samples: those of one search can be compared, and nobody else can make them.
+        typed_command: Replaces the config's; with placeholders.
+        study: Also the name of the folder of its trials.
+        excluded: Paths of autotune itself, such as the state folder.
+        creates: Keys of outputs whose folder the trainer creates, and refuses if it exists.
+        data_key: For hashes of samples, which are comparable within a search only.
     """
 
     config_path: Path
@@ -316,15 +300,15 @@ class Trainer:
     typed_command: tuple[str, ...] | None
     state: StateFolder
     study: str
-    apart: tuple[Path, ...]
+    excluded: tuple[Path, ...]
     data_key: str
-    makes: set[str] = field(default_factory=set)
+    creates: set[str] = field(default_factory=set)
 
     def make_folder(self, trial: str) -> TrialFolder:
-        """Make the folder of a trial, in which its instruments keep what they read.
+        """Create the folder of a trial.
 
         Raises:
-            TrialError: It cannot be made, or there is too little room for a trial.
+            TrialError: That failed, or the disk is nearly full.
         """
         self.state.require_space()
         folder = self.state.trial(self.study, trial)
@@ -340,37 +324,31 @@ class Trainer:
         *,
         fill_outputs: Callable[[Path], None] = lambda _outputs: None,
     ) -> TrialExit:
-        """Make a planned trial, in its folder with all that is needed for the outputs that are pointed into it.
+        """Run a planned trial, with its outputs redirected into its folder.
 
-        What is a folder outside is one inside as well: many trainers write into one that they do not make. One that
-        refuses it, as its last error says, is started again without it.
-
-        Args:
-            fill_outputs: Puts what training starts from into the folder of the trial's outputs.
+        Outputs that exist as folders outside are created there too, as many trainers need. A trainer whose last error
+        refuses one is restarted without it.
 
         Raises:
-            TrialError: The folder cannot be made, or the trainer cannot be started.
+            TrialError: The folder cannot be created, or the trainer cannot be started.
         """
         folder = TrialFolder(plan.folder)
         moved = self.settings.moved_outputs(folder.outputs)
-        folders = {key for key, _, path in self.outputs() if os.path.isdir(path)} - self.makes
+        folders = {key for key, _, path in self.outputs() if os.path.isdir(path)} - self.creates
         made = {key: path for key, path in moved.items() if key in folders}
         folder.create(output_paths=moved.values(), output_folders=made.values())
         fill_outputs(folder.outputs)
         trial_exit = runner.run(plan, watch, deadline_s)
         error = last_error(trial_exit.stderr_tail, folder.stdout_tail()) if trial_exit.exit_code else ""
-        refused = {key for key, path in made.items() if _says_it_exists(error, path)}
+        refused = {key for key, path in made.items() if _is_exists_error(error, path)}
         if not refused:
             return trial_exit
-        self.makes.update(refused)
+        self.creates.update(refused)
         folder.discard_outputs()
         return self.run(runner, plan, watch, deadline_s, fill_outputs=fill_outputs)
 
     def outputs(self) -> Iterator[tuple[str, str, Path]]:
-        """Yield each key that says where the trainer writes, its text, and the path that it may mean.
-
-        A path is seen from where trials start, and from the config.
-        """
+        """Yield each output key, its text, and its path relative to the working directory and to the config."""
         for key in self.settings.outputs.redirected:
             text = unquoted(self.settings.trial_document.leaf(key).text)
             for base in (self.settings.folder, self.config_path.absolute().parent):
@@ -378,7 +356,7 @@ class Trainer:
                     yield key, text, path
 
 
-def _says_it_exists(error: str, path: str) -> bool:
+def _is_exists_error(error: str, path: str) -> bool:
     named = re.search(rf"{re.escape(path.rstrip('/'))}(?![\w.-]|/\w)", error)
     return named is not None and re.search(r"(?<!not )\bexists?\b|not empty", error, re.IGNORECASE) is not None
 
@@ -393,19 +371,18 @@ def plan_trial(
     trial: str,
     phase_s: float | None = None,
     reads_each_loss: bool = False,
-    tells_lines: bool = False,
+    reports_lines: bool = False,
 ) -> TrialPlan:
     """Plan a trial of a point.
 
     Args:
-        keys: Every key of the config that the point sets.
-        trial: Name of the trial, which its folder gets too.
-        phase_s: Length of each phase of one that is taken through phases; None for the others.
-        reads_each_loss: Whether the loss of each step is wanted.
-        tells_lines: Whether the lines are wanted that the training loop stays in.
+        keys: Every config key that the point sets.
+        trial: Name of the trial and its folder.
+        reads_each_loss: Whether to report every loss.
+        reports_lines: Whether to report the lines where the training loop spends time.
 
     Raises:
-        ConfigError: The trial's copy of the config, or its command line, cannot be made.
+        ConfigError: The config or command line cannot be created.
     """
     folder = trainer.state.trial(trainer.study, trial)
     further = trainer.settings.copies(keys, folder.path, folder.outputs)
@@ -426,7 +403,7 @@ def plan_trial(
         env[EACH_LOSS_VARIABLE] = "1"
     if phase_s is None:
         env[DATA_KEY_VARIABLE] = trainer.data_key
-    if tells_lines:
+    if reports_lines:
         env[WHEREABOUTS_VARIABLE] = "1"
     return TrialPlan(
         trial_id=f"{trainer.study}/{trial}",
@@ -441,22 +418,18 @@ def plan_trial(
 
 
 def _environment(trainer: Trainer, keys: Values, folder: TrialFolder, copies: Mapping[str, Copy]) -> dict[str, str]:
-    """Return the variables added to a trial's environment; the user's own values take precedence over our defaults.
-
-    Args:
-        copies: The trial's copies of the configs, by their prefixes.
-    """
+    """Return the variables to add to a trial's environment; the user's override our defaults."""
     cache, settings = trainer.state.cache, trainer.settings
-    wished = {
+    defaults = {
         **quiet_trackers(folder.outputs),
-        # Else every trial would leave Python's own files beside the user's modules.
+        # Else every trial would write .pyc files next to the user's modules.
         "PYTHONDONTWRITEBYTECODE": "1",
         TEMPORARY_VARIABLE: str(temporary_folder(folder.path)),
     }
     if not has_space(cache):  # torch.compile would split the path
-        # What is compiled is kept from one trial to the next.
-        wished |= {name: str(cache / name.lower()) for name in _COMPILED if name not in os.environ}
-    env = {**wished, **settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(cache)}
+        # Compiled code is kept across trials.
+        defaults |= {name: str(cache / name.lower()) for name in _COMPILED if name not in os.environ}
+    env = {**defaults, **settings.trial_env(keys), "AUTOTUNE_CACHE_DIR": str(cache)}
     if settings.are_opened_by_name:
         files = {**settings.files, "": trainer.config_path}
         opened = {os.path.abspath(files[prefix]): str(one.path) for prefix, one in copies.items()}

@@ -1,20 +1,20 @@
-"""Ending of a trial, derived from the evidence, and its words for the user. Whether its numbers are good: elsewhere.
+"""Ending of a trial, derived from the evidence, with its texts for the user.
 
-The evidence, in the order in which it counts:
+The evidence, in order of precedence:
 
-1. the reason for which we stopped it, if we did, is the ending (but see 6 and 7);
-2. exit status not 0 and the kernel's out-of-memory counter moved: out of host memory;
+1. our reason for stopping it (but see 6 and 7);
+2. exit status not 0 and the kernel's out-of-memory counter increased: out of host memory;
 3. a signal from another process (SIGTERM, SIGINT, SIGHUP): interrupted;
-4. exit status not 0 and the last exception is one of memory, or one of those that a GPU's libraries raise when the
-   driver shows its memory full: out of GPU, or of host, memory;
-5. exit status not 0, and the losses had stopped being numbers: diverged; else crashed;
-6. the losses stopped being numbers, while those of today's config are, also if the trial was stopped because enough was
-   known, or ended well: diverged, or out of memory if it said so, caught the error and went on;
-7. it said that memory ran out and went on much faster than before: out of memory, caught. Steps that are left out
-   cost nothing, so speed alone would crown such a trial;
+4. exit status not 0 and the last exception is about memory, or one that GPU libraries raise while the driver shows full
+   memory: out of GPU or host memory;
+5. exit status not 0: diverged if the losses had become NaN or infinite, else crashed;
+6. such losses, while the baseline's are finite, even if the trial completed or was stopped: diverged, or out of memory
+   if it reported that and caught the error;
+7. it reported out of memory and became much faster: out of memory, caught. Skipped steps cost nothing, so it would win
+   by speed;
 8. exit status 0: completed, or no steps seen.
 
-A trainer's output is never evidence of success or of failure: it only names a failure that other evidence shows.
+A trainer's output only names a failure that other evidence shows; it proves neither success nor failure.
 """
 
 import math
@@ -46,22 +46,21 @@ _STOPPED: Mapping[Stop, Ending] = {
     Stop.DEADLINE: Ending.KILLED_BY_BUDGET,
     Stop.GUARD_LOST: Ending.INTERRUPTED,
 }
-_SHELL = 128  # a shell passes the signal that ended its command on as an exit status, with this added
-_SPLITS = 20  # places looked at for a jump
+_SHELL = 128  # a shell reports a signal that ended its command as an exit status of 128 + its number
+_SPLITS = 20  # candidate places for a jump
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialEvidence:
-    """Evidence on a trial besides how its processes ended and the events that they reported.
+    """Evidence in addition to a trial's exit and events.
 
     Attributes:
-        stdout_tail: The last lines that the trainer wrote to stdout; caught errors are often printed there.
-        gpu_memory_full: Returns whether the driver showed the memory of one of its GPUs to be full; not called for a
-            trial that went well.
-        nan_counts: Whether losses that are no numbers are a divergence; not so where today's config has them too.
-        outruns: Whether it made samples more than twice as fast as any good trial before.
-        must_last: Whether trials of today's config keep running in this search: a SIGKILL is then blamed on the values.
-        why_not_started: State in which it was stopped before its first step, for people; empty if it was not.
+        stdout_tail: Caught errors are often printed there.
+        gpu_memory_full: Returns whether a GPU's memory was full; called only after failures.
+        nan_counts: Whether NaN losses are a divergence; not if the baseline has them too.
+        outruns: Whether it was more than twice as fast as any good trial before.
+        must_last: Whether the baseline's trials keep running: then a SIGKILL is blamed on the values.
+        why_not_started: Its state when stopped before its first step, for people.
     """
 
     stdout_tail: str = ""
@@ -75,14 +74,9 @@ class TrialEvidence:
 def ending_of(
     trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: TrialEvidence | None = None
 ) -> tuple[Ending, str]:
-    """Return the ending of a trial.
+    """Return the ending, and a line of detail of at most 200 printable characters.
 
-    Args:
-        evidence: Further evidence; None for none.
-
-    Returns:
-        The ending, and one line of detail (at most 200 printable characters, perhaps empty), such as the class
-        and message of the exception. A trial that crashed after enough steps has been measured all the same.
+    A crash after enough steps still has a measurement.
     """
     evidence = evidence or TrialEvidence()
     stop = trial_exit.stop
@@ -90,7 +84,7 @@ def ending_of(
     diverged = _diverged(events) if evidence.nan_counts else None
     if stop is not None and stop not in _OUR_CHOICE:
         if stop is Stop.NEVER_STARTED and not events:
-            return Ending.OBSERVER_MISSING, _left(trial_exit)
+            return Ending.OBSERVER_MISSING, _unkillable(trial_exit)
         if stop is Stop.DIVERGED:
             return caught or (Ending.DIVERGED, diverged or "its loss grew far above today's at the same step")
         if stop is Stop.UNCOUNTED:
@@ -100,11 +94,11 @@ def ending_of(
         if said == state:
             said = ""
         return _STOPPED[stop], one_line(
-            "; ".join(part for part in (trial_exit.waited_for, state, said, _left(trial_exit)) if part)
+            "; ".join(part for part in (trial_exit.waited_for, state, said, _unkillable(trial_exit)) if part)
         )
     if stop is None:
         if trial_exit.exit_code is None:
-            return Ending.INTERRUPTED, one_line("its exit status could not be learned " + _left(trial_exit))
+            return Ending.INTERRUPTED, one_line("its exit status is unknown " + _unkillable(trial_exit))
         if trial_exit.exit_code != 0:
             return _failure(trial_exit, trial_exit.exit_code, diverged, evidence)
     if caught:
@@ -112,21 +106,21 @@ def ending_of(
     if diverged:
         return Ending.DIVERGED, diverged
     if stop is not None:
-        return Ending.STOPPED, _left(trial_exit) or _OUR_CHOICE[stop]
+        return Ending.STOPPED, _unkillable(trial_exit) or _OUR_CHOICE[stop]
     if not any(event.kind == "step" for event in events):
         return (Ending.NO_STEPS, one_line(_noted(events))) if events else (Ending.OBSERVER_MISSING, "")
     return Ending.COMPLETED, ""
 
 
 def uncounted(events: Sequence[TraineeEvent]) -> str:
-    """Return a line on steps of which none could be measured."""
+    """Return a line on steps that could not be measured."""
     seen = Counter(event.kind for event in events)
     pauses = ", ".join(f"{seen[kind]} x {kind}" for kind in sorted(PAUSES) if seen[kind])
     return f"no steps could be counted: of {seen['step']}, none is free of pauses ({pauses or 'none was seen'})"
 
 
 def _noted(events: Sequence[TraineeEvent]) -> str:
-    """Return the observer's note since the last step, e.g. why it sees no steps; empty if there is none."""
+    """Return the observer's latest note since the last step, e.g. why it sees no steps."""
     silence = takewhile(lambda event: event.kind != "step", reversed(events))
     return next((event.text for event in silence if event.text), "")
 
@@ -137,17 +131,17 @@ def _failure(
     error = last_error(trial_exit.stderr_tail, evidence.stdout_tail)
     status = _status(exit_code)
     if trial_exit.oom_killed:
-        # Not only for -9: a wrapper script passes it on as 137, and a killed worker fails the loop that needs it.
-        # But the count is that of all processes around: what the trainer itself said stays visible.
-        killer = "the kernel's out-of-memory killer has struck"
+        # Not only for -9: a wrapper script exits with 137, and a killed worker fails its loop. The counter covers other
+        # processes too, so the trainer's own error stays visible.
+        killer = "the kernel's out-of-memory killer killed a process"
         return Ending.OUT_OF_HOST_MEMORY, one_line(f"{status}; {killer}{f' meanwhile: {error}' if error else ''}")
     killed = exit_code in (-signal.SIGKILL, _SHELL + signal.SIGKILL)
     is_sent = any(exit_code in (-number, _SHELL + number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
     sent = "which autotune did not send" if exit_code < 0 else "as after a signal, which autotune did not send"
-    beyond = "a memory limit of its own, e.g. a container's, is not seen from here"
+    beyond = "a separate memory limit, e.g. a container's, cannot be seen from here"
     if is_sent or (killed and trial_exit.oom_killed is False and not evidence.must_last):
         return Ending.INTERRUPTED, f"{status}, {sent}{f'; {beyond}' if killed else ''}"
-    # A mapped file that cannot grow: with no room for it in /dev/shm, that is how the kernel says so.
+    # A mapped file cannot grow: that is how the kernel reports a full /dev/shm.
     has_bus_error = exit_code in (-signal.SIGBUS, _SHELL + signal.SIGBUS)
     said = "\n".join((error, trial_exit.stderr_tail, evidence.stdout_tail))
     if has_bus_error or is_of_shared_memory(said):
@@ -156,13 +150,13 @@ def _failure(
     if memory is not None:
         return memory, one_line(error)
     complaint = None if TRACEBACK in said else complaint_of_memory(trial_exit.stderr_tail, evidence.stdout_tail)
-    if complaint is not None:  # of a program that ended without an exception of Python's
+    if complaint is not None:  # of a program that ended without a Python exception
         return complaint[0], one_line(complaint[1])
     detail = f"{status}: {error}" if error else status
     if diverged is not None:
         return Ending.DIVERGED, one_line(f"{diverged}; {detail}")
     if killed:
-        why = "it may be that the kernel did, for want of memory" if trial_exit.oom_killed is None else beyond
+        why = "the kernel may have, when memory ran out" if trial_exit.oom_killed is None else beyond
         detail = f"{status}, {sent}; {why}"
     return Ending.CRASHED, one_line(detail)
 
@@ -181,21 +175,21 @@ def _diverged(events: Sequence[TraineeEvent]) -> str | None:
 def _caught(
     trial_exit: TrialExit, events: Sequence[TraineeEvent], evidence: TrialEvidence
 ) -> tuple[Ending, str] | None:
-    """Return the memory, and the evidence, of an out-of-memory error that the trainer caught to go on; None if none."""
+    """Return an out-of-memory ending, and the evidence that the trainer caught the error."""
     noted = "\n".join(event.text for event in events if event.text)
     said = complaint_of_memory(noted, trial_exit.stderr_tail, evidence.stdout_tail)
     if said is None:
         return None
     shown = _diverged(events)
     if shown is None and (jump := _jump(events)) >= 2.0:  # times as fast as before
-        shown = f"its steps became {jump:.1f} times as fast"
+        shown = f"its steps became {jump:.1f}x as fast"
     if shown is None and evidence.outruns:
         shown = "it was more than twice as fast as any other trial"
     return (said[0], one_line(f"caught, and {shown}: {said[1]}")) if shown else None
 
 
 def _jump(events: Sequence[TraineeEvent]) -> float:
-    """Return the factor by which a trial's steps became faster at some moment after its first few; 1.0 if never."""
+    """Return the largest factor by which steps became faster after the first few; 1.0 if never."""
     ends_s = [event.t_s for event in events if event.kind == "step"]
     lengths_s = [after - before for before, after in pairwise(ends_s)][5:]
     largest = 1.0
@@ -214,21 +208,21 @@ def _status(exit_code: int) -> str:
     return f"killed by {next(names, f'signal {-exit_code}')}"  # a real-time signal has no name
 
 
-def _left(trial_exit: TrialExit) -> str:
+def _unkillable(trial_exit: TrialExit) -> str:
     left = ", ".join(map(str, trial_exit.left_pids))
-    return left and f"processes that cannot be killed are left: {left}"
+    return left and f"processes that cannot be killed remain: {left}"
 
 
 FAR = 10.0
-"""A trial has diverged when its loss, relative to its own first, is this many times the baseline's at the same step."""
+"""A trial has diverged if its loss, relative to its first, is this many times the baseline's at the same step."""
 
-_FIRST = 3  # losses whose median is the level at which a trial began
-_MEDIAN_ERROR = math.sqrt(math.pi / 2)  # standard error of a median over that of a mean
-_LATEST = 5  # losses that say where it is now: a single bad batch does not count
+_FIRST = 3  # losses whose median is the initial level
+_MEDIAN_ERROR = math.sqrt(math.pi / 2)  # standard error of a median relative to that of a mean
+_LATEST = 5  # losses for the current level, robust to a single bad batch
 
 
 class Level(NamedTuple):
-    """Level of a loss before some step: the median of the last ``n_losses``, and their standard deviation."""
+    """Level of a loss before some step: median of the last ``n_losses``, and their standard deviation."""
 
     loss: float
     sd: float
@@ -236,12 +230,11 @@ class Level(NamedTuple):
 
     @property
     def error(self) -> float:
-        """Standard error."""
         return _MEDIAN_ERROR * self.sd / math.sqrt(self.n_losses)
 
 
 class RelativeLoss(NamedTuple):
-    """Level of a loss around some step, over that at which the trial began; with its standard error."""
+    """Level of a loss relative to its initial level, with its standard error."""
 
     ratio: float
     error: float
@@ -250,8 +243,7 @@ class RelativeLoss(NamedTuple):
 class Losses:
     """Finite losses of one trial, by step.
 
-    Those of other batches are compared relative to where each trial began, since a loss that is summed over the batch
-    scales with the batch size.
+    They are compared relative to their initial level: a loss summed over the batch scales with its size.
     """
 
     def __init__(self) -> None:
@@ -261,7 +253,6 @@ class Losses:
         self._last_is_finite = True
 
     def add(self, step: int, loss: float) -> None:
-        """Add a loss that was reported after this many steps."""
         self._seen += 1
         self._last_is_finite = math.isfinite(loss)
         if self._last_is_finite:
@@ -270,45 +261,44 @@ class Losses:
 
     @property
     def are_no_numbers(self) -> bool:
-        """True if the last reported loss, or most of them, were NaN or infinite.
+        """Whether the last loss, or most of them, were NaN or infinite.
 
-        Some losses (CTC on a short clip) are infinite for a batch now and then and training goes on well; a trainer
-        that swallows out-of-memory errors alternates. So it has to stay that way, or to be the rule.
+        Single ones are normal for some losses (CTC on a short clip), and trainers that swallow out-of-memory errors
+        alternate.
         """
         return self._seen > 0 and (not self._last_is_finite or 2 * len(self._values) < self._seen)
 
     @property
     def are_many(self) -> bool:
-        """True if there are enough of them for a level, which may be impossible for other reasons."""
+        """Whether they suffice for a level."""
         return len(self._values) >= _FIRST + _LATEST
 
     @property
     def first(self) -> float | None:
-        """Level at which it began; None without a loss."""
+        """Initial level."""
         return median(self._values[:_FIRST]) if self._values else None
 
     @property
     def last_step(self) -> int:
-        """Step of the latest loss; 0 without any."""
         return self._steps[-1] if self._steps else 0
 
     def level(self, step: float) -> Level | None:
-        """Return the level of the loss in the last part before a step; None where too few losses tell.
+        """Return the level before a step; None with too few losses.
 
-        The spread is taken from the differences of losses that follow one another, which a falling level hardly moves.
+        The spread is from differences of successive losses, which a trend hardly affects.
         """
         steps = [at for at in self._steps if at <= step]
         until = self._values[: len(steps)]
-        latest = until[-max(_LATEST, len(until) // 4) :]  # a quarter of the losses tells the level at its end
-        # of the steps: a loss that is older does not tell where training is
+        latest = until[-max(_LATEST, len(until) // 4) :]
+        # losses older than a quarter of the steps don't show the current level
         if len(until) < _FIRST + _LATEST or steps[-1] < 0.75 * step:
             return None
-        # median absolute deviation of a normal distribution with standard deviation 1
+        # 0.6745: median absolute deviation of a standard normal distribution
         spread = median(abs(after - before) for before, after in pairwise(latest)) / (0.6745 * math.sqrt(2))
         return Level(median(latest), spread, len(latest))
 
     def relative_level(self, step: float) -> RelativeLoss | None:
-        """Return the level before a step over that at which the trial began; None where too few losses tell."""
+        """Return the level before a step relative to the initial one; None with too few losses."""
         level, began = self.level(step), self.first or 0.0
         if level is None or began <= 0:
             return None
@@ -316,14 +306,14 @@ class Losses:
         return RelativeLoss(ratio=level.loss / began, error=error / began)
 
     def are_far_above(self, baseline: "Losses") -> bool:
-        """Return whether the latest losses are `FAR` times as high as any of the baseline up to the same step."""
+        """Return whether the latest losses are `FAR` times as high as any of the baseline up to this step."""
         began, baseline_began = self.first or 0.0, baseline.first or 0.0
         if not self.are_many or len(baseline._values) < _FIRST or began <= 0 or baseline_began <= 0:
-            return False  # too few, or no zero to measure from
+            return False  # too few, or not relative to 0
         now = median(self._values[-_LATEST:]) / began
         if now <= FAR:
             return False
-        # Beyond the baseline's last step it is compared with all of the baseline's losses.
+        # Beyond the baseline's last step, all of the baseline's losses count.
         until_now = zip(baseline._steps, baseline._values, strict=True)
         highest = max((loss / baseline_began for step, loss in until_now if step <= self._steps[-1]), default=1.0)
         return now > FAR * max(1.0, highest)
@@ -331,30 +321,28 @@ class Losses:
 
 @dataclass(frozen=True, kw_only=True)
 class LossComparison:
-    """Loss of a trial and that of today's config after as many steps, on batches of the same size.
+    """Loss of a trial and of the baseline after equally many steps with equal batch sizes.
 
     Attributes:
-        are_alike: Whether they differ by no more than like trainings do.
-        is_far_above: Whether it is above today's by more than the order of samples, or other random numbers, may make
-            of a training.
+        are_similar: Whether they differ no more than similar trainings.
+        is_far_above: Whether sample order or random seeds can't explain the excess.
     """
 
     step: int
     own: float
-    today: float
-    are_alike: bool
+    baseline: float
+    are_similar: bool
     is_far_above: bool
 
     def __str__(self) -> str:
-        """Return both in words."""
-        return f"its loss is {self.own:.3g} after {self.step:,} steps, and {self.today:.3g} with today's config"
+        return f"its loss is {self.own:.3g} after {self.step:,} steps, and {self.baseline:.3g} with today's config"
 
 
-def compare_losses(today: Sequence[Losses], own: Losses) -> LossComparison | None:
-    """Compare the losses of a trial with those of trials of today's config; None where too few losses tell."""
-    step = min(own.last_step, max((one.last_step for one in today), default=0))
-    known = [level for one in today if (level := one.level(step))]
-    level, began = own.level(step), [one.first for one in today if one.first is not None]
+def compare_losses(baseline: Sequence[Losses], own: Losses) -> LossComparison | None:
+    """Compare a trial's losses with those of baseline trials; None with too few losses."""
+    step = min(own.last_step, max((one.last_step for one in baseline), default=0))
+    known = [level for one in baseline if (level := one.level(step))]
+    level, began = own.level(step), [one.first for one in baseline if one.first is not None]
     if level is None or not known:
         return None
     losses = [one.loss for one in known]
@@ -363,27 +351,27 @@ def compare_losses(today: Sequence[Losses], own: Losses) -> LossComparison | Non
     return LossComparison(
         step=step,
         own=level.loss,
-        today=usual,
-        are_alike=abs(level.loss - usual) <= max(3.0 * error, spread, 0.1 * abs(usual)),
+        baseline=usual,
+        are_similar=abs(level.loss - usual) <= max(3.0 * error, spread, 0.1 * abs(usual)),
         is_far_above=level.loss - usual > max(8.0 * error, 4.0 * spread, abs(usual), 0.5 * abs(median(began) - usual)),
     )
 
 
 EPOCH_END, EVALUATION, CHECKPOINT = "epoch_end", "eval", "checkpoint"
 MILESTONES = (EPOCH_END, EVALUATION, CHECKPOINT)
-"""Kinds of event that a training comes to besides its steps."""
+"""Kinds of event, other than steps, that a training passes."""
 
 
 class Milestones:
-    """Milestones that one trial has come to so far, and the times between its steps.
+    """Milestones of one trial so far, and the times between its steps.
 
     Attributes:
-        reached: How often it came to each kind.
-        samples: Number of samples in its steps; None if one did not tell.
-        updates: Number of steps, those without an update of the optimizer left out.
-        trained_s: Time from its first step until the last look.
-        silent_s: Time from its last step until the last look.
-        longest_silence_s: Longest time between two steps.
+        reached: Number of events of each kind.
+        samples: None if unknown for any step.
+        updates: Steps that update the optimizer.
+        trained_s: Time from its first step to the last `update` here.
+        silent_s: Time from its last step to that.
+        longest_silence_s: Between two steps.
     """
 
     def __init__(self) -> None:
@@ -398,8 +386,7 @@ class Milestones:
         self.silent_s = 0.0
         self.longest_silence_s = 0.0
 
-    def look(self, events: Sequence[TraineeEvent], now_s: float) -> None:
-        """Take the new events, possibly none."""
+    def update(self, events: Sequence[TraineeEvent], now_s: float) -> None:
         for event in events:
             if event.kind == "step":
                 self._step(event)
@@ -411,8 +398,7 @@ class Milestones:
 
     @property
     def are_passed(self) -> bool:
-        """True if training went on after each kind of milestone."""
-        # a milestone, which show that training goes on
+        """Whether training continued for three steps after each kind of milestone."""
         return all(self._steps_after.get(kind, 0) >= 3 for kind in MILESTONES)
 
     def _step(self, event: TraineeEvent) -> None:
@@ -430,7 +416,7 @@ class Milestones:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """Meaning of an ending to a user, and what they can do about it."""
+    """Meaning of an ending for a user, and what to do."""
 
     sentence: str
     remedy: str
@@ -447,55 +433,55 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
     ),
     Ending.CRASHED: Explanation(
         sentence="The trainer failed, or was killed.",
-        remedy="Read stderr.log and stdout.log in the trial's folder; start the command by hand with the config beside "
-        "it. In that one the output keys point into the trial's folder: if the trainer does not take that, see "
+        remedy="Read stderr.log and stdout.log in the trial's folder; run the command by hand with the config next to "
+        "them. Its output keys point into the trial's folder: if the trainer does not accept that, use "
         "redirect_except.",
     ),
     Ending.OUT_OF_HOST_MEMORY: Explanation(
-        sentence="Memory ran out: an error of the trainer says so, or the kernel ended a process for want of it.",
+        sentence="Memory ran out: the trainer reported it, or the kernel killed a process because of it.",
         remedy="Lower the upper ends of batch size, workers, buffers or caching, or free memory.",
     ),
     Ending.OUT_OF_GPU_MEMORY: Explanation(
-        sentence="GPU memory ran out, as the trainer's output says.",
-        remedy="Lower the upper end of the batch size, or end whatever else uses the GPU.",
+        sentence="GPU memory ran out, according to the trainer's output.",
+        remedy="Lower the upper end of the batch size, or stop other processes that use the GPU.",
     ),
     Ending.OUT_OF_SHARED_MEMORY: Explanation(
-        sentence="Shared memory (/dev/shm) ran out: an error of the trainer says so, or it was killed by SIGBUS.",
+        sentence="Shared memory (/dev/shm) ran out: the trainer reported it, or was killed by SIGBUS.",
         remedy="Make it larger (docker run --shm-size=8g, or --ipc=host; in Kubernetes a volume emptyDir with medium: "
         "Memory at /dev/shm), or lower the upper ends of workers, prefetching and batch size.",
     ),
     Ending.GPU_LOST: Explanation(
         sentence="The NVIDIA driver failed, or reported the GPU as lost.",
-        remedy="See what `nvidia-smi` and `dmesg` (lines with Xid) say; it may take a reset of the GPU, or a reboot. "
+        remedy="Check `nvidia-smi` and `dmesg` (lines with Xid); a reset of the GPU or a reboot may be needed. "
         "Then start the search again.",
     ),
     Ending.DIVERGED: Explanation(
-        sentence="The loss became NaN or infinite, or grew far beyond today's at the same step.",
-        remedy="Leave out the precision or batch sizes that do this, or lower the learning rate.",
+        sentence="The loss became NaN or infinite, or grew far above today's at the same step.",
+        remedy="Exclude the precision or batch sizes that cause this, or lower the learning rate.",
     ),
     Ending.HUNG: Explanation(
-        sentence="No step came for too long: after others, or before the first one, with its processes idle.",
-        remedy="What it printed last is in its folder (stderr.log, stdout.log). Where it has a loader's workers, these "
-        "can deadlock: a forked one inherits each lock that a thread holds. Start them with spawn or forkserver. "
-        "What only starts later is waited for with a larger --budget.",
+        sentence="No step came for too long: after earlier steps, or before the first one with its processes idle.",
+        remedy="Read stderr.log and stdout.log in the trial's folder. Forked data loader workers can deadlock, because "
+        "they inherit locks that threads hold: start them with spawn or forkserver. If it only starts late, give a "
+        "larger --budget.",
     ),
     Ending.NEVER_STARTED: Explanation(
-        sentence="The trainer ran, and no step of it was seen.",
+        sentence="The trainer ran, but no step was seen.",
         remedy="Report the trainer's steps: from autotune.trainee import step, and step(samples=...) in the training "
-        "loop. If it only needs longer to start: trial.start_timeout_s, or a larger --budget of a search.",
+        "loop. If it only starts late, raise trial.start_timeout_s, or the --budget of a search.",
     ),
     Ending.NO_STEPS: Explanation(
-        sentence="The trainer ended by itself and no step of it was seen.",
+        sentence="The trainer exited, and no step was seen.",
         remedy="If it did train, report its steps: from autotune.trainee import step, and step() in the training loop. "
-        "A command that leaves the training in the background is over too soon: keep it in the foreground.",
+        "A command that starts the training in the background exits too soon: keep it in the foreground.",
     ),
     Ending.OBSERVER_MISSING: Explanation(
-        sentence="Nothing inside the trainer reported to autotune. It may be no Python, or keep out its environment.",
+        sentence="Nothing inside the trainer reported to autotune. It may not be Python, or may ignore its environment.",
         remedy="Start Python without -I, -E and -S, and keep PYTHONPATH as it is; a program in another language has to "
-        "write its steps into the folder that AUTOTUNE_TRIAL_DIR names (autotune/trainee/stream.py has the format).",
+        "write its steps into the folder in AUTOTUNE_TRIAL_DIR (format: autotune/trainee/stream.py).",
     ),
     Ending.UNCOUNTED: Explanation(
-        sentence="Steps came, but no speed could be made of them: a pause was seen in each.",
+        sentence="Steps came, but no speed could be computed: a pause was seen in each.",
         remedy="Report the trainer's steps: from autotune.trainee import step, and step(samples=...) in the training "
         "loop; or let it validate and save less often, e.g. by values under `set:`.",
     ),
@@ -504,14 +490,14 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         remedy="Give a larger --budget, or train less per run.",
     ),
     Ending.INTERRUPTED: Explanation(
-        sentence="It was interrupted: autotune was, or a signal came that autotune did not send.",
-        remedy="Start the same search again; it goes on where it was.",
+        sentence="It was interrupted together with autotune, or by a signal that autotune did not send.",
+        remedy="Start the same search again; it resumes where it stopped.",
     ),
 }
-"""A sentence and a remedy for every ending."""
+"""Sentence and remedy for every ending."""
 
 
 def failure_text(trial: TrialRecord) -> str:
-    """Return what a trial that gave no numbers came to, with what is known of the reason."""
+    """Return what happened to a failed trial, with the known reason."""
     sentence = EXPLANATIONS[trial.ending].sentence.removesuffix(".")
     return f"{sentence} ({trial.detail})" if trial.detail else sentence

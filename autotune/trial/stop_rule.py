@@ -1,4 +1,4 @@
-"""Stop rule: decides while a trial goes on whether it has been measured long enough, or is not worth going on."""
+"""Stop rule: decides during a trial whether it has been measured long enough or is not worth continuing."""
 
 import math
 import re
@@ -15,40 +15,34 @@ from autotune.records import FIRST_PHASE, Stop, TraineeEvent
 from autotune.trial.outcome import EVALUATION, Losses, Milestones
 
 LEAST_VALIDATION_S = 20.0
-"""Shortest training of a validation trial: memory that grows and speed that falls off do not show in less."""
+"""Shortest training of a validation trial; memory growth and slowdowns don't show in less."""
 
 _LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
 _LEAST_IDLE_SILENCE_S = 10.0
-_STEPS_TO_PHASES, _LONGEST_TO_PHASES_S = 20, 5.0  # after which a trial that has begun none never will
-_SILENT_STEPS = 10.0  # ... or this many times the longest step so far, if that is more
+_STEPS_TO_PHASES, _LONGEST_TO_PHASES_S = 20, 5.0  # a trial without phases after both has none
+_SILENT_STEPS = 10.0  # longest silence, in longest steps so far
 
 
 @dataclass(frozen=True, kw_only=True)
 class StopLimits:
-    """Limits on how long a trial goes on. Times are points on the injected clock.
+    """Limits on the length of a trial. Times are points on the injected clock.
 
     Attributes:
-        goal: Required length of the measuring window.
         settles: Whether the window starts only after one pass over the data (caches).
-        filling: Whether it would have to, but caches take too long to fill: it is measured while they are filled.
-        deadline_s: Time at which the trial is killed if it still goes on.
-        give_up_s: Time at which it is stopped and judged by the steps so far; later by what its process was waited for.
-        measures_s: Time that it has from its first step on in any case, however late that comes.
-        start_timeout_s: Time to its first step after which only one that is seen to work is waited for, as others
-            have shown; None where none has started yet.
-        must_last: Whether a trial that hangs or ends with an error counts as failed, even with enough steps measured:
-            trials of today's config keep running.
-        max_s: Longest measuring window; a trial that made enough steps for one and takes several times as long is
-            stopped, and judged by the steps so far.
-        hopeless_below: Samples per second that at least one step has to reach, else the trial is stopped early.
-        baseline_losses: Losses of the baseline; None if they are not known.
-        nan_counts: Whether losses that are no numbers end it; not so where today's config has them too.
-        outruns_from: Samples per second from which on a trial is suspected of skipping work; 0 if that is not known.
-        validate_s: Longest training of a validation trial, which goes on until it has passed all `MILESTONES`; None
-            for the other trials.
-        rounds: Rounds of phases after which one that is taken through phases has shown enough; None for the others.
-        trains_s: Time from its first step for which a trial of a race trains; None for the others.
+        filling: Whether it is measured while caches are filled, because that takes too long.
+        deadline_s: Time at which it is killed.
+        give_up_s: Time at which it is judged by its steps so far; the wait for its process is added.
+        measures_s: Least time after its first step.
+        start_timeout_s: Time after which only a working trial may still come to its first step; None if no trial has.
+        must_last: Whether it fails by hanging or exiting even after enough steps: the baseline's trials keep running.
+        max_s: Longest measuring window; after several times as long it is judged by its steps.
+        hopeless_below: Throughput that at least one step must reach.
+        nan_counts: Whether NaN losses stop it; not if the baseline has them too.
+        outruns_from: Throughput above which it may be skipping work; 0 if unknown.
+        validate_s: Longest validation training, which ends once all `MILESTONES` are passed.
+        rounds: Rounds of phases that are enough.
+        trains_s: Of a race, the training time after the first step.
     """
 
     goal: WindowGoal
@@ -70,19 +64,16 @@ class StopLimits:
 
 
 class StopRule:
-    """Stop rule of one trial: collects its events and says when to stop it.
+    """Stop rule of one trial: collects its events and decides when to stop it.
 
     Args:
-        start_deadline_s: Time by which its first step has to come in any case; later by what its process was waited
-            for.
-        samples_per_step: Samples per step according to the config, for trainers that do not report them; None if the
-            config does not say.
-        cpu_cores: Returns the mean number of cores that its processes kept busy between two times; None if that is not
-            known.
+        start_deadline_s: Time by which the first step must come; the wait for its process is added.
+        samples_per_step: For trainers that report no samples.
+        cpu_cores: Returns the mean number of busy cores between two times.
         progress: Called with the number of steps so far.
 
     Attributes:
-        why_not_started: State in which it was stopped before its first step, for people; empty else.
+        why_not_started: Its state when stopped before its first step, for people.
     """
 
     def __init__(
@@ -100,15 +91,15 @@ class StopRule:
         self._samples_per_step = samples_per_step
         self._cpu_cores = cpu_cores
         self._progress = progress
-        self._made_s = clock.now_s()
-        self._unseen = UnseenSteps(cpu_cores, start_deadline_s - self._made_s)
-        self._prepared_s = 0.0  # for which it waited until its process began
+        self._created_s = clock.now_s()
+        self._unseen = UnseenSteps(cpu_cores, start_deadline_s - self._created_s)
+        self._prepared_s = 0.0  # wait for its process
         self._next_look_s = -math.inf
         self._until_s: float | None = None
         self._patience_s = 0.0
         self._cut_s: float | None = None
         self._window: Window | None = None
-        self._rounds = -1  # the first is whole when the second begins
+        self._rounds = -1  # the first is complete when the second begins
         self._is_unphased = False
         self._bad_losses = 0
         self._has_diverged = False
@@ -120,26 +111,26 @@ class StopRule:
         self.why_not_started = ""
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
-        """Take new events, possibly none, and return the reason to stop the trial; None to go on."""
+        """Take new events, possibly none; return the reason to stop the trial, or None."""
         now_s, give_up_s = self._clock.now_s(), self.limits.give_up_s + self._prepared_s
         self._unseen.note(events)
         for event in events:
-            if event.kind == "launched":  # perhaps for the second time: what was reported before is void
-                self._prepared_s = event.t_s - self._made_s
+            if event.kind == "launched":  # a relaunch makes earlier events void
+                self._prepared_s = event.t_s - self._created_s
                 give_up_s = self.limits.give_up_s + self._prepared_s
                 self.why_not_started, self._until_s = "", None
                 self.events.clear()
                 self.losses, self.milestones = Losses(), Milestones()
                 continue
             self.events.append(event)
-            self.milestones.look((event,), now_s)
+            self.milestones.update((event,), now_s)
             if event.loss is not None and event.kind != EVALUATION:
                 self._note_loss(event.loss)
             self._rounds += event.phase is FIRST_PHASE
             self._is_unphased |= event.kind == "unphased"
             if event.kind == "epoch_end" and self._settled_s is None:
                 self._settled_s = event.t_s
-        self.milestones.look((), now_s)
+        self.milestones.update((), now_s)
         self._progress(self.steps)
         if self._has_diverged:
             return Stop.DIVERGED
@@ -164,14 +155,14 @@ class StopRule:
         if self.limits.rounds is not None and self._may_be_phased():
             return None  # its steps are not of one kind
         if self._until_s is not None:
-            return self._wait_for_its_end(now_s, self._until_s, has_news=bool(events))
+            return self._finish_window(now_s, self._until_s, has_events=bool(events))
         if now_s >= self._next_look_s and not self.is_cold:
             window = self.window()
             if window is not None and self.limits.goal.is_met_by(window):
                 if self.limits.goal.steps is not None:
                     self._window = window
                     return Stop.ENOUGH
-                # The end is fixed by now; what is under way, a step or a cycle, counts with its whole time.
+                # The end is fixed now; a step or cycle in progress counts with its whole time.
                 self._until_s, self._patience_s = now_s, 2.0 * max(window.beat_s or 0.0, passed.longest_silence_s)
                 return None
             fastest = window.fastest_step_samples_per_s(self._samples_per_step) if window else math.inf
@@ -182,22 +173,21 @@ class StopRule:
             self._next_look_s = min(self.limits.goal.next_look_s(now_s, window), now_s + _LONGEST_BETWEEN_LOOKS_S)
         return None
 
-    def _wait_for_its_end(self, now_s: float, until_s: float, *, has_news: bool) -> Stop | None:
-        """Return the reason to stop a trial that is long enough once what was under way then has ended."""
+    def _finish_window(self, now_s: float, until_s: float, *, has_events: bool) -> Stop | None:
+        """Return the reason to stop a long enough trial, once the step or cycle in progress has ended."""
         is_over = now_s >= until_s + self._patience_s
         if is_over:
             self._cut_s = now_s
-        window = self.window() if has_news or is_over else None
+        window = self.window() if has_events or is_over else None
         if not is_over and (window is None or window.t1_s < until_s):
             return None
         if window is not None and self.limits.goal.is_met_by(window):
-            self._window = window  # what comes while it is stopped would move it
+            self._window = window  # later events would move it
             return Stop.ENOUGH
-        self._until_s = self._cut_s = None  # meanwhile more of it was seen to be warm-up, or cycles were found
+        self._until_s = self._cut_s = None  # more warm-up, or cycles, were found meanwhile
         return None
 
     def _idles(self, now_s: float, least_s: float) -> bool:
-        """Return whether a trial that has to last makes no step for much longer than before, and does nothing else."""
         silent_s = self.milestones.silent_s
         if not self.limits.must_last or silent_s < max(least_s, _SILENT_STEPS * self.milestones.longest_silence_s):
             return False
@@ -205,28 +195,28 @@ class StopRule:
         return cores is not None and cores < WORKING_CORES
 
     def cut(self, now_s: float) -> Stop:
-        """Take it that the trial is ended now, in the middle of a step; return that reason to stop it."""
+        """End the measurement now, in mid-step; return the reason to stop."""
         self._cut_s = now_s
         return Stop.ENOUGH
 
     def _may_be_phased(self) -> bool:
-        """Return whether a trial that is to go through phases does, or may do so yet.
+        """Return whether phases have begun or may still begin.
 
-        A trainer that reports its own steps, and whose loader nobody sees, says nothing of phases.
+        A trainer that reports its own steps without an observed loader has none.
         """
         is_late = self.milestones.steps > _STEPS_TO_PHASES and self.milestones.trained_s > _LONGEST_TO_PHASES_S
         return not self._is_unphased and (self._rounds >= 0 or not is_late)
 
     def _judge_start(self, now_s: float, give_up_s: float) -> Stop | None:
-        """Return the reason to stop a trial that has not made a step yet.
+        """Return the reason to stop a trial before its first step.
 
-        The starts of other points tell how long this one's takes only where the work is the same. What grows with the
-        batch, such as an evaluation before the first step, is work that can be seen.
+        Other points' starts predict this one's only for equal work. More work, such as evaluating larger batches, is
+        visible.
         """
         self.why_not_started = self.why_not_started or self._unseen.why(now_s)
         if self.why_not_started:
             return Stop.NEVER_STARTED
-        began_s = self._made_s + self._prepared_s
+        began_s = self._created_s + self._prepared_s
         due_s = math.inf if self.limits.start_timeout_s is None else began_s + self.limits.start_timeout_s
         is_over = now_s >= min(self._start_deadline_s + self._prepared_s, give_up_s)
         if not is_over and now_s < max(due_s, self._next_look_s):
@@ -238,17 +228,17 @@ class StopRule:
             return None
         took = format_duration(now_s - began_s)
         if works and now_s >= give_up_s:
-            self.why_not_started = f"still at work after {took}, the longest that the search gives one trial now"
+            self.why_not_started = f"still working after {took}, the longest that the search allows one trial now"
         elif cores is not None:
-            self.why_not_started = f"{'still at work' if works else 'idle'} after {took}"
-        # with other values it has started
+            self.why_not_started = f"{'still working' if works else 'idle'} after {took}"
+        # other values have started
         is_hung = cores is not None and not works and self.limits.start_timeout_s is not None
         return Stop.HUNG if is_hung else Stop.NEVER_STARTED
 
     def _is_validated(self, longest_s: float) -> bool:
-        """Return whether a validation trial has shown what there is to see, or has had its time.
+        """Return whether a validation trial has passed all milestones or used its time.
 
-        It does not end in a silence, which may be an evaluation or a hang, before that is long enough to be judged.
+        It doesn't end in a silence that is too short to tell an evaluation from a hang.
         """
         passed = self.milestones
         is_over = passed.trained_s >= (LEAST_VALIDATION_S if passed.are_passed else longest_s)
@@ -257,38 +247,37 @@ class StopRule:
 
     @property
     def steps(self) -> int:
-        """Number of steps so far, those without an update of the optimizer left out."""
+        """Number of optimizer updates so far."""
         return self.milestones.updates
 
     @property
     def saw_a_pass(self) -> bool:
-        """True if the trial reached the end of a pass over the data."""
         return self._settled_s is not None
 
     @property
     def is_cold(self) -> bool:
-        """True while caches that have to be filled first are not yet full."""
+        """Whether caches are still being filled."""
         return self.limits.settles and self._settled_s is None
 
     @property
     def is_uncounted(self) -> bool:
-        """True if enough steps for a window have come, and there is none."""
+        """Whether there are enough steps for a window, but no window."""
         return not self.is_cold and self._has_enough_steps and self.window() is None
 
     @property
     def _has_enough_steps(self) -> bool:
-        # The warm-up that is cut is half of them at most.
+        # At most half of them are cut as warm-up.
         return self.milestones.steps > 2 * max(LEAST_STEPS, self.limits.goal.min_steps)
 
     def _is_overdue(self, now_s: float) -> bool:
         settled_s = self._settled_s if self.limits.settles else None
         passed_s = self.milestones.trained_s if settled_s is None else now_s - settled_s
         longest_s = max(self.limits.max_s, self.limits.goal.length_s)
-        # of the longest length that a trial may take to be measured; validation takes time, too
+        # three times, because validation takes time too
         return self._has_enough_steps and passed_s >= 3.0 * longest_s
 
     def window(self) -> Window | None:
-        """Return the steady window of the steps so far, or the one that was enough; None if there is none."""
+        """Return the steady window so far."""
         if self._window is not None:
             return self._window
         after_s = self._settled_s if self.limits.settles else None
@@ -308,35 +297,31 @@ class StopRule:
         baseline = self.limits.baseline_losses
         self._has_diverged = (
             self._has_diverged
-            # in a row; a single one happens, while a loss scale settles or on a clip that is too short
+            # in a row: single ones occur while a loss scale settles, or on a clip that is too short
             or (self.limits.nan_counts and self._bad_losses >= 3)
             or (baseline is not None and self.losses.are_far_above(baseline))
         )
 
 
 WORKING_CORES = 0.1
-"""Cores that a process at work keeps busy at least.
+"""Least number of cores that a working process keeps busy.
 
-One that waits for a lock uses no CPU time, its idle threads a hundredth of a core; imports, tracing and the evaluation
-before the first step use most of one, also where they wait for an accelerator.
+A process that waits for a lock uses no CPU time, its idle threads a hundredth of a core; imports, tracing and
+evaluation use most of one, even while waiting for an accelerator.
 """
 
 WORKING_S = 10.0
-"""Time over which that is looked at."""
+"""Time over which busy cores are averaged."""
 
 _LEAST_GRACE_S = 60.0  # importing a framework takes half a minute on a slow machine
-_GRACE_SHARE = 0.2  # of the time to the first step that the config allows: who allows more knows of a preparation
+_GRACE_SHARE = 0.2  # of the config's start timeout: a long one implies long preparation
 
 
-# Frameworks in the processes of a trial, as their mapped libraries tell.
+# Frameworks in the processes of a trial, by their mapped libraries.
 
 
 def uses_a_framework(pid: int) -> bool | None:
-    """Return whether a process or a descendant of it has loaded a framework whose steps are observed.
-
-    Returns:
-        None if that cannot be known: it has ended, or one of them is another user's.
-    """
+    """Return whether a process or a descendant has loaded an observed framework; None if unknown."""
     try:
         process = psutil.Process(pid)
         members = [process, *process.children(recursive=True)]
@@ -346,17 +331,13 @@ def uses_a_framework(pid: int) -> bool | None:
 
 
 class UnseenSteps:
-    """Judge of a trial without a step so far: tells when no step of it will be seen, however long it goes on.
+    """Detector of trials whose steps will never be seen.
 
-    Two things are certain enough: the observer reports that the trainer trains in a way that hides its steps; or the
-    trainer has been at work for long, with none of the frameworks whose steps are observed, and without having
-    imported the functions that report steps.
+    The observer reports that it can't see them, or the trainer works for long without an observed framework and without
+    the functions that report steps.
 
     Args:
-        cpu_cores: Returns the mean number of cores that the trial kept busy between two times; None if that is not
-            known.
-        start_timeout_s: Longest time to the first step that the config allows.
-        uses_framework: Returns whether a process, or one below it, has loaded such a framework; None if not known.
+        start_timeout_s: From the config.
     """
 
     def __init__(
@@ -376,7 +357,6 @@ class UnseenSteps:
         self._found = ""
 
     def note(self, events: Sequence[TraineeEvent]) -> None:
-        """Take new events."""
         for event in events:
             match event.kind:
                 case "launched":
@@ -389,15 +369,15 @@ class UnseenSteps:
                     self._may_come = True
 
     def why(self, now_s: float) -> str:
-        """Return the reason why no step will be seen, for people; empty as long as one may come."""
+        """Return why no step will be seen; empty as long as one may come."""
         if self._may_come:
             return ""
         self._found = self._found or self._look(now_s)
         return self._found
 
     def _look(self, now_s: float) -> str:
-        if self._unseen is not None and now_s - self._unseen.t_s >= 30.0:  # for a first step after all
-            return self._unseen.text or "the trainer trains, and its steps cannot be seen"
+        if self._unseen is not None and now_s - self._unseen.t_s >= 30.0:  # a first step may still come
+            return self._unseen.text or "the trainer trains, but its steps cannot be seen"
         if self._launched is None or not self._is_observed:
             return ""
         if now_s < max(self._launched.t_s + self._grace_s, self._next_look_s):
@@ -407,7 +387,7 @@ class UnseenSteps:
         if cores is None or cores < WORKING_CORES or self._uses_framework(self._launched.pid) is not False:
             return ""
         worked = format_duration(now_s - self._launched.t_s)
-        return f"it has worked for {worked} without PyTorch, TensorFlow or JAX, and steps of others are not seen"
+        return f"it has worked for {worked} without PyTorch, TensorFlow or JAX; steps of others are not seen"
 
 
 _MAPPED = re.compile(rf"/({'|'.join(row.library for row in FRAMEWORKS if row.library)})/[^\n]*\.so")

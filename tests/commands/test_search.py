@@ -99,7 +99,7 @@ def test_a_config_that_fails_today_is_no_baseline_and_its_best_wants_consent(tmp
 @pytest.mark.parametrize(
     ("training", "said"),
     [
-        (Training(steps=0), "is over too soon"),
+        (Training(steps=0), "exits too soon"),
         (Training(steps=3), "ran to its end"),
         (Training(steps=0, exit_code=1, stderr="ValueError: no such layer\n"), "ValueError: no such layer"),
         (Training(steps=0, hangs=True), "no valid training step was seen"),

@@ -30,4 +30,4 @@ def test_out_of_host_memory_by_the_kernel(small_memory: Path, tmp_path: Path) ->
     done = ended(sys.executable, "-c", IN_A_SMALL_GROUP, small_memory, tmp_path, cwd=REPOSITORY)
     ending, _, detail = done.stdout.strip().partition("|")
     assert ending == Ending.OUT_OF_HOST_MEMORY, done.stderr
-    assert detail == "killed by SIGKILL; the kernel's out-of-memory killer has struck"
+    assert detail == "killed by SIGKILL; the kernel's out-of-memory killer killed a process"

@@ -85,10 +85,10 @@ def test_a_kill_without_the_counter_is_a_crash() -> None:
     """If the counter is not readable, the suspicion is said."""
     ending, said = ending_of(ended(-9, oom=None), steps(0.5))
     assert ending is Ending.CRASHED
-    assert "it may be that the kernel did" in said
+    assert "the kernel may have, when memory ran out" in said
     ending, said = ending_of(ended(-9, oom=False), steps(0.5), TrialEvidence(must_last=True))
     assert ending is Ending.CRASHED
-    assert "a memory limit of its own, e.g. a container's, is not seen from here" in said
+    assert "a separate memory limit, e.g. a container's, cannot be seen from here" in said
 
 
 @pytest.mark.parametrize("code", [-15, 143, -2, 130, -1, -9, 137])
@@ -188,7 +188,7 @@ def test_memory_that_ran_out_and_was_caught_is_found_by_the_speed() -> None:
     exit_, slow, fast = ended(-15, Stop.ENOUGH, SWALLOWED), [0.1] * 20, [0.02] * 20
     ending, detail = ending_of(exit_, at(*slow, *fast))
     assert ending is Ending.OUT_OF_GPU_MEMORY
-    assert "its steps became 5.0 times as fast" in detail
+    assert "its steps became 5.0x as fast" in detail
     assert ending_of(exit_, at(*fast, *fast))[0] is Ending.STOPPED
     assert ending_of(exit_, at(*fast, *fast), TrialEvidence(outruns=True))[0] is Ending.OUT_OF_GPU_MEMORY
 
@@ -291,11 +291,11 @@ def event(kind: str, t_s: float, *, update: bool = True) -> TraineeEvent:
 def test_a_milestone_is_passed_once_steps_follow_it() -> None:
     """A trainer that dies in its checkpoint has reached it, and has not passed it."""
     passed = Milestones()
-    passed.look([event("step", 1.0), *(event(kind, 2.0) for kind in MILESTONES)], 2.5)
+    passed.update([event("step", 1.0), *(event(kind, 2.0) for kind in MILESTONES)], 2.5)
     assert not passed.are_passed
-    passed.look([event("step", 3.0), event("step", 4.0)], 4.0)
+    passed.update([event("step", 3.0), event("step", 4.0)], 4.0)
     assert not passed.are_passed
-    passed.look([event("step", 5.0)], 5.0)
+    passed.update([event("step", 5.0)], 5.0)
     assert passed.are_passed
     assert passed.reached == dict.fromkeys(MILESTONES, 1)
 
@@ -303,11 +303,11 @@ def test_a_milestone_is_passed_once_steps_follow_it() -> None:
 def test_times_count_from_the_first_step_to_the_last_look() -> None:
     """Time before the first step is no training; the longest silence is between steps, the last one after."""
     passed = Milestones()
-    passed.look([], 50.0)
+    passed.update([], 50.0)
     assert passed.trained_s == passed.silent_s == 0.0
-    passed.look(
+    passed.update(
         [event("step", 60.0), event("step", 61.0), event("step", 66.0, update=False), event("step", 67.0)], 68.0
     )
-    passed.look([], 80.0)
+    passed.update([], 80.0)
     assert (passed.trained_s, passed.silent_s, passed.longest_silence_s) == (20.0, 13.0, 5.0)
     assert (passed.steps, passed.updates) == (4, 3)

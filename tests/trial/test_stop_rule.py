@@ -64,7 +64,7 @@ def test_a_trial_at_work_may_start_later_than_others_did() -> None:
     assert trial.at(20.0) is None
     assert trial.at(59.0) is None
     assert trial.at(60.0) is Stop.NEVER_STARTED
-    assert trial.watch.why_not_started == "still at work after 1m"
+    assert trial.watch.why_not_started == "still working after 1m"
 
 
 @pytest.mark.parametrize(
