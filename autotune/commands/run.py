@@ -115,8 +115,8 @@ def _counted(
         say_aside(f"autotune: this training is not {'watched' if is_watched else 'counted'}: {error.message}")
         return dict(environ)
     command = python_command(argv, cwd=cwd, search_path=environ.get("PATH"))
-    if is_watched and command is not None and command.keeping_out:
-        switches = " and ".join(command.keeping_out)
+    if is_watched and command is not None and command.isolating_options:
+        switches = " and ".join(command.isolating_options)
         say_aside(f"autotune: its steps will not be seen: what would see them is kept out by {switches} in the command")
     return watched_environment(environ, folder)
 

@@ -132,8 +132,8 @@ def command_notes(problem: Problem) -> list[str]:
     if command is None:
         return []
     notes = [*_other_framework(argv, folder), *keys_beaten(problem)]
-    if command.keeping_out:
-        switches = " and ".join(command.keeping_out)
+    if command.isolating_options:
+        switches = " and ".join(command.isolating_options)
         notes.append(
             f"what would see the trainer's steps is kept out by {switches} in the command: start Python without, or "
             "report the steps in the training loop (from autotune.trainee import step)"

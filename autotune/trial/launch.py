@@ -1,4 +1,4 @@
-"""Launch of trials: runners, which make one from its plan, and the handle of the guard that owns its processes."""
+"""Launch of trials: runners, and the handle of the guard that owns a trial's processes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from autotune.trial.folders import TEMPORARY_VARIABLE, TrialFolder, make_tempora
 from autotune.trial.step_files import StepReader
 
 Watch = Callable[[Sequence[TraineeEvent]], Stop | None]
-LOOK_S = 0.1  # between looks at the trial; well below the 0.25 s that are promised to the watch
+POLL_S = 0.1  # between polls of the trial; well below the 0.25 s promised to the watch
 _log = logging.getLogger(__name__)
 
 
@@ -37,35 +37,30 @@ class Runner(Protocol):
     """Runner of trials, one at a time."""
 
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        """Make the planned trial, and return when no process of it is left.
+        """Run the planned trial; return, or raise, when none of its processes is left.
 
-        The runner owns all processes of the trial, the caller owns the folder. Whatever ends this call, also an
-        exception, ends the trial first.
+        The runner owns the processes, the caller owns the folder.
 
         Args:
-            watch: Called when the trial reports something and at least every 0.25 s, with the events since the
-                last call; a result other than None is the reason to stop the trial. After the end of the trial it is
-                called once more if there are events it has not seen; that result is ignored.
-            deadline_s: Time at which the trial is stopped in any case, on the runner's clock. The call returns
-                within 5 s of it.
-
-        Returns:
-            Its exit. A deadline that has passed already gives a trial that was never started.
+            watch: Called with new events, and at least every 0.25 s; stops the trial by returning a reason. A call with
+                the last events may follow the end; its result is ignored.
+            deadline_s: Time on the runner's clock at which the trial is stopped; the call returns within 5 s of it.
+                After it, no trial is started.
 
         Raises:
             CommandError: The command cannot be started.
             TrialError: The trial's folder cannot be used.
-            BaseException: Whatever `watch` raises.
+            BaseException: Raised by `watch`.
         """
         ...
 
 
 class ProcessRunner:
-    """Runner that makes each trial in a process of its own, below the guard.
+    """Runner with a new process for each trial, below the guard.
 
     Args:
-        guard: Owned by the caller, who closes it; replaced from within if it gets lost.
-        clock: The machine's monotonic clock, on which the guard and the training processes live too.
+        guard: Owned by the caller; restarted if it is lost.
+        clock: CLOCK_MONOTONIC.
     """
 
     def __init__(self, guard: Guard, clock: Clock) -> None:
@@ -73,7 +68,7 @@ class ProcessRunner:
         self._clock = clock
 
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        """See `Runner.run`. If the guard dies, orphans are killed and the trial ends with `Stop.GUARD_LOST`."""
+        """Run a trial; if the guard dies, kill the orphans and return `Stop.GUARD_LOST`."""
         now_s = self._clock.now_s()
         if now_s >= deadline_s:
             return TrialExit(started_s=now_s, ended_s=now_s, exit_code=None, stop=Stop.DEADLINE)
@@ -87,9 +82,9 @@ class ProcessRunner:
         request = LaunchRequest(plan, folder, watch, deadline_s, temporary)
         kills_before = oom_kills()
         try:
-            trial_exit = self._make(request)
+            trial_exit = self._run_trial(request)
         except GuardLost as error:
-            _log.warning("%s; ending what it guarded", error)
+            _log.warning("%s; killing its processes", error)
             self._guard.kill()
             left = end_orphans(folder.path.parent, self._clock).left
             ended_s = self._clock.now_s()
@@ -97,10 +92,10 @@ class ProcessRunner:
                 started_s=now_s, ended_s=ended_s, exit_code=None, stop=Stop.GUARD_LOST, left_pids=left
             )
         except BaseException:
-            self._guard.close()  # which ends the trial and waits for that
+            self._guard.close()  # stops the trial and waits for its end
             raise
         if trial_exit.left_pids:
-            _log.warning("processes that cannot be killed are left behind: %s", trial_exit.left_pids)
+            _log.warning("processes that cannot be killed remain: %s", trial_exit.left_pids)
         kills = oom_kills()
         request.read_rest()
         return replace(
@@ -109,7 +104,7 @@ class ProcessRunner:
             oom_killed=None if kills is None or kills_before is None else kills > kills_before,
         )
 
-    def _make(self, request: LaunchRequest) -> TrialExit:
+    def _run_trial(self, request: LaunchRequest) -> TrialExit:
         self._guard.start()
         ended = self._follow(request)
         if isinstance(ended, NotStarted):
@@ -119,7 +114,7 @@ class ProcessRunner:
     def _follow(
         self, request: LaunchRequest, *, zygote: str = "", fork: Mapping[str, Any] | None = None
     ) -> TrialExit | NotStarted:
-        """Start a trial, or fork it from a zygote, see `Guard.launch`; return its end, or why it has not begun."""
+        """Start a trial, or fork it from a zygote; return its end, or why it has not started."""
         self._guard.launch(
             {"argv": request.plan.argv, "cwd": request.plan.cwd, "env": request.env},
             stdout=request.folder.stdout,
@@ -129,12 +124,12 @@ class ProcessRunner:
             zygote=zygote,
             fork=fork,
         )
-        over_s = request.deadline_s + ENDING_S  # the guard stops the trial by itself, and says so before then
+        over_s = request.deadline_s + ENDING_S  # the guard stops the trial and reports its end before then
         has_started = stopping = False
         while True:
-            message = self._guard.receive(LOOK_S)
+            message = self._guard.receive(POLL_S)
             if isinstance(message, Ended):
-                if message.exit.stop is Stop.GUARD_LOST:  # somebody told the guard to end, and it is about to
+                if message.exit.stop is Stop.GUARD_LOST:  # the guard got SIGTERM, and is about to exit
                     self._guard.close()
                 return message.exit
             if isinstance(message, NotStarted):
@@ -144,7 +139,7 @@ class ProcessRunner:
                 has_started = True
                 events.append(TraineeEvent(kind="launched", t_s=self._clock.now_s(), stream=f"{message.pid}.0"))
             if not stopping:
-                if has_started:  # else what it reports might come before the word that it was launched
+                if has_started:  # else its events might precede "launched"
                     events += request.steps.poll(self._clock.now_s())
                 stop = request.watch(events)
                 if stop is not None:
@@ -152,20 +147,19 @@ class ProcessRunner:
                     self._guard.stop(stop)
                     over_s = min(over_s, self._clock.now_s() + ENDING_S)
             late_s = self._clock.now_s() - over_s
-            # processes on other nodes are ended by a daemon there, which the guard waits for
-            if late_s > 2.0 * guard_process.ELSEWHERE_S or (
+            # the guard waits for daemons that stop processes on other nodes
+            if late_s > 2.0 * guard_process.STOP_ELSEWHERE_S or (
                 late_s > 0 and not request.folder.has_processes_elsewhere()
             ):
-                raise GuardLost(f"no word from the guard (process {self._guard.pid}) for too long")
+                raise GuardLost(f"the guard (process {self._guard.pid}) did not respond in time")
 
 
 class LaunchRequest:
-    """Request to launch one trial, and what follows it.
+    """Request to launch one trial.
 
     Attributes:
-        env: The whole environment of the trial.
-        temporary: Its own folder for temporary files; None if it has none.
-        steps: Reader of the events that the trial reports.
+        env: The whole environment.
+        temporary: Folder for temporary files.
     """
 
     def __init__(
@@ -183,13 +177,13 @@ class LaunchRequest:
             "AUTOTUNE_TRIAL_DIR": str(folder.path),
             "AUTOTUNE_CLOCK": clock_identity(),
         }
-        # In front of the user's own path; an empty entry would mean the working directory.
+        # Before the user's path; an empty entry would mean the working directory.
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))
         self.steps = StepReader(folder.path)
 
     def read_rest(self) -> None:
-        """Pass on what the trial reported in its last moments, now that none of its processes is left."""
-        for _ in range(16):  # of about 1 MiB each, for events since the last look
+        """Pass on the trial's last events, now that no process of it is left."""
+        for _ in range(16):  # of about 1 MiB each, for events since the last poll
             events = self.steps.poll()
             if not events:
                 break
@@ -197,7 +191,7 @@ class LaunchRequest:
 
 
 def _with_observer(argv: Sequence[str], inject: str) -> Iterator[str]:
-    """Yield a command; where it sets PYTHONPATH itself, as ``env PYTHONPATH=src python ...``, the observer is in it."""
+    """Yield a command's words, with the observer in a PYTHONPATH that ``env`` sets in it."""
     is_setting = bool(argv) and os.path.basename(argv[0]) == "env"
     for place, word in enumerate(argv):
         is_setting = is_setting and (place == 0 or word.startswith("-") or "=" in word)
@@ -217,39 +211,39 @@ def _not_started(plan: TrialPlan, what: NotStarted) -> AutotuneError:
     )
 
 
-# By the step that failed: the error, its words, the part of the plan that says where, and the remedy.
+# By the step that failed: error, message, field of the plan for `where`, and remedy.
 _BEFORE_EXEC: Mapping[str, tuple[type[AutotuneError], str, str, str]] = {
     "log": (
         *(TrialError, "the trial's log files cannot be opened", "folder"),
-        "See to that (room, permissions), or choose another place with --state-dir.",
+        "Check disk space and permissions, or choose another place with --state-dir.",
     ),
     "cwd": (
-        *(CommandError, "the directory to run in cannot be entered", "cwd"),
-        "Start the search in a directory that exists and that you may enter.",
+        *(CommandError, "the working directory cannot be entered", "cwd"),
+        "Start the search in a directory that exists and that you can enter.",
     ),
     "fork": (
-        *(TrialError, "no process can be made for the trial", ""),
-        "Look at the limits on processes and memory (ulimit -a), then start the search again.",
+        *(TrialError, "no process can be started for the trial", ""),
+        "Check the limits on processes and memory (ulimit -a), then start the search again.",
     ),
 }
 
-# By the system's error, and whether the program is a file that is there; None for any.
+# By errno, and whether the program is an existing file; None for any.
 _REMEDIES: Mapping[tuple[int | None, bool | None], str] = {
-    (errno.ENOENT, True): "The file is there. It may be that the interpreter its first line (#!) names is missing.",
+    (errno.ENOENT, True): "The file exists; the interpreter in its first line (#!) may be missing.",
     (errno.ENOENT, None): "Check the command's first word, and that the trainer's environment is active.",
-    (errno.EACCES, True): "Make it executable (chmod +x PROGRAM), or put its interpreter in front: python PROGRAM.",
-    (errno.ENOEXEC, None): "Begin its first line with #!, or put its interpreter in front: python PROGRAM.",
+    (errno.EACCES, True): "Make it executable (chmod +x PROGRAM), or run it with its interpreter: python PROGRAM.",
+    (errno.ENOEXEC, None): "Start its first line with #!, or run it with its interpreter: python PROGRAM.",
     (errno.E2BIG, None): "The command and its environment together are too long; shorten them.",
-    (None, None): "Start the same command by hand to see what is wrong with it.",
+    (None, None): "Run the same command by hand to see what is wrong with it.",
 }
 
 
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
-"""Time limit from the command to end a trial until the guard reports its end; 2 s of it are for a busy machine."""
+"""Time limit from stopping a trial to the guard's report of its end; 2 s of it are for a busy machine."""
 
 
 class GuardLost(Exception):  # noqa: N818 - says what happened, as StudyBusy does
-    """Loss of the guard process: it has ended, or does not answer; its orphans have to be killed."""
+    """The guard has exited or does not respond; its orphans must be killed."""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="started"):
@@ -262,9 +256,9 @@ class NotStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
     """Failure to start the trial.
 
     Attributes:
-        step: The step that failed: ``log`` (opening the trial's log files), ``cwd`` (entering the directory),
-            ``exec``, or ``fork`` (of a zygote that is gone, or may not be forked any more).
-        errno: The system's error number; None if an argument itself is invalid (a NUL in it).
+        step: ``log`` (opening the log files), ``cwd``, ``exec``, or ``fork`` (of a zygote that is gone or must not
+            fork).
+        errno: None for an invalid argument, such as one with a NUL.
     """
 
     step: str
@@ -273,13 +267,13 @@ class NotStarted(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", t
 
 
 class Ended(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="exit"):
-    """End of the trial: no process of it is left but `TrialExit.left_pids`."""
+    """End of the trial: only the processes in `TrialExit.left_pids` are left."""
 
     exit: TrialExit
 
 
 class SidecarAnswer(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="answered"):
-    """Answer of a sidecar to its request, None if it has ended."""
+    """Answer of a sidecar to its request; None if it has exited."""
 
     sidecar: str
     answer: dict[str, Any] | None
@@ -290,9 +284,9 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class Guard:
-    """Handle of the guard process of a search; starts a new one when it was lost.
+    """Handle of the guard process; restarts it if it is lost.
 
-    To be used in a ``with`` statement; at its end no process of any trial is left.
+    At the end of a ``with`` statement no process of any trial is left.
     """
 
     def __init__(self) -> None:
@@ -308,14 +302,13 @@ class Guard:
 
     @property
     def pid(self) -> int | None:
-        """Id of the guard's process; None while there is none."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the guard process without waiting for it to be up; do nothing while one is alive.
+        """Start the guard, without waiting for it, unless it is running.
 
         Raises:
-            TrialError: No process could be made.
+            TrialError: No process could be started.
         """
         if self._process is not None and self._process.poll() is None:
             return
@@ -324,7 +317,7 @@ class Guard:
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    # Isolated and without site: nothing of the user's environment can slow it down or break it.
+                    # Isolated and without site: the user's environment cannot slow it down or break it.
                     [sys.executable, "-I", "-S", guard_process.__file__],
                     stdin=theirs.fileno(),
                     stdout=subprocess.DEVNULL,
@@ -335,10 +328,10 @@ class Guard:
             except OSError as error:
                 ours.close()
                 raise TrialError(
-                    f"the process that guards the trials could not be started: {error.strerror}",
-                    remedy="Look at the limits on processes and memory (ulimit -a), then start the search again.",
+                    f"the guard process could not be started: {error.strerror}",
+                    remedy="Check the limits on processes and memory (ulimit -a), then start the search again.",
                 ) from error
-        ours.settimeout(5.0)  # the guard reads at once; longer means that it is stuck
+        ours.settimeout(5.0)  # the guard reads immediately unless it is stuck
         self._channel = ours
 
     def launch(
@@ -355,17 +348,14 @@ class Guard:
         """Start a trial; `receive` reports the outcome.
 
         Args:
-            program: ``argv``, ``cwd`` and ``env``: the command, at least one word; a program without a slash is looked
-                up in the ``PATH`` of its environment.
-            stdout: File for the first and the last mebibyte of its standard output.
-            stderr: The same for its standard error.
-            deadline_s: Time on CLOCK_MONOTONIC at which the guard ends it by itself.
-            temporary: Its own folder for temporary files, which goes if the search is gone; None if it has none.
-            zygote: The sidecar to fork the trial from, in place of executing the command in a new process.
-            fork: Fields of the request to it besides the program; see zygote.py.
+            program: ``argv``, ``cwd`` and ``env``, whose ``PATH`` is searched.
+            stdout: For the first and the last mebibyte, like `stderr`.
+            deadline_s: Time on CLOCK_MONOTONIC at which the guard stops it.
+            temporary: Deleted if the search is gone.
+            zygote: Sidecar to fork the trial from, with the additional fields `fork` (zygote.py).
 
         Raises:
-            GuardLost: The guard is gone.
+            GuardLost: As in all methods below.
         """
         how = {"sidecar": zygote, "request": {**program, **(fork or {})}} if zygote else program
         self._send(do="start", stdout=stdout, stderr=stderr, deadline_s=deadline_s, temporary=temporary, **how)
@@ -373,43 +363,26 @@ class Guard:
     def start_sidecar(
         self, sidecar: str, program: Mapping[str, Any], *, log: Path, request: Mapping[str, Any] | None = None
     ) -> None:
-        """Start a sidecar: a process that runs beside the trials until `stop_sidecar` or the end of the guard.
+        """Start a process that runs next to the trials until `stop_sidecar` or the end of the guard.
 
-        The guard reports nothing about one without a request, not even a failure to start it: its own output has to
-        show that it is alive.
+        Without a request the guard reports nothing about it, not even a failure to start.
 
         Args:
-            program: As of `launch`.
-            log: File for its output, which is there.
-            request: Of a zygote: its first request; `receive` reports the answer.
-
-        Raises:
-            GuardLost: The guard is gone.
+            program: As in `launch`.
+            log: Existing file for its output.
+            request: To a zygote; `receive` reports the answer.
         """
         self._send(do="start_sidecar", sidecar=sidecar, **program, log=log, request=request)
 
     def stop_sidecar(self, sidecar: str) -> None:
-        """Kill a sidecar if it is still there, without waiting for its end.
-
-        Raises:
-            GuardLost: The guard is gone.
-        """
+        """Kill a sidecar without waiting for its end."""
         self._send(do="stop_sidecar", sidecar=sidecar)
 
     def stop(self, why: Stop) -> None:
-        """End the trial if it still goes on.
-
-        Raises:
-            GuardLost: The guard is gone.
-        """
         self._send(do="stop", why=why.value)
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Wait for the guard's next message; return None if there was none in that time.
-
-        Raises:
-            GuardLost: The guard is gone.
-        """
+        """Return the guard's next message; None after the timeout."""
         if self._channel is None:
             raise GuardLost("the guard was not started")
         while b"\n" not in self._received:
@@ -418,27 +391,27 @@ class Guard:
             try:
                 data = self._channel.recv(1 << 16)
             except OSError as error:
-                raise GuardLost(f"no word from the guard: {error}") from error
+                raise GuardLost(f"the guard cannot be reached: {error}") from error
             if not data:
-                raise GuardLost("the guard has ended")
+                raise GuardLost("the guard exited")
             self._received += data
         line, _, self._received = self._received.partition(b"\n")
         return _decoder.decode(line)
 
     def close(self) -> None:
-        """End the guard, and with it a trial that may be going on; wait until both are gone."""
-        self._hang_up()  # the lifeline: the guard ends all that it guards, then itself
+        """Stop the guard and its trial; wait until both are gone."""
+        self._hang_up()  # the lifeline: the guard stops all its processes, then exits
         process = self._process
         if process is not None:
             try:
                 process.wait(ENDING_S)
             except subprocess.TimeoutExpired:
-                _log.warning("the guard (process %d) did not end within %.1f s and is killed", process.pid, ENDING_S)
+                _log.warning("the guard (process %d) did not exit within %.1f s; killing it", process.pid, ENDING_S)
                 self.kill()
             self._process = None
 
     def kill(self) -> None:
-        """Kill a guard that does not answer; its orphans have to be killed afterwards."""
+        """Kill a guard that does not respond; its orphans must be killed afterwards."""
         self._hang_up()
         process, self._process = self._process, None
         if process is not None:
@@ -446,7 +419,7 @@ class Guard:
             try:
                 process.wait(guard_process.GIVE_UP_S)
             except subprocess.TimeoutExpired:
-                _log.warning("the guard (process %d) cannot be killed and is left behind", process.pid)
+                _log.warning("the guard (process %d) cannot be killed and remains", process.pid)
 
     def _hang_up(self) -> None:
         if self._channel is not None:
@@ -459,13 +432,11 @@ class Guard:
         try:
             self._channel.sendall(json.dumps(_portable(message)).encode("ascii") + b"\n")
         except OSError as error:
-            raise GuardLost(f"the guard does not listen: {error}") from error
+            raise GuardLost(f"the guard cannot be reached: {error}") from error
 
 
 def _portable(value: Any) -> Any:
-    """Encode all texts in a value for a process with another locale."""
-    # Paths and variables are bytes. The guard's locale may differ from ours (-I drops PYTHONUTF8), so both sides
-    # spell the bytes in the same way, whatever the locale is.
+    """Encode the texts in a value for a process with another locale (``-I`` drops PYTHONUTF8)."""
     if isinstance(value, str | Path):
         return os.fsencode(value).decode("utf-8", "surrogateescape")
     if isinstance(value, Mapping):
@@ -482,7 +453,7 @@ class OrphanCleanup(NamedTuple):
     """Result of an orphan cleanup: process ids.
 
     Attributes:
-        left: Processes that did not end within 2 s, or may not be signalled.
+        left: Not killed within 2 s, or not permitted.
     """
 
     killed: tuple[int, ...] = ()
@@ -490,24 +461,15 @@ class OrphanCleanup(NamedTuple):
 
 
 def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
-    """Kill the processes of earlier trials of a study.
+    """Kill the processes of earlier trials of a study; needs the study's lock, and no running trial.
 
-    A process belongs to a trial if its environment says so (``AUTOTUNE_TRIAL_ID``, and ``AUTOTUNE_TRIAL_DIR`` with a
-    folder of ours directly inside `trials`, links resolved), if it is this user's, and if it is not older than that
-    folder. Names and command lines mean nothing. A process that wiped its environment is not found.
-
-    To be called by the holder of the study's lock, while none of its own trials is going on.
-
-    Args:
-        trials: The folder that holds the trials of the study.
-
-    Returns:
-        The killed processes, and those that could not be killed.
+    They have ``AUTOTUNE_TRIAL_ID`` and an ``AUTOTUNE_TRIAL_DIR`` with our marker in `trials` (links resolved), are this
+    user's, and not older than that folder. Processes that cleared their environment are not found.
     """
     inside = os.path.realpath(trials)
     for folder in os.scandir(inside) if os.path.isdir(inside) else ():
         if folder.is_dir(follow_symlinks=False) and not os.path.lexists(os.path.join(folder, "over")):
-            guard_process.end_elsewhere(os.fsencode(folder.path))
+            guard_process.stop_elsewhere(os.fsencode(folder.path))
     me = psutil.Process()
     spared = {me.pid, *(parent.pid for parent in me.parents())}
     uid = os.getuid()
@@ -524,14 +486,14 @@ def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
                 continue
             signalled.add(process.pid)
         left = {process.pid for process in found}
-        # Until a look finds none, since a killed process may have forked in between.
+        # Until none is found: a killed process may have forked meanwhile.
         if not left or clock.now_s() >= give_up_s:
             break
         clock.wait(0.02)
     cleanup = OrphanCleanup(killed=tuple(sorted(signalled - left)), left=tuple(sorted(left)))
     if signalled or left:
         _log.warning(
-            "ended %d processes that an earlier trial had left; could not end: %s", len(cleanup.killed), cleanup.left
+            "killed %d processes left by an earlier trial; could not kill: %s", len(cleanup.killed), cleanup.left
         )
     return cleanup
 
@@ -540,7 +502,7 @@ def _belongs(process: psutil.Process, inside: str, uid: int) -> bool:
     try:
         if process.uids().real != uid:
             return False
-        environ = process.environ()  # a zombie has none, it is beyond killing
+        environ = process.environ()  # a zombie has none
         folder = environ.get("AUTOTUNE_TRIAL_DIR")
         if not folder or not environ.get("AUTOTUNE_TRIAL_ID"):
             return False
@@ -548,9 +510,9 @@ def _belongs(process: psutil.Process, inside: str, uid: int) -> bool:
         if os.path.dirname(real) != inside:
             return False
         created_s = TrialFolder(Path(real)).created_s()
-        # A process's start counts from the boot time, which the kernel tells in whole seconds.
+        # The start is relative to the boot time, which the kernel reports in whole seconds.
         return created_s is not None and process.create_time() >= created_s - 2.0
-    except (psutil.Error, OSError, ValueError):  # ended while we looked, or not ours to read; a NUL in a path
+    except (psutil.Error, OSError, ValueError):  # ended meanwhile, or not readable; a NUL in a path
         return False
 
 
@@ -558,16 +520,10 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Count the kills by the out-of-memory killer so far, in the smallest group around this process that is readable.
+    """Return the number of kills by the out-of-memory killer so far; None if unknown.
 
-    That is the count of its control group (v2: ``memory.events``, v1: ``memory.oom_control``, both in the
-    kernel's Documentation/admin-guide), which processes started by it share, else that of the whole machine.
-
-    Args:
-        root: Folder in which ``proc`` and ``sys`` are mounted.
-
-    Returns:
-        A number that only ever grows; None if none can be read.
+    From this process's control group (``memory.events`` in v2, ``memory.oom_control`` in v1; kernel
+    Documentation/admin-guide), else for the whole machine.
     """
     names = ("memory.events", "memory.oom_control")
     counters = [folder / name for folder in cgroup_folders(root) for name in names]

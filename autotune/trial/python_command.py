@@ -1,4 +1,4 @@
-"""Python command lines: parsed as CPython reads them, as far as a warm interpreter can carry them out, and executed."""
+"""Python command lines: parsing as CPython does, for forks of a warm interpreter, and exec."""
 
 import os
 import re
@@ -16,9 +16,9 @@ from autotune.files import read_beginning
 from autotune.trial.termination import release_signals
 
 _INTERPRETER = re.compile(r"python[0-9.]*t?")
-_SWITCHES = frozenset("bBdEIOPqRsSu")  # options without a value that mean the same to a fork
+_SWITCHES = frozenset("bBdEIOPqRsSu")  # options without a value, with the same effect in a fork
 _WITH_VALUE = frozenset("WX")
-_KEEPING_OUT = "IES"  # without PYTHONPATH, or without sitecustomize, nothing comes into the trainer's process
+_ISOLATING = "IES"  # they ignore PYTHONPATH or sitecustomize, which load the observer
 _LONG_WITH_VALUE = "--check-hash-based-pycs"
 _NOT_SCRIPTS = (".pyc", ".pyo", ".zip", ".pyz", ".egg", ".whl")
 
@@ -28,8 +28,8 @@ class PythonCommand:
     """Command that runs a Python script or module.
 
     Attributes:
-        script: Path of the script as it was typed; None for a module.
-        module: Name of the module behind ``-m``; None for a script.
+        script: Path as typed.
+        module: Name after ``-m``.
     """
 
     options: tuple[str, ...]
@@ -38,29 +38,28 @@ class PythonCommand:
     arguments: tuple[str, ...] = ()
 
     @property
-    def keeping_out(self) -> tuple[str, ...]:
-        """The options that prevent the step observer from being loaded: ``-I``, ``-E`` and ``-S``."""
+    def isolating_options(self) -> tuple[str, ...]:
+        """Options that keep the step observer from being loaded: ``-I``, ``-E`` and ``-S``."""
         switches = [word for word in self.options if word[0] == "-" and word[1] not in {"-", *_WITH_VALUE}]
-        return tuple(f"-{letter}" for letter in _KEEPING_OUT if any(letter in word for word in switches))
+        return tuple(f"-{letter}" for letter in _ISOLATING if any(letter in word for word in switches))
 
 
 def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -> PythonCommand | None:
-    """Parse ``python [options] script [arguments]`` and ``python [options] -m module [arguments]``.
+    """Parse ``python [options] script [arguments]`` or ``python [options] -m module [arguments]``.
 
-    A program whose first line names an interpreter of Python, as those do that packages install, is its script.
+    A program whose ``#!`` line names a Python interpreter counts as a script.
 
     Args:
-        search_path: The ``PATH`` it will have, in which a first word without a slash is looked up.
+        search_path: ``PATH`` of the command.
 
     Returns:
-        The command; None for everything else: other programs, code on the command line (``-c``), a folder or an
-        archive in the place of the script, options whose effect a fork cannot have (``-i``, ``-x``, ``-v``,
-        ``-X importtime``).
+        None for other programs, ``-c``, a folder or archive as script, and options without effect in a fork (``-i``,
+        ``-x``, ``-v``, ``-X importtime``).
     """
     if not argv:
         return None
     if not _is_interpreter(argv[0], cwd, search_path):
-        argv = [*_first_line(argv[0], cwd, search_path), *argv[1:]]
+        argv = [*_shebang(argv[0], cwd, search_path), *argv[1:]]
         if len(argv) < 2 or not _is_interpreter(argv[0], cwd, search_path):
             return None
     options: list[str] = []
@@ -84,10 +83,10 @@ def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -
 
 
 def _read_switches(word: str, following: list[str]) -> tuple[tuple[str, ...], str | None] | None:
-    """Parse one word of options, e.g. ``-uB``, ``-Wignore`` or ``-um``, and take its value off the next words.
+    """Parse one word of options, such as ``-Wignore`` or ``-um``, and pop its value from the next words.
 
     Returns:
-        The options, and the module behind ``-m``; None for what a fork cannot have.
+        The options and the module after ``-m``; None for options without effect in a fork.
     """
     for place, letter in enumerate(word[1:], start=1):
         if letter in _SWITCHES:
@@ -106,8 +105,8 @@ def _read_switches(word: str, following: list[str]) -> tuple[tuple[str, ...], st
     return (word,), None
 
 
-def _first_line(program: str, cwd: Path, search_path: str | None) -> list[str]:
-    """Return the words that the kernel starts a program with which is a text, and the program; none for another."""
+def _shebang(program: str, cwd: Path, search_path: str | None) -> list[str]:
+    """Return the words of a program's ``#!`` line, followed by its path; empty without one."""
     found = _file_of(program, cwd, search_path)
     line = read_beginning(Path(found), 512).partition(b"\n")[0] if found and os.path.isfile(found) else b""
     if found is None or not line.startswith(b"#!"):
@@ -131,17 +130,14 @@ def _is_script(path: Path) -> bool:
     return os.path.isfile(path) and not path.name.endswith(_NOT_SCRIPTS) and not zipfile.is_zipfile(path)
 
 
-# Exec of another program in place of this process, for real training that is no trial.
+# Exec of a real training in place of this process.
 
 
 def exec_program(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> NoReturn:
-    """Replace this process with a command.
-
-    Its input, output, signals, terminal and exit status are those of this process from then on; no shell is
-    involved.
+    """Replace this process with a command, without a shell.
 
     Args:
-        env: The whole environment; its ``PATH`` says where a bare name is looked up.
+        env: The whole environment; its ``PATH`` is searched.
 
     Raises:
         CommandError: It cannot be started.
@@ -149,7 +145,7 @@ def exec_program(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> NoRe
     sys.stdout.flush()
     sys.stderr.flush()
     release_signals()
-    # Python ignores these two signals, and ignored ones stay so after exec: `train.py | head` would never end.
+    # Python ignores these signals, and ignored signals stay ignored after exec: `train.py | head` would never end.
     for one in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(one, signal.SIG_DFL)
     try:
@@ -159,5 +155,5 @@ def exec_program(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> NoRe
         raise CommandError(
             f"{argv[0]} cannot be started: {getattr(error, 'strerror', None) or error}",
             where="command",
-            remedy="Check that it is a program; a script needs a first line such as #!/usr/bin/env python.",
+            remedy="Check that it is executable; a script needs a first line such as #!/usr/bin/env python.",
         ) from error

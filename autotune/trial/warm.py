@@ -1,18 +1,16 @@
-"""Runner that forks trials from a zygote, an interpreter that has made the trainer's imports: they take seconds.
+"""Runner that forks trials from a zygote: an interpreter with the trainer's imports done, which take seconds.
 
-State of one interpreter (its command, directory and environment):
+States of an interpreter (command, directory and environment):
 
-* `COLD`: no trial has shown its imports. The next one is a fresh process, which records them.
-* `LEARNT`: they are known. The next trial has a zygote made, and waits for it. A module that must not be imported
-  before a fork (it starts threads, opens the accelerator's device, or needs a module of the trainer's own) ends that
-  zygote; the next one makes the imports up to there.
-* `WARM`: trials are forks of the zygote, whatever their arguments. A trial that finds itself unlike the first is made
-  again by a fresh process. A zygote that is lost with its guard is made again (`LEARNT`).
-* `OFF`: there is nothing to import, or warm starts were turned off.
+* `COLD`: imports unknown. The next trial runs in a fresh process, which records them.
+* `LEARNT`: imports known. The next trial starts a zygote and waits for it. A module that must not be imported before a
+  fork (it starts threads, opens the accelerator, or needs the trainer's modules) ends that zygote; the next one stops
+  before it.
+* `WARM`: trials are forks, with any arguments. One that differs from the first is rerun in a fresh process.
+* `OFF`: nothing to import, or warm starts are off.
 
-Warm starts are turned off for all of a search, with a remark, when a zygote cannot be made, a fork fails where the
-fresh process works, or gives no sign of life, and at the third trial that was unlike the first; the trial is then made
-by a fresh process. The guard may be told to kill a trial at any time, a zygote only between trials.
+They are off for the rest of the search if a zygote cannot start, a fork fails where a fresh process works or shows no
+activity, or three trials differ from the first. The guard can kill a trial at any time, a zygote only between trials.
 """
 
 from __future__ import annotations
@@ -39,24 +37,24 @@ from autotune.records import Stop, TraineeEvent, TrialExit
 from autotune.trial import zygote
 from autotune.trial.error_text import complaint_of_memory, last_error, one_line
 from autotune.trial.folders import TEMPORARY_VARIABLE
-from autotune.trial.launch import LOOK_S, Guard, LaunchRequest, NotStarted, ProcessRunner, SidecarAnswer
+from autotune.trial.launch import POLL_S, Guard, LaunchRequest, NotStarted, ProcessRunner, SidecarAnswer
 from autotune.trial.python_command import PythonCommand, python_command
 from autotune.trial.step_files import StepReader
 
 MOST_ZYGOTES = 2
-"""Most zygotes at the same time, with TensorFlow each holds about 550 MiB; pairs that confirm an answer alternate."""
+"""Most zygotes at a time: pairs that confirm an answer alternate. Each holds about 550 MiB with TensorFlow."""
 
 SILENCE_S = 8.0
-"""Time without a sign of life (output, CPU time) after which a fork that has not reported a step is given up."""
+"""Time without activity (output, CPU time) after which a fork without a step is given up."""
 
 LEAST_IMPORT_S = 0.05
-"""Time that an import takes at least to be worth a zygote."""
+"""Least import time that is worth a zygote."""
 
 _log = logging.getLogger(__name__)
 
 
 class InterpreterState(Enum):
-    """State of an interpreter, see above."""
+    """State of an interpreter, described above."""
 
     COLD = auto()
     LEARNT = auto()
@@ -66,13 +64,13 @@ class InterpreterState(Enum):
 
 @dataclass(kw_only=True)
 class _Interpreter:
-    """What is known of one interpreter, directory and environment.
+    """State of one interpreter.
 
     Attributes:
-        zygote: Name of its latest zygote, which begins with the process id of the guard that it is below of.
-        imports: Imports of the first trial before its first step, in order.
-        imports_s: Time from the start of that trial until these were done.
-        silence_s: Longest time that a fork may go without a sign of life before its first step.
+        zygote: Name of its latest zygote: the guard's process id, and a number.
+        imports: Of the first trial before its first step, in order.
+        imports_s: Time from the start of that trial until they were done.
+        silence_s: Longest silence of a fork before its first step.
     """
 
     state: InterpreterState = InterpreterState.COLD
@@ -83,15 +81,15 @@ class _Interpreter:
 
 
 class ZygoteRunner(ProcessRunner):
-    """Runner that forks trials of Python scripts and modules from a zygote; makes others like `ProcessRunner`.
+    """Runner that forks trials of Python scripts and modules from a zygote; runs others like `ProcessRunner`.
 
     Args:
-        guard: Owned by the caller, who closes it; the zygotes end with it.
-        remark: Called with sentences for the user about trials that did not start warm, once with each.
+        guard: Owned by the caller.
+        remark: Called with sentences for the user on cold starts, once with each.
 
     Attributes:
-        warm_starts: Number of trials that were forked from a zygote.
-        fallbacks: Number of forks that were given up, their trials being made by fresh processes.
+        warm_starts: Number of forked trials.
+        fallbacks: Number of forks replaced by fresh processes.
     """
 
     def __init__(self, guard: Guard, clock: Clock, remark: OnRemark = no_remark) -> None:
@@ -101,34 +99,34 @@ class ZygoteRunner(ProcessRunner):
         self._zygotes_begun = 0
         self._unfit = 0
         self._state_of_new = InterpreterState.COLD
-        self._has_worked = False  # a fork has made a step, or ended well
-        self._said: set[str] = set()
+        self._has_worked = False  # a fork has made a step, or succeeded
+        self._remarked: set[str] = set()
         self.warm_starts = 0
         self.fallbacks = 0
 
-    def _make(self, request: LaunchRequest) -> TrialExit:
+    def _run_trial(self, request: LaunchRequest) -> TrialExit:
         plan = request.plan
         command = python_command(plan.argv, cwd=plan.cwd, search_path=request.env.get("PATH"))
-        if command is None or command.keeping_out:
-            return super()._make(request)
+        if command is None or command.isolating_options:
+            return super()._run_trial(request)
         interpreter = self._interpreter(command, request)
         if interpreter.state is InterpreterState.OFF:
-            return super()._make(request)
+            return super()._run_trial(request)
         if interpreter.state is InterpreterState.COLD:
             return self._record(interpreter, request)
         self._guard.start()
         if interpreter.state is InterpreterState.WARM and not interpreter.zygote.startswith(f"{self._guard.pid}."):
-            interpreter.state = InterpreterState.LEARNT  # it has ended with its guard
+            interpreter.state = InterpreterState.LEARNT  # it ended with its guard
         ended = None
         if interpreter.state is InterpreterState.LEARNT:
             ended = self._warm_up(interpreter, command, request)
         if interpreter.state is InterpreterState.WARM:
             ended = self._fork(interpreter, command, request)
-        return ended or super()._make(request)
+        return ended or super()._run_trial(request)
 
     def _interpreter(self, command: PythonCommand, request: LaunchRequest) -> _Interpreter:
-        # Whatever an import may read.
-        own = str(request.folder.path)  # another one in each trial, and the same in it
+        # Everything that an import may read.
+        own = str(request.folder.path)  # differs between trials, with the same contents
         environ = {name: value.replace(own, "") for name, value in request.env.items()}
         key = (
             _without_arguments(command, request),
@@ -140,24 +138,24 @@ class ZygoteRunner(ProcessRunner):
         return interpreter
 
     def _record(self, interpreter: _Interpreter, request: LaunchRequest) -> TrialExit:
-        """Make the first trial, and learn from it what to import."""
+        """Run the first trial and record its imports."""
         request.env["AUTOTUNE_WARM"] = f"{zygote.__file__}:"
         liveness = Liveness(request, self._clock, limit_s=math.inf)
-        ended = super()._make(request)
+        ended = super()._run_trial(request)
         request.read_rest()
         record = request.folder.path / "imports.jsonl"
         made = _read_record(record, request)
         record.unlink(missing_ok=True)
         if liveness.first_step_s is None and ended.stop is not None:
-            return ended  # stopped before it had shown all
+            return ended  # stopped before all its imports
         until_s = liveness.first_step_s or ended.ended_s
         made = [one for one in made if one[0] < until_s]
         ends_s = [*(t_s for t_s, _ in made[1:]), until_s]
         heavy = [place for place, (t_s, _) in enumerate(made) if ends_s[place] - t_s >= LEAST_IMPORT_S]
-        # The others too, up to the last that takes time: each is to find those before it.
+        # All up to the last slow one: each import needs those before it.
         interpreter.imports = [imported for _, imported in made[: heavy[-1] + 1]] if heavy else []
         interpreter.imports_s = ends_s[heavy[-1]] - ended.started_s if heavy else 0.0
-        # ... or this many times as long as the first trial was silent, if that is more
+        # twice the longest silence of the first trial, if that is more
         interpreter.silence_s = max(SILENCE_S, 2.0 * liveness.longest_silence_s)
         interpreter.state = InterpreterState.LEARNT if heavy else InterpreterState.OFF
         return ended
@@ -165,47 +163,47 @@ class ZygoteRunner(ProcessRunner):
     # The zygote.
 
     def _warm_up(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> TrialExit | None:
-        """Make the zygote; return the end of the trial that waits for it, if that is stopped meanwhile."""
+        """Start the zygote; return the end of the waiting trial if that is stopped meanwhile."""
         while interpreter.state is InterpreterState.LEARNT:
             warm = [other for other in self._interpreters.values() if other.state is InterpreterState.WARM]
             for other in warm[: len(warm) - MOST_ZYGOTES + 1]:
-                self._cool(other, InterpreterState.LEARNT)
+                self._stop_zygote(other, InterpreterState.LEARNT)
             self._start_zygote(interpreter, command, request)
             answer = self._answer(interpreter, request)
             if isinstance(answer, Mapping) and "took_s" in answer:
                 interpreter.state = InterpreterState.WARM
                 _log.info("zygote %s is warm after %.2f s", interpreter.zygote, answer["took_s"])
                 return None
-            self._cool(interpreter, InterpreterState.LEARNT)
+            self._stop_zygote(interpreter, InterpreterState.LEARNT)
             if isinstance(answer, Stop):
                 now_s = self._clock.now_s()
-                why = "the warm interpreter was still making its imports"
+                why = "the warm interpreter was still importing"
                 return TrialExit(exit_code=None, stop=answer, started_s=now_s, ended_s=now_s, waited_for=why)
             if "module" in answer:
                 self._shorten(interpreter, answer["module"], answer["why"])
             else:
-                self._turn_off(f"the warm interpreter could not be made ({answer['error']})")
+                self._turn_off(f"the warm interpreter could not be started ({answer['error']})")
         return None
 
     def _shorten(self, interpreter: _Interpreter, module: str, why: str) -> None:
-        """Leave out a module that must not be imported before a fork, and what is imported after it."""
+        """Remove a module, and all after it, from the zygote's imports."""
         names = [imported["module"] for imported in interpreter.imports]
         del interpreter.imports[names.index(module) :]
-        more = "" if module == names[-1] else f" and what is imported after {module}"
-        self._remark(f"importing {module} {why}, so each trial imports it{more} anew")
+        more = "" if module == names[-1] else f" and the modules after {module}"
+        self._remark(f"importing {module} {why}, so each trial imports it{more} separately")
         if not interpreter.imports:
             interpreter.state = InterpreterState.OFF
 
     def _start_zygote(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> None:
         self._zygotes_begun += 1
         interpreter.zygote = f"{self._guard.pid}.{self._zygotes_begun}"
-        # It is no trial, but a later search has to find it if search and guard are killed at once.
+        # Not a trial, but a later search has to find it if search and guard are killed together.
         env = {**request.env, "AUTOTUNE_TRIAL_ID": f"{request.plan.trial_id}/zygote"}
         temporary = None
         if TEMPORARY_VARIABLE in request.plan.env:
-            # What an import makes of the place for temporary files has to hold for all trials: it is the system's. By
-            # two slashes in front, POSIX's other name for it on Linux, which `os.path.abspath` keeps, a variable that
-            # an import sets to something below it is told from one that has named that folder all along.
+            # Imports may derive values from the temporary folder that hold for all trials: it is the system's here.
+            # The two leading slashes, equivalent on Linux and kept by `os.path.abspath`, distinguish variables that
+            # an import sets to a path below it from those that held such a path before.
             temporary = "//" + os.path.abspath(tempfile.gettempdir()).lstrip("/")
             env[TEMPORARY_VARIABLE] = temporary
         log = request.folder.path / "zygote.log"
@@ -230,74 +228,74 @@ class ZygoteRunner(ProcessRunner):
         )
 
     def _answer(self, interpreter: _Interpreter, request: LaunchRequest) -> Mapping[str, Any] | Stop:
-        """Wait until a zygote has imported everything, while watching the trial that waits for it."""
-        # importing may take this many times as long as in the trial where it was noted, and more on a busy machine
+        """Wait for the zygote's imports while watching the trial."""
+        # imports may take three times as long as in the recorded trial, plus 20 s on a busy machine
         limit_s = self._clock.now_s() + 20.0 + 3.0 * interpreter.imports_s
         while True:
-            message = self._guard.receive(LOOK_S)
+            message = self._guard.receive(POLL_S)
             if isinstance(message, SidecarAnswer) and message.sidecar == interpreter.zygote:
-                return message.answer or {"error": "it has ended"}
+                return message.answer or {"error": "it exited"}
             stop = request.watch(())
             now_s = self._clock.now_s()
-            if stop not in (None, Stop.NEVER_STARTED):  # for the time that it may take to start has not begun
+            if stop not in (None, Stop.NEVER_STARTED):  # the trial's start timeout does not count yet
                 return stop
             if now_s >= request.deadline_s:
                 return Stop.DEADLINE
             if now_s >= limit_s:
                 return {"error": "its imports took too long"}
 
-    def _cool(self, interpreter: _Interpreter, state: InterpreterState) -> None:
-        self._guard.stop_sidecar(interpreter.zygote)  # which may be gone
+    def _stop_zygote(self, interpreter: _Interpreter, state: InterpreterState) -> None:
+        self._guard.stop_sidecar(interpreter.zygote)  # it may be gone already
         interpreter.state = state
 
-    # A trial that is forked from it.
+    # Forked trials.
 
     def _fork(self, interpreter: _Interpreter, command: PythonCommand, request: LaunchRequest) -> TrialExit | None:
-        """Make a trial; return None if a fresh process has to make it."""
+        """Fork a trial; return None if a fresh process has to run it."""
         folder, watch = request.folder, request.watch
         contents, unfit = folder.contents(), folder.path / "unfit.txt"
         liveness = Liveness(request, self._clock, limit_s=interpreter.silence_s)
         temporary = request.plan.env.get(TEMPORARY_VARIABLE)
         fork = {"arguments": command.arguments, "unfit": unfit, "temporary": temporary}
         ended = self._follow(request, zygote=interpreter.zygote, fork=fork)
-        request.read_rest()  # a trial that has trained is not to blame its fork for what comes then
+        request.read_rest()  # failures after a step are not the fork's
         request.watch = watch
         if isinstance(ended, NotStarted) and ended.step in ("log", "cwd"):
-            return None  # so will a fresh process find, which is asked to say it as always
+            return None  # a fresh process reports the same error, in the usual way
         if isinstance(ended, NotStarted):
-            self._failed(f"a trial could not be forked ({ended.error})")
+            self._fall_back(f"a trial could not be forked ({ended.error})")
         elif liveness.is_lost:
-            silence = f"a trial gave no sign of life for {interpreter.silence_s:.0f} s after its fork"
-            self._failed(f"{silence}, as where a library that it imports does not survive one")
+            silence = f"a trial showed no activity for {interpreter.silence_s:.0f} s after its fork"
+            self._fall_back(f"{silence}, as if a library that it imports does not survive a fork")
         elif liveness.first_step_s is None and unfit.exists():  # a trial that gives up has made no step
             why = one_line(read_beginning(unfit, 1 << 12).decode("utf-8", "replace")) or "a trial was unlike the first"
             self._unfit += 1
             if self._unfit >= 3:
-                self._failed(why)
+                self._fall_back(why)
             else:
                 self.fallbacks += 1
-                self._remark(f"{why}; a fresh process made the trial instead")
-        elif not (self._has_worked or liveness.first_step_s) and _may_be_the_forks(ended, folder.stderr_tail()):
+                self._remark(f"{why}; a fresh process ran the trial instead")
+        elif not (self._has_worked or liveness.first_step_s) and _may_be_due_to_fork(ended, folder.stderr_tail()):
             said = last_error(folder.stderr_tail()) or f"exit status {ended.exit_code}"
-            self._begin_again(request, contents)
+            self._reset(request, contents)
             again = Liveness(request, self._clock, limit_s=math.inf)
-            ended = super()._make(request)
+            ended = super()._run_trial(request)
             request.read_rest()
             if again.first_step_s is not None or ended.exit_code == 0:
-                self._failed(f"a trial failed when forked ({one_line(said)}), and worked in a fresh process")
+                self._fall_back(f"a trial failed when forked ({one_line(said)}) and worked in a fresh process")
             return ended
         else:
             self.warm_starts += 1
             self._has_worked |= liveness.first_step_s is not None or ended.exit_code == 0
             return ended
-        self._begin_again(request, contents)
+        self._reset(request, contents)
         return None
 
-    def _begin_again(self, request: LaunchRequest, contents: frozenset[Path]) -> None:
+    def _reset(self, request: LaunchRequest, contents: frozenset[Path]) -> None:
         request.folder.restore(contents)
         request.steps = StepReader(request.folder.path)
 
-    def _failed(self, why: str) -> None:
+    def _fall_back(self, why: str) -> None:
         self.fallbacks += 1
         self._turn_off(why)
 
@@ -305,14 +303,14 @@ class ZygoteRunner(ProcessRunner):
         self._state_of_new = InterpreterState.OFF
         longest_s = max(interpreter.imports_s for interpreter in self._interpreters.values())
         for interpreter in self._interpreters.values():
-            self._cool(interpreter, InterpreterState.OFF)
-        cost = f"about {longest_s:.1f} s more a trial"
+            self._stop_zygote(interpreter, InterpreterState.OFF)
+        cost = f"about {longest_s:.1f} s more per trial"
         self._remark(f"warm starts are off: {why}; from now on each trial starts a fresh interpreter ({cost})")
 
     def _remark(self, sentence: str) -> None:
         _log.info("%s", sentence)
-        if sentence not in self._said:
-            self._said.add(sentence)
+        if sentence not in self._remarked:
+            self._remarked.add(sentence)
             self._on_remark(sentence)
 
 
@@ -321,7 +319,7 @@ def _without_arguments(command: PythonCommand, request: LaunchRequest) -> tuple[
 
 
 def _read_record(path: Path, request: LaunchRequest) -> list[tuple[float, dict[str, Any]]]:
-    """Parse a trial's record of imports: when, and what in which environment."""
+    """Return the time of each import, and the module with its environment."""
     own = ((request.plan.env.get(TEMPORARY_VARIABLE), zygote.TEMPORARY), (str(request.folder.path), zygote.TRIAL_DIR))
     found: dict[str, tuple[float, dict[str, Any]]] = {}
     for line in read_beginning(path, 8 << 20).splitlines():
@@ -340,28 +338,23 @@ def _read_record(path: Path, request: LaunchRequest) -> list[tuple[float, dict[s
     return list(found.values())
 
 
-def _may_be_the_forks(ended: TrialExit, stderr_tail: str) -> bool:
-    """Return whether a trial failed in a way in which a fresh interpreter may not."""
+def _may_be_due_to_fork(ended: TrialExit, stderr_tail: str) -> bool:
     if ended.stop is not None or ended.exit_code in (None, 0) or complaint_of_memory(stderr_tail):
         return False
-    # killed from outside, the first perhaps for want of memory; a shell passes that on as a status with 128 added
+    # killed from outside, SIGKILL perhaps when out of memory; a shell reports a signal as 128 + its number
     sent = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
     return not any(ended.exit_code in (-number, 128 + number) for number in sent)
 
 
 class Liveness:
-    """Watch of a trial around its own: looks for signs of life until the first step.
+    """Wrapper of a trial's watch that checks for activity until the first step.
 
-    A process that was forked while a library held a lock may wait for that lock for ever: it prints nothing and uses no
-    CPU time at all, while compiling and tracing, however slow, use it all the time.
-
-    Args:
-        limit_s: Longest time without a sign of life.
+    A process forked while a library held a lock may wait for it forever: without output, and without CPU time, which
+    compiling and tracing always use.
 
     Attributes:
-        first_step_s: Time at which the first step ended; None before it.
-        is_lost: Whether the trial was stopped because it gave no sign of life.
-        longest_silence_s: Longest time without a sign of life before its first step.
+        is_lost: Whether it stopped the trial.
+        longest_silence_s: Longest time without activity before the first step.
     """
 
     def __init__(self, request: LaunchRequest, clock: Clock, *, limit_s: float) -> None:
@@ -370,14 +363,13 @@ class Liveness:
         self._clock = clock
         self._limit_s = limit_s
         self._signs: tuple[float, ...] = ()
-        self._alive_s = self._looked_s = clock.now_s()
+        self._alive_s = self._checked_s = clock.now_s()
         self._pid: int | None = None
         self.first_step_s: float | None = None
         self.is_lost = False
         self.longest_silence_s = 0.0
 
     def __call__(self, events: Sequence[TraineeEvent]) -> Stop | None:
-        """See `Runner.run`; a trial without a sign of life is stopped as one that never started."""
         stop = self._watch(events)
         for event in events:
             if event.kind == "launched":
@@ -391,10 +383,10 @@ class Liveness:
 
     def _is_silent(self) -> bool:
         now_s = self._clock.now_s()
-        if now_s - self._looked_s < 0.5:  # between looks at all processes of the trial
+        if now_s - self._checked_s < 0.5:  # looking at all processes of the trial takes time
             return False
-        self._looked_s = now_s
-        # Any change counts, even that one of them has ended. One that is stuck in its fork has no process yet.
+        self._checked_s = now_s
+        # Any change counts, even the end of a process. A trial that is stuck in its fork has no process yet.
         members = map(process_stat, (self._pid, *descendants(self._pid))) if self._pid else ()
         times_s = [stat.cpu_s + stat.waited_cpu_s for stat in members if stat]
         sizes = []

@@ -148,7 +148,7 @@ def test_the_usage_of_all_processes_counts(trials: Trials, runner: ProcessRunner
 
 CANNOT_START = {
     "absent": (None, 0, "No such file", "first word"),
-    "no interpreter": ("#!/no/such/interpreter\n", 0o700, "No such file", "interpreter its first line"),
+    "no interpreter": ("#!/no/such/interpreter\n", 0o700, "No such file", "interpreter in its first line"),
     "not executable": ("#!/bin/sh\n", 0o600, "Permission denied", "chmod"),
     "no first line": ("echo no first line\n", 0o700, "Exec format error", "#!"),
 }
@@ -172,7 +172,7 @@ def test_a_folder_of_somebody_else_is_not_used(trials: Trials, runner: ProcessRu
     """A folder with files in it that autotune did not make is left alone."""
     trials.folder.mkdir()
     (trials.folder / "thesis.txt").write_text("precious")
-    with pytest.raises(TrialError, match="did not make"):
+    with pytest.raises(TrialError, match="did not create"):
         runner.run(trials.plan("silent"), lambda _: None, trials.soon())
     assert os.listdir(trials.folder) == ["thesis.txt"]
 

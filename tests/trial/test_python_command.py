@@ -54,7 +54,7 @@ def test_reads_a_command_line_as_python_does(
 
 
 @pytest.mark.parametrize(
-    ("words", "keeping_out"),
+    ("words", "options"),
     [
         ((), ()),
         (("-OOuB",), ()),
@@ -65,10 +65,10 @@ def test_reads_a_command_line_as_python_does(
     ],
     ids=str,
 )
-def test_says_what_keeps_the_observer_out(words: tuple[str, ...], keeping_out: tuple[str, ...], project: Path) -> None:
+def test_says_what_keeps_the_observer_out(words: tuple[str, ...], options: tuple[str, ...], project: Path) -> None:
     """In any spelling, and not for the same letters in other options or behind the script."""
     command = python_command((PYTHON, *words, "train.py", "-I"), cwd=project, search_path=None)
-    assert command.keeping_out == keeping_out
+    assert command.isolating_options == options
 
 
 OTHERS = (

@@ -189,7 +189,7 @@ def test_what_is_imported_before_a_package_that_starts_a_thread_is_warm(other: P
     assert other.forks == (1, 0)
     (remark,) = other.remarks
     assert remark == (
-        "importing threads starts threads, so each trial imports it and what is imported after threads anew"
+        "importing threads starts threads, so each trial imports it and the modules after threads separately"
     )
     assert len(below(guard)) == 1
 
@@ -201,7 +201,7 @@ def test_where_the_first_package_starts_a_thread_there_are_no_forks(package: str
     other.write("train.py", "import threads\nprint('trained')\n")
     assert other.said() == ["trained\n"] * 2
     assert other.forks == (0, 0)
-    assert other.remarks == ["importing threads starts threads, so each trial imports it anew"]
+    assert other.remarks == ["importing threads starts threads, so each trial imports it separately"]
     assert below(guard) == []
 
 
@@ -212,7 +212,7 @@ def test_a_package_that_ends_the_interpreter_turns_warm_starts_off(other: Projec
     assert other.said() == ["trained\n"] * 2
     assert other.runner.warm_starts == 0
     (remark,) = other.remarks
-    assert remark.startswith("warm starts are off: the warm interpreter could not be made (it has ended)")
+    assert remark.startswith("warm starts are off: the warm interpreter could not be started (it exited)")
     assert below(guard) == []
 
 
@@ -286,7 +286,7 @@ def test_a_fork_that_hangs_is_made_again_and_there_are_no_more(other: Project, g
         assert other.runner.fallbacks == fallbacks
         assert len(list((other.folder / "runs" / str(other.trials)).glob("steps.*"))) == 1
     (remark,) = other.remarks
-    assert remark.startswith("warm starts are off: a trial gave no sign of life for 1 s after its fork")
+    assert remark.startswith("warm starts are off: a trial showed no activity for 1 s after its fork")
     assert below(guard) == []
 
 
@@ -317,7 +317,7 @@ def test_a_trainer_that_sets_it_otherwise_gets_a_fresh_process(other: Project) -
     modes = ["slow", "slow", "fast", "slow"]
     assert [other.run("train.py", mode)[1].strip() for mode in modes] == modes
     assert other.forks == (2, 1)
-    assert ["FRAMEWORK_MODE is not set as it was" in remark for remark in other.remarks] == [True]
+    assert ["FRAMEWORK_MODE differs from the first trial" in remark for remark in other.remarks] == [True]
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_a_package_that_needs_a_module_of_the_trainers_own_is_the_trials_to_impo
     assert other.said() == ["imported good\nimported part\nown own\n", "imported part\nown own\n"]
     assert other.forks == (1, 0)
     (remark,) = other.remarks
-    assert "importing needs needs a module of the trainer's own" in remark
+    assert "importing needs needs one of the trainer's modules" in remark
 
 
 def test_what_a_wrapper_around_the_interpreter_sets_stays(other: Project) -> None:
@@ -409,7 +409,7 @@ def test_a_killed_zygote_costs_warm_starts_and_no_trial(other: Project, warm: ps
     assert gone(warm.pid)
     assert other.said(times=1) == ["imported\ntrained\n"]
     assert other.runner.fallbacks == 1
-    assert other.remarks[0].startswith("warm starts are off: a trial could not be forked (the zygote has ended)")
+    assert other.remarks[0].startswith("warm starts are off: a trial could not be forked (the zygote exited)")
 
 
 def test_a_killed_guard_takes_its_zygotes_along(other: Project, guard: Guard, warm: psutil.Process) -> None:
