@@ -19,7 +19,7 @@ from autotune.commands.parameters import OrderedGroup, json_option
 from autotune.daemon.home import ask, locate_home, open_home
 from autotune.daemon.systemd import NAME, daemon_command, remove_unit, unit_path, unit_text, write_unit
 from autotune.errors import AutotuneError
-from autotune.trial.children import Answered, run_short
+from autotune.trial.children import CommandResult, run_short
 from autotune.trial.termination import signals_held
 
 _ASK_S = 5.0
@@ -165,7 +165,7 @@ def _require_manager() -> None:
     )
 
 
-def _require(answered: Answered, failed: str, where: str, remedy: str) -> None:
+def _require(answered: CommandResult, failed: str, where: str, remedy: str) -> None:
     if answered.status != 0:
         raise AutotuneError(f"{failed}: {answered.text or f'status {answered.status}'}", where=where, remedy=remedy)
 

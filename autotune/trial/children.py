@@ -1,9 +1,8 @@
-"""Children that are not trials: searches and workers, the user's command for events, and short commands.
+"""Child processes other than trials: searches and workers, the user's notification command, short commands.
 
-A search or worker is started, watched, and stopped with all that it left; it is in a session of its own. All trials
-are below its guard, which is in another one, see guard_process.py. It inherits the reading end of a *lifeline*, a pipe
-whose other end only the daemon holds: its end of file says that the daemon is gone, or that the search is to end after
-the running trial.
+A search or worker has its own session, its guard another (guard_process.py); both are stopped. It inherits the read end
+of a *lifeline*, a pipe whose other end only the daemon holds: end of file means that the daemon is gone, or that the
+search should end after the running trial.
 """
 
 import contextlib
@@ -31,29 +30,31 @@ from autotune.records import Scalar
 from autotune.trial.process_identity import identity_of
 
 KILL_SEARCH_S = 0.9
-"""Time from SIGTERM, which the search answers with the end of its trial, to SIGKILL."""
+"""Time from SIGTERM, which the search answers by stopping its trial, to SIGKILL."""
 
 KILL_REST_S = 0.7
-"""Time from the end of the search to SIGKILL for what is left: its guard ends the trial with SIGKILL after 0.5 s."""
+"""Time from the end of the search to SIGKILL for other processes: its guard kills the trial after 0.5 s."""
 
 GIVE_UP_S = 2.0
-"""Time from that SIGKILL to naming the processes that do not end."""
+"""Time from that SIGKILL to reporting the processes that survive it."""
 
 NICENESS = 10
-"""Default niceness of a search: nothing on an idle machine, and who comes gets the CPU at once. Where the kernel shares
-the CPU among sessions first (autogroup in sched(7)), who comes gets a fair part of it."""
+"""Default niceness of a search: free on an idle machine, and other processes take precedence.
+
+With autogroups (sched(7)) the kernel shares the CPU among sessions first: they get a fair share.
+"""
 
 _POLL_S = 0.02
-_COST_SHARE = 0.002  # of one core: where a look is dear, with hundreds of threads, the next comes later
+_COST_SHARE = 0.002  # of one core, for scans of /proc: slow ones, with hundreds of threads, are less frequent
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchExit:
-    """End of a search: no process of it is left, except those in `left`.
+    """End of a search.
 
     Attributes:
-        code: Exit status, negative for a signal; None if not even SIGKILL ended the search itself.
-        left: Processes that SIGKILL did not end.
+        code: Exit status, negative for a signal; None if SIGKILL did not end it.
+        left: Processes that survived SIGKILL.
     """
 
     code: int | None
@@ -61,11 +62,7 @@ class SearchExit:
 
 
 class SearchChild:
-    """Search that was started by this process; made by `start`. Nothing here blocks but `end`.
-
-    Attributes:
-        identity: Identity of its process, for `owner.is_gone`; it may be kept in a file.
-    """
+    """Search started by this process. Only `end` blocks."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", lifeline: int, clock: Clock) -> None:
         self._process = process
@@ -75,8 +72,8 @@ class SearchChild:
         self.identity: dict[str, Scalar] = identity_of(process.pid)
         self._look_s = clock.now_s()
         self._tree = ProcessTree((process.pid,))
-        self._told_s: float | None = None
-        self._ended_s: float | None = None  # when the search itself was gone
+        self._stop_asked_s: float | None = None
+        self._ended_s: float | None = None  # when the search itself ended
         self._exit: SearchExit | None = None
 
     @classmethod
@@ -94,11 +91,9 @@ class SearchChild:
         """Start a search.
 
         Args:
-            argv: The command, at least one word.
-            env: Its whole environment, to which `VARIABLE` is added.
-            log: File to which its output is appended; made if it is not there.
-            output: File to which what it prints on stdout is appended; None for the log.
-            niceness: Its niceness, and that of all processes it starts: 0 to 19.
+            env: The whole environment; `VARIABLE` is added.
+            log: File to append its output to, without stdout if there is an `output`.
+            niceness: Also of its descendants.
 
         Raises:
             CommandError: It cannot be started.
@@ -124,52 +119,51 @@ class SearchChild:
             raise CommandError(
                 f"the search cannot be started: {words}",
                 where=getattr(error, "filename", None) or argv[0],
-                remedy="Check that the folder and the program are still there.",
+                remedy="Check that the folder and the program still exist.",
             ) from error
         finally:
             os.close(reader)
-        with contextlib.suppress(OSError):  # it has ended already
+        with contextlib.suppress(OSError):  # it has exited already
             os.setpriority(os.PRIO_PROCESS, process.pid, niceness)
         return cls(process, writer, clock)
 
     def pids(self) -> frozenset[int]:
-        """Return the ids of all its processes that are there, also in other sessions."""
+        """Return the ids of all its processes, in any session."""
         return frozenset(self._alive())
 
     def finish_trial(self) -> None:
-        """Let it end after the running trial, by closing the lifeline."""
+        """Let it end after the running trial."""
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
 
     def leave(self, why: str = "") -> None:
-        """Tell it to leave at once; `poll` does the rest and is to be called often from now on. May be called again.
+        """Ask it to stop now; `poll` does the rest.
 
         Args:
-            why: Who came, in words: the running trial is marked with it. Empty if nobody did.
+            why: Marks the running trial.
         """
-        if self._told_s is not None or self._exit is not None:
+        if self._stop_asked_s is not None or self._exit is not None:
             return
-        self._told_s = self._clock.now_s()
-        self._tree.look()  # while the search still is the parent of its guard
+        self._stop_asked_s = self._clock.now_s()
+        self._tree.look()  # while the search is still the parent of its guard
         if self._lifeline >= 0:
-            with contextlib.suppress(OSError):  # it may have ended, and pipes hold more than this
+            with contextlib.suppress(OSError):  # it may have exited; a pipe holds more than this
                 os.write(self._lifeline, why.encode("utf-8", "replace")[:500])
-        self._process.send_signal(signal.SIGTERM)  # sends nothing if it has ended
+        self._process.send_signal(signal.SIGTERM)  # sends nothing if it has exited
         self.finish_trial()
 
     def poll(self) -> SearchExit | None:
-        """Return its end; None while a process of it is left.
+        """Return its end; None while any of its processes is left.
 
-        To be called every 0.1 s or so once it was told to leave, else every second or so: it goes on to SIGKILL when
-        that is due, and reaps the search.
+        Sends SIGKILL when due, and reaps it: call every 0.1 s after `leave`, else every second.
         """
         if self._exit is not None:
             return self._exit
         now_s = self._clock.now_s()
         code = self._process.poll()
         if code is None and not self._is_hopeless(now_s):
-            self._go_on(now_s)
+            self._escalate(now_s)
             return None
         if self._ended_s is None:
             self._ended_s = now_s
@@ -186,55 +180,50 @@ class SearchChild:
         return self._exit
 
     def end(self) -> SearchExit:
-        """Tell it to leave, and wait until it is gone: 6 s at most, 2 s with processes that can be killed."""
+        """Stop it and wait: at most 6 s, 2 s if its processes can be killed."""
         self.leave()
         while (ended := self.poll()) is None:
             self._clock.wait(_POLL_S)
         return ended
 
-    def _go_on(self, now_s: float) -> None:
-        if self._told_s is None:
+    def _escalate(self, now_s: float) -> None:
+        if self._stop_asked_s is None:
             if now_s >= self._look_s:
-                self._tree.look()  # its guard has to be known if it dies
+                self._tree.look()  # its guard must be known if it dies
                 looked_s = self._clock.now_s()
-                # between looks for its guard, while it runs
                 self._look_s = looked_s + max(2.0, (looked_s - now_s) / _COST_SHARE)
-        elif now_s >= self._told_s + KILL_SEARCH_S:
+        elif now_s >= self._stop_asked_s + KILL_SEARCH_S:
             self._tree.look()
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)  # not its guard, which ends the trial and then itself
+                os.killpg(self.pid, signal.SIGKILL)  # not its guard, which stops the trial and then exits
 
     def _is_hopeless(self, now_s: float) -> bool:
-        """Return True for a search that SIGKILL did not end: it is stuck in the kernel."""
-        return self._told_s is not None and now_s >= self._told_s + KILL_SEARCH_S + GIVE_UP_S
+        """Return whether SIGKILL did not end the search."""
+        return self._stop_asked_s is not None and now_s >= self._stop_asked_s + KILL_SEARCH_S + GIVE_UP_S
 
     def _alive(self) -> list[int]:
         return [pid for pid, stat in self._tree.look().items() if not stat.is_dead]
 
 
 VARIABLE = "AUTOTUNE_LIFELINE_FD"
-"""Variable that holds the number of the reading end."""
+"""Variable with the descriptor of the read end."""
 
 _MOST_BYTES = 1000
 
 
 class Lifeline:
-    """Reading end of a lifeline.
-
-    Args:
-        descriptor: The pipe; it is not passed on to programs that this process starts.
-    """
+    """Read end of a lifeline; not inherited by programs that this process starts."""
 
     def __init__(self, descriptor: int) -> None:
         os.set_inheritable(descriptor, False)
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
-        self._said = b""
+        self._message = b""
         self._is_cut = False
 
     @classmethod
     def of_environment(cls) -> Self | None:
-        """Take the lifeline that this process was started with, so that no other process sees it; None without one."""
+        """Return the lifeline that this process was started with, if any, and hide it from other programs."""
         try:
             descriptor = int(os.environ.pop(VARIABLE, ""))
             return cls(descriptor) if stat.S_ISFIFO(os.fstat(descriptor).st_mode) else None
@@ -243,36 +232,36 @@ class Lifeline:
 
     @property
     def is_cut(self) -> bool:
-        """True once the daemon is gone, or has said why the search is to end."""
+        """Whether the daemon is gone, or asked the search to end."""
         try:
-            while not self._is_cut and len(self._said) < _MOST_BYTES:
+            while not self._is_cut and len(self._message) < _MOST_BYTES:
                 more = os.read(self._descriptor, _MOST_BYTES)
-                self._said += more
+                self._message += more
                 self._is_cut = not more
         except BlockingIOError:
             pass
         except OSError:
             self._is_cut = True
-        return self._is_cut or bool(self._said)
+        return self._is_cut or bool(self._message)
 
     @property
     def why(self) -> str:
-        """Reason for the end, as the daemon gave it; empty if it gave none."""
-        return self._said.decode("utf-8", "replace") if self.is_cut else ""
+        """The daemon's reason; empty without one."""
+        return self._message.decode("utf-8", "replace") if self.is_cut else ""
 
 
-# The user's command for events.
+# The user's notification command.
 
 
 LIMIT_S = 30.0
-"""Time limit of the command; then it gets SIGTERM."""
+"""Time limit of the command, until SIGTERM."""
 
 GRACE_S = 3.0
 """Time from SIGTERM to SIGKILL."""
 
 MOST_QUEUED = 100
 
-_KEPT = (
+_KEPT_VARIABLES = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_RUNTIME_DIR"),
     *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),  # for notify-send
 )
@@ -281,55 +270,56 @@ _log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Runs the user's own command for each event, which it gets as JSON on its standard input, one at a time.
+    """Runner of the user's command for each event, one at a time; the event is JSON on standard input.
 
     A thread does it, so that `notify` never blocks.
 
     Args:
-        argv: The command; none tells nobody. It is not run through a shell.
-        log: File for the end of each command, and for what it printed.
-        environ: The environment, of which the command gets what is on a list: no secrets.
+        argv: Run without a shell; empty for none.
+        log: File for exits and output.
+        environ: Only listed variables are passed on, no secrets.
     """
 
     def __init__(self, argv: Sequence[str], log: Path, clock: Clock, environ: Mapping[str, str]) -> None:
         self._argv = tuple(argv)
         self._log_file = log
         self._clock = clock
-        self._env = {name: value for name, value in environ.items() if name in _KEPT or name.startswith("LC_")}
-        self._waiting: deque[bytes] = deque(maxlen=MOST_QUEUED)  # where more wait the oldest is dropped
-        self._news = threading.Event()
+        self._env = {
+            name: value for name, value in environ.items() if name in _KEPT_VARIABLES or name.startswith("LC_")
+        }
+        self._waiting: deque[bytes] = deque(maxlen=MOST_QUEUED)  # the oldest is dropped
+        self._wake = threading.Event()
         self._is_closed = threading.Event()
-        self._next_said_s = -math.inf
+        self._next_warning_s = -math.inf
         self._thread = threading.Thread(target=self._work, name="notify", daemon=True)
         if argv:
             self._thread.start()
 
     def notify(self, event: Mapping[str, Any]) -> None:
-        """Queue an event; what happened, as JSON holds it."""
         if self._argv:
             self._waiting.append(json.dumps(event, default=str).encode("ascii") + b"\n")
-            self._news.set()
+            self._wake.set()
 
     def close(self) -> None:
-        """End the command that runs, after `GRACE_S` with SIGKILL; events that wait are dropped."""
+        """Stop the running command; drop queued events."""
         self._is_closed.set()
-        self._news.set()
+        self._wake.set()
         if self._argv:
             self._thread.join(timeout=2 * GRACE_S)
 
     def _work(self) -> None:
         while not self._is_closed.is_set():
-            self._news.wait()
-            self._news.clear()
+            self._wake.wait()
+            self._wake.clear()
             while self._waiting and not self._is_closed.is_set():
                 try:
-                    self._note(*self._run(self._waiting.popleft()))
-                except (OSError, ValueError) as error:  # the latter for a zero byte in an argument
-                    self._note(f"cannot be started: {getattr(error, 'strerror', None) or error}", b"")
+                    self._log_end(*self._run(self._waiting.popleft()))
+                except (OSError, ValueError) as error:  # ValueError: a zero byte in an argument
+                    self._log_end(f"cannot be started: {getattr(error, 'strerror', None) or error}", b"")
 
     def _run(self, event: bytes) -> tuple[str, bytes]:
-        """Run the command for one event; return how it ended, and the beginning of what it printed."""
-        # A file in memory: a pipe would block, or end before the command has read it.
+        """Run the command for one event; return how it ended, and the beginning of its output."""
+        # A memory file: a pipe could block, or close before the command has read it.
         with os.fdopen(os.memfd_create("event"), "w+b") as stdin:
             stdin.write(event)
             stdin.seek(0)
@@ -340,7 +330,7 @@ class Notifier:
                 stderr=subprocess.STDOUT,
                 env=self._env,
                 cwd="/",
-                start_new_session=True,  # ^C in the daemon's terminal is not for it; and it is ended with its children
+                start_new_session=True,  # without ^C of the daemon's terminal; stopped with its children
             )
         assert process.stdout is not None
         output, why_ended, number, over_s = b"", "", signal.SIGTERM, self._clock.now_s() + LIMIT_S
@@ -350,27 +340,26 @@ class Notifier:
                 has_ended = _has_ended(process.pid)
                 is_late = self._clock.now_s() >= over_s
                 if not has_ended and (is_late or (self._is_closed.is_set() and not why_ended)):
-                    late = f"took longer than {LIMIT_S:.0f} s, and was ended"
-                    why_ended = why_ended or (late if is_late else "was ended with the daemon")
+                    late = f"took longer than {LIMIT_S:.0f} s and was stopped"
+                    why_ended = why_ended or (late if is_late else "was stopped with the daemon")
                     _signal_group(process.pid, number)
                     number, over_s = signal.SIGKILL, self._clock.now_s() + GRACE_S
-                if select.select([pipe], [], [], 0.0 if has_ended else 0.05)[0]:  # it never waits for us to read
+                if select.select([pipe], [], [], 0.0 if has_ended else 0.05)[0]:  # so its output never blocks it
                     more = os.read(pipe.fileno(), 1 << 16)
                     output = (output + more)[:8192]
                     if not more and not has_ended:
                         self._clock.wait(0.05)  # it has closed its output
-        if why_ended:  # while it is a zombie its number, and so its group's, is nobody else's
+        if why_ended:  # the id of a zombie, and of its group, is not reused
             _signal_group(process.pid, signal.SIGKILL)
         code = process.wait()
         if why_ended or code == 0:
             return why_ended or "well", output
         return f"failed with {'signal' if code < 0 else 'status'} {abs(code)}", output
 
-    def _note(self, ended: str, output: bytes) -> None:
-        """Write down how a command ended."""
-        if ended != "well" and self._clock.now_s() >= self._next_said_s:  # it must not fill the log
+    def _log_end(self, ended: str, output: bytes) -> None:
+        if ended != "well" and self._clock.now_s() >= self._next_warning_s:  # must not fill the log
             _log.warning("notify: the command %s; see %s", ended, self._log_file)
-            self._next_said_s = self._clock.now_s() + 60.0
+            self._next_warning_s = self._clock.now_s() + 60.0
         text = output.decode("utf-8", "replace")
         line = json.dumps({"utc": self._clock.utc().isoformat(timespec="seconds"), "ended": ended, "output": text})
         try:
@@ -388,23 +377,23 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether a child has ended; it is not reaped, so that its number stays its own."""
+    """Return whether a child has exited, without reaping it, so that its id is not reused."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:  # the system reaps it where SIGCHLD is ignored
+    except ChildProcessError:  # the system reaps it if SIGCHLD is ignored
         return True
 
 
-# Short commands, and that of autotune itself.
+# Short commands, and autotune's own.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answered:
-    """End of a command.
+class CommandResult:
+    """Result of a command.
 
     Attributes:
-        status: Its exit status; None if it could not be started, or did not end in time.
-        text: What it printed, or why it has no status.
+        status: None if it could not be started, or timed out.
+        text: Its output, or why it has no status.
     """
 
     status: int | None
@@ -413,13 +402,8 @@ class Answered:
 
 def run_short(
     argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cwd: Path | str = "/"
-) -> Answered:
-    """Run a command to its end, without input and without a shell.
-
-    Args:
-        limit_s: Time limit; then it is killed.
-        env: Its whole environment; None for that of this process.
-    """
+) -> CommandResult:
+    """Run a command to its end or time limit, without input and without a shell."""
     try:
         done = subprocess.run(
             list(argv),
@@ -432,13 +416,13 @@ def run_short(
             check=False,
         )
     except FileNotFoundError:
-        return Answered(status=None, text=f"there is no {argv[0]}")
+        return CommandResult(status=None, text=f"{argv[0]} was not found")
     except subprocess.TimeoutExpired:
-        return Answered(status=None, text=f"{argv[0]} did not end within {limit_s:.0f} s")
+        return CommandResult(status=None, text=f"{argv[0]} did not exit within {limit_s:.0f} s")
     except OSError as error:
-        return Answered(status=None, text=f"{argv[0]} cannot be started: {error.strerror}")
-    return Answered(status=done.returncode, text=done.stdout.decode("utf-8", "replace").strip()[-2000:])
+        return CommandResult(status=None, text=f"{argv[0]} cannot be started: {error.strerror}")
+    return CommandResult(status=done.returncode, text=done.stdout.decode("utf-8", "replace").strip()[-2000:])
 
 
 OWN_COMMAND = (sys.executable, "-P", "-m", "autotune")
-"""Interpreter and module; a folder called ``autotune`` in the working directory is not taken for the package."""
+"""Interpreter and module; ``-P`` ignores a folder ``autotune`` in the working directory."""

@@ -1,4 +1,4 @@
-"""Instruments around one trial: the probe of the host, and the collector of a search's GPUs."""
+"""Instruments around a trial: the probe of the host, and the collector of a search's GPUs."""
 
 from __future__ import annotations
 
@@ -31,18 +31,14 @@ from autotune.trial.launch import Guard, GuardLost, Runner
 
 _MEMORY_READINGS = 24  # over a window, to see whether a GPU fills up
 _FULL = 0.97  # of a GPU's memory: the rest is too small for any allocation
-_ON_ITS_WAY_S = 1.0  # until the driver's last windows are there: nobody waits for them
+_DRIVER_DELAY_S = 1.0  # delay of the driver's windows, which are not waited for
 
 
 class Instruments:
-    """Probes that watch the host, and the GPUs if there are any, during one trial.
-
-    Args:
-        gpus: Watches the GPUs; None if there are none.
+    """Probes of the host and its GPUs during one trial.
 
     Attributes:
-        why_lost: Reason for which a GPU of the trial, or its driver, does not answer any more, for people; None while
-            they do.
+        why_lost: Why a GPU or its driver no longer responds.
     """
 
     def __init__(self, host: Probe, gpus: GpuProbe | None = None) -> None:
@@ -57,11 +53,6 @@ class Instruments:
 
     @classmethod
     def of_machine(cls, clock: Clock, gpus: GpuProbe | None) -> Self:
-        """Return the instruments of this machine, for one trial.
-
-        Args:
-            gpus: See `autotune.trial.instruments`.
-        """
         return cls(HostProbe(clock), gpus)
 
     def __enter__(self) -> Self:
@@ -73,12 +64,10 @@ class Instruments:
             self._gpus.close()
 
     def expect(self, trial_id: str, trial: TrialGpus, kept: Path) -> None:
-        """Prepare for a trial that is about to be started.
+        """Prepare for a trial that is about to start.
 
         Args:
-            trial_id: Its name, which its processes carry.
-            trial: Its GPUs, as far as is known beforehand.
-            kept: File that keeps the raw readings of the GPUs.
+            kept: File for the raw GPU readings.
         """
         self._trial_id = trial_id
         self._run = trial
@@ -86,24 +75,20 @@ class Instruments:
             self._gpus.open(kept)
 
     def watch(self, events: Sequence[TraineeEvent]) -> None:
-        """Take the trial's new events; the host is watched from the first one on."""
+        """Take the trial's new events; the first one starts the host probe."""
         if events and not self._pids:
             self._host.open(self._trial_id, events[0].pid)
         self._pids.update(event.pid for event in events)
-        if told := [name for event in events for name in event.devices]:
+        if reported := [name for event in events for name in event.devices]:
             known = self._run.uuids if self._run.reported else ()
-            self._run = replace(self._run, uuids=tuple(dict.fromkeys((*known, *told))), reported=True)
+            self._run = replace(self._run, uuids=tuple(dict.fromkeys((*known, *reported))), reported=True)
         if self._gpus:
             self.why_lost = self._gpus.lost(self._run)
 
     def recent_utilization(self, now_s: float, *, started_s: float) -> Mapping[GpuRole, float]:
-        """Return the utilization of the GPUs of data and model over the last seconds, read anew every other second.
-
-        Returns:
-            Nothing where data and model do not have a GPU each, or it is not known.
-        """
+        """Return the utilization of the data and model GPUs over 3 s, updated every 2 s; empty if unknown."""
         has_both = self._run.data is not None and self._run.model is not None
-        t0_s, t1_s = now_s - _ON_ITS_WAY_S - 3.0, now_s - _ON_ITS_WAY_S  # length of what is shown while a trial goes on
+        t0_s, t1_s = now_s - _DRIVER_DELAY_S - 3.0, now_s - _DRIVER_DELAY_S
         if has_both and now_s >= self._recent_s + 2.0 and t0_s >= started_s:
             self._recent_s = now_s
             use = self._gpus_between(t0_s, t1_s, None, started_s=started_s)
@@ -112,12 +97,12 @@ class Instruments:
         return self._recent
 
     def cpu_cores(self, t0_s: float, t1_s: float) -> float | None:
-        """Return the mean number of cores that the trial kept busy between two times; None if that is not known."""
+        """Return the mean number of cores that the trial kept busy; None if unknown."""
         host = self._host.between(t0_s, t1_s)
         return host.cpu_cores if host else None
 
     def memory_is_full(self, trial: TrialExit) -> bool:
-        """Return whether nearly all memory of one of the trial's GPUs was in use; False if that is not known."""
+        """Return whether nearly all memory of one of its GPUs was in use; False if unknown."""
         if trial.ended_s <= trial.started_s:
             return False
         use = self._gpus_between(trial.started_s, trial.ended_s, None, started_s=trial.started_s)
@@ -125,10 +110,7 @@ class Instruments:
         return any(total_bytes and (peak_bytes or 0) >= _FULL * total_bytes for peak_bytes, total_bytes in figures)
 
     def memory(self, window: Window, *, started_s: float) -> tuple[MemorySeries, MemorySeries]:
-        """Return the memory that the trial used over its window: of the host, and of its fullest GPU as far as known.
-
-        That of a GPU is the most up to each time, as the driver has no other that is free of gaps.
-        """
+        """Return the memory over the window: of the host, and the peak so far of the fullest GPU."""
         host = self._host.between(window.t0_s, window.t1_s)
         gpu: list[tuple[float, int]] = []
         length_s = window.t1_s - window.t0_s
@@ -140,7 +122,6 @@ class Instruments:
         return host.memory if host else (), tuple(gpu)
 
     def usage(self, window: Window, *, started_s: float) -> tuple[HostUsage | None, GpuUsage]:
-        """Return what the trial used of the machine over its window."""
         host = self._host.between(window.t0_s, window.t1_s)
         return host, self._gpus_between(window.t0_s, window.t1_s, host, started_s=started_s)
 
@@ -151,37 +132,33 @@ class Instruments:
 
 
 class Simulator(Runner, Protocol):
-    """Runner in virtual time, which supplies its own clock and instruments."""
+    """Runner in virtual time, with its own clock and instruments."""
 
     @property
     def clock(self) -> Clock:
         """Virtual clock that the runner advances."""
         ...
 
-    def instruments(self) -> Instruments:
-        """Return the instruments for one trial."""
-        ...
+    def instruments(self) -> Instruments: ...
 
 
 START_S = 30.0
-"""Time to the first record after which a collector is replaced: a driver without persistence mode takes its own."""
+"""Time to the first record after which a collector is restarted; drivers without persistence mode are slow."""
 
 SILENCE_S = 20.0
-"""Time without a record after which a collector is replaced: it has ended, or hangs in the driver."""
+"""Time without a record after which a collector is restarted: it exited, or hangs in the driver."""
 
 _MOST_OUTPUT = 8_000  # characters
 
 
 class GpuCollector:
-    """GPU probe of a search: keeps one collector process, replaces it once, and gives each trial its usage.
+    """GPU probe of a search: one collector process, restarted once.
 
-    Used in a ``with`` statement, inside that of the guard; see `GpuProbe` for what is done for each trial. The process
-    writes into a file without a name, which is gone with the last process that has it open.
+    Used in a ``with`` statement inside that of the guard. The process writes into an unnamed file in `folder`.
 
     Args:
-        guard: The collector process lives below it. Owned by the caller.
-        uuids: The devices that trials may use, at least one.
-        folder: Folder on the disk for that file.
+        guard: Parent of the process, owned by the caller.
+        uuids: Devices that trials may use.
         remark: Called with sentences for the user, once with each.
     """
 
@@ -192,22 +169,22 @@ class GpuCollector:
         self._uuids = tuple(uuids)
         self._folder = folder
         self._clock = clock
-        self._begun = 0
+        self._n_started = 0
         self._was_replaced = False
         self._guard_pid: int | None = None
         self._stream: BinaryIO | None = None
         self._torn = b""
-        self._output = ""  # what the process has written besides records: of its error
-        self._is_late = False  # the last driver windows were waited for in vain
+        self._output = ""  # output of the process other than records: its error
+        self._is_late = False  # the last driver windows did not arrive in time
         self._given_up: str | None = None  # why
-        self._timeline = GpuTimeline(self._uuids, since_s=clock.now_s())  # of all trials, one after the other
+        self._timeline = GpuTimeline(self._uuids, since_s=clock.now_s())  # reset for each trial
         self._is_open = False
         self._kept: BinaryIO | None = None
-        self._said: set[str] = set()
+        self._remarked: set[str] = set()
         self._remark = remark
 
     def __enter__(self) -> Self:
-        self._begin()
+        self._start_process()
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -219,41 +196,38 @@ class GpuCollector:
     # One trial
 
     def open(self, kept: Path) -> None:
-        """Open a trial's timeline; see `GpuProbe.open`."""
-        self._take()
-        self._look_after(trial_begins=True)
+        """Implement `GpuProbe.open`."""
+        self._read_records()
+        self._check_process(trial_begins=True)
         self._timeline.forget(self._clock.now_s())
         self._is_open = True
         with contextlib.suppress(OSError):  # the disk is full: the raw readings are for people only
             self._kept = open_new(kept)
 
     def lost(self, trial: TrialGpus) -> str | None:
-        """Return the loss of a trial's GPU; see `GpuProbe.lost`. A failure not known to be final does not count."""
-        self._take()
-        self._look_after()
+        """Implement `GpuProbe.lost`, for final failures only."""
+        self._read_records()
+        self._check_process()
         losses = self._timeline.losses(self._known(trial))
         loss = next((loss for loss in losses if loss.name in FATAL_NAMES.values()), None)
         if loss is None:
             return None
-        self._say_once(f"{loss.why.removesuffix('.')}. {remedy_of(loss.name)}")
+        self._remark_once(f"{loss.why.removesuffix('.')}. {remedy_of(loss.name)}")
         return loss.why
 
     def between(
         self, t0_s: float, t1_s: float, trial: TrialGpus, *, own_pids: Collection[int], started_s: float
     ) -> GpuUsage | None:
-        """Return the usage of a trial's GPUs; see `GpuProbe.between`.
-
-        It waits for 0.6 s at most until the last driver windows are there.
-        """
+        """Implement `GpuProbe.between`; waits at most 0.6 s for the last driver windows."""
         if not self._is_open:
             return None
         known = self._known(trial)
-        if strangers := [name for name in trial.uuids if not any(uuid.startswith(name) for uuid in known)]:
-            what = f"the trainer uses {', '.join(strangers)}, which this search does not see"
+        if unknown := [name for name in trial.uuids if not any(uuid.startswith(name) for uuid in known)]:
+            what = f"the trainer uses {', '.join(unknown)}, which this search does not see"
             return GpuUsage(remark=f"GPU utilization not measured: {what}")
         if not known:
             return None
-        self._take()
+        self._read_records()
         self._catch_up(t1_s)
         usage = self._timeline.between(t0_s, t1_s, own_pids=own_pids, started_s=started_s)
         devices = {device.figures.uuid: device for device in usage.devices}
@@ -261,41 +235,40 @@ class GpuCollector:
         for uuid in known:
             device = devices[uuid]
             if why := device.why_never_measured:
-                self._say_once(
-                    f"GPU utilization not measured: {why}. If that is a matter of rights, ask whoever runs the "
-                    "machine; trials are compared by throughput all the same."
+                self._remark_once(
+                    f"GPU utilization not measured: {why}. If permission is denied, ask your administrator; "
+                    "trials are still compared by throughput."
                 )
         return usage_of_trial(replace(usage, devices=tuple(devices[uuid] for uuid in known)), trial, trouble)
 
     def close(self) -> None:
-        """Close the trial's timeline; see `GpuProbe.close`."""
+        """Implement `GpuProbe.close`."""
         self._is_open = False
         if self._kept is not None:
             with contextlib.suppress(OSError):
                 self._kept.close()
             self._kept = None
 
-    def _say_once(self, remark: str) -> None:
-        if remark not in self._said:
-            self._said.add(remark)
+    def _remark_once(self, remark: str) -> None:
+        if remark not in self._remarked:
+            self._remarked.add(remark)
             self._remark(remark)
 
     def _known(self, trial: TrialGpus) -> list[str]:
-        """Return the UUIDs of a trial's GPUs; a trial may have said only how they begin."""
+        """Return the UUIDs of a trial's GPUs, which may be given by prefix."""
         found = (next((uuid for uuid in self._uuids if uuid.startswith(name)), None) for name in trial.uuids)
         return [uuid for uuid in found if uuid is not None]
 
     def _catch_up(self, t1_s: float) -> None:
-        give_up_s = self._clock.now_s() + 0.6  # for what the driver has still to say of a trial's end
+        give_up_s = self._clock.now_s() + 0.6  # for the driver's windows of the trial's end
         while self._timeline.reached_s < t1_s and self._clock.now_s() < give_up_s:
             if self._given_up or self._is_late or self._timeline.losses(self._uuids):
                 return
             self._clock.wait(0.05)
-            self._take()
+            self._read_records()
         self._is_late = self._timeline.reached_s < t1_s
 
-    def _take(self) -> None:
-        """Take the records that were written since the last time."""
+    def _read_records(self) -> None:
         if self._stream is None:
             return
         *lines, self._torn = (self._torn + self._stream.read()).split(b"\n")
@@ -312,35 +285,35 @@ class GpuCollector:
 
     # The process
 
-    def _begin(self) -> None:
-        self._begun += 1
+    def _start_process(self) -> None:
+        self._n_started += 1
         self._torn, self._output = b"", ""
         self._timeline.restart(self._clock.now_s())
-        # Where autotune itself comes from, and nothing of the working directory that could stand in its way (-P).
+        # autotune's own location, without the working directory, which could shadow it (-P).
         inherited = inherited_environment()
         places = (str(Path(autotune.__file__).parents[1]), inherited.get("PYTHONPATH"))
         env = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, places))}
         program = {"argv": (sys.executable, "-P", "-m", gpu_process.__name__, *self._uuids), "cwd": "/", "env": env}
-        with contextlib.suppress(GuardLost, OSError):  # it will be silent then: no guard, or no room on the disk
+        with contextlib.suppress(GuardLost, OSError):  # no guard, or a full disk: it will be silent
             if self._stream is not None:
                 self._stream.close()
             self._stream = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115 - closed with this object
             self._guard.start()
             self._guard_pid = self._guard.pid
             log = Path(f"/proc/{os.getpid()}/fd/{self._stream.fileno()}")
-            self._guard.start_sidecar(f"gpu collector {self._begun}", program, log=log)
+            self._guard.start_sidecar(f"gpu collector {self._n_started}", program, log=log)
 
     def _stop_process(self) -> None:
         with contextlib.suppress(GuardLost):
-            self._guard.stop_sidecar(f"gpu collector {self._begun}")
+            self._guard.stop_sidecar(f"gpu collector {self._n_started}")
 
-    def _look_after(self, *, trial_begins: bool = False) -> None:
+    def _check_process(self, *, trial_begins: bool = False) -> None:
         if self._given_up:
             return
         if self._guard.pid != self._guard_pid:  # the guard was replaced, and took the collector with it
-            self._begin()
+            self._start_process()
             return
-        # A trial that has lost its driver has to hear of that first.
+        # A trial that has lost its driver has to report that first.
         driver = self._timeline.losses() if trial_begins else ()
         why = driver[0].why if driver else self._why_silent(record_s=SILENCE_S)
         if why is None:
@@ -348,13 +321,13 @@ class GpuCollector:
         self._stop_process()
         if self._was_replaced:
             self._given_up = why
-            self._remark(f"GPU utilization is not measured any more in this search: {why}")
+            self._remark(f"GPU utilization is no longer measured in this search: {why}")
         else:
             self._was_replaced = True
-            self._begin()
+            self._start_process()
 
     def _why_silent(self, *, record_s: float) -> str | None:
-        # It is written line by line: what begins with the call stack ends with a line that is not indented.
+        # A traceback is complete once a line after its head is not indented.
         _, begun, error = self._output.rpartition(TRACEBACK)
         if begun and re.search(r"^\S", error.partition("\n")[2], re.MULTILINE):
             return f"the GPU collector failed ({one_line(last_error(self._output))})"
@@ -368,7 +341,7 @@ _is_a_gpu_probe: type[GpuProbe] = GpuCollector
 def gpu_collector(
     uuids: Sequence[str], guard: Guard, folder: Path, clock: Clock, remark: OnRemark = no_remark
 ) -> Iterator[GpuCollector | None]:
-    """Yield the collector of a search; None where its trials use no GPU. See `GpuCollector`."""
+    """Yield the collector of a search; None if its trials use no GPU."""
     if not uuids:
         yield None
         return

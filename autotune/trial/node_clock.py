@@ -1,9 +1,8 @@
-"""Monotonic clock of another node, aligned with this one's by question and answer.
+"""Alignment of another node's monotonic clock with this one's (Cristian's algorithm).
 
-Monotonic clocks begin when a machine starts, so that times of two nodes cannot be compared. The question is a file
-beside the step file, with our time in it; the process that writes the step file answers with the time of ours that it
-has read and its own. It answered between then and the moment at which the answer is read here, and the middle of these
-is taken. All times of that process are moved alike: the time between two of its steps stays what it measured.
+Monotonic clocks start at boot, so times of two nodes don't compare. A file next to the step file holds our time; the
+process that writes the step file responds with that time and its own. The midpoint of our times of request and response
+gives one offset for all its times.
 """
 
 import contextlib
@@ -12,52 +11,42 @@ from pathlib import Path
 
 from autotune.files import replace_durably
 
-_ASKS_EVERY_S = 1.0
+_REQUEST_EVERY_S = 1.0
 
-_PATIENCE_S = 20.0
-"""Time after which a process that does not answer is aligned by the moment at which its lines arrive."""
+_TIMEOUT_S = 20.0
+"""Time after which a process that doesn't respond is aligned by the arrival of its lines."""
 
 
 class NodeClock:
-    """Clock of the process that writes a step file.
-
-    Args:
-        step_file: The step file.
-    """
+    """Clock of the process that writes a step file."""
 
     def __init__(self, step_file: Path) -> None:
-        self._question = step_file.with_name(f"{step_file.name}.clock")
+        self._request = step_file.with_name(f"{step_file.name}.clock")
         self._begin_s: float | None = None
-        self._asked_s = -math.inf
+        self._requested_s = -math.inf
         self._offset_s: float | None = None
 
     def offset_s(self, now_s: float | None, latest_s: float | None) -> float | None:
-        """Return what its times are to be moved by; asks for it, and returns None until that is known.
+        """Return the offset to add to its times; None while it is requested.
 
         Args:
-            now_s: Our time; None where nobody writes any more, and nobody is asked.
-            latest_s: Its latest time; None before the first.
+            now_s: Our time; None if the process has ended.
+            latest_s: Its latest time.
         """
         if now_s is None:
             return self._offset_s or 0.0
         if self._offset_s is None:
             self._begin_s = now_s if self._begin_s is None else self._begin_s
-            if latest_s is not None and now_s - self._begin_s > _PATIENCE_S:
+            if latest_s is not None and now_s - self._begin_s > _TIMEOUT_S:
                 self._offset_s = now_s - latest_s
-            elif now_s - self._asked_s >= _ASKS_EVERY_S:
-                self._asked_s = now_s
+            elif now_s - self._requested_s >= _REQUEST_EVERY_S:
+                self._requested_s = now_s
                 with contextlib.suppress(OSError):  # the folder is gone: the trainer may have removed it
-                    replace_durably(self._question, f"{now_s:.6f}\n".encode())
+                    replace_durably(self._request, f"{now_s:.6f}\n".encode())
         return self._offset_s
 
-    def answered(self, t_s: float, host_s: float, now_s: float | None) -> None:
-        """Take an answer.
-
-        Args:
-            t_s: Its time when it answered.
-            host_s: Our time in the question that it has read.
-            now_s: Our time.
-        """
+    def add_response(self, t_s: float, host_s: float, now_s: float | None) -> None:
+        """Compute the offset from a response: its time `t_s`, and our time `host_s` in the request."""
         read_s = host_s if now_s is None else now_s
         if self._offset_s is None and host_s <= read_s:
             self._offset_s = (host_s + read_s) / 2.0 - t_s

@@ -1,4 +1,4 @@
-"""What a real training reports of its pace, as `autotune.trainee.pace` writes it."""
+"""Reader of the pace files that `autotune.trainee.pace` writes in real trainings."""
 
 from __future__ import annotations
 
@@ -18,25 +18,21 @@ _Logarithms = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
 
 
 class PaceWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over the steps of one process between two times: a line of a file.
+    """Sums over the steps of one process between two times; one line of a pace file.
 
     Attributes:
-        process: Name of the process; it stands in the file's name.
-        t0_s: Start, on the monotonic clock of the machine's boot.
-        steps: Steps whose time is training; steps that hold a pause are none of them.
-        samples: Samples in them; None if not known of all.
-        work: Frames or tokens in them; None if not known of all.
-        wait_s: Time for which the loop waited for data in those of them that say; None if none does.
-        waits: Number of these.
-        epochs: Passes over the data that ended.
-        evaluations: Evaluations of the model.
-        checkpoints: Checkpoints that were written.
-        pauses: Steps that were left out because they hold an evaluation, a checkpoint or the end of an epoch.
-        pause_s: Time of these.
-        ends: Steps that are not left out though an epoch ends in them: epochs are short.
-        ends_s: Time of these.
-        ln_sum: Sum of the logarithms of the steps' times in seconds.
-        ln_squares: Sum of the squares of these.
+        process: Taken from the file's name.
+        t0_s: Start, on the monotonic clock.
+        steps: Training steps, without those that contain a pause.
+        samples: None if unknown for any step.
+        work: Frames or tokens; None if unknown for any step.
+        wait_s: Time spent waiting for data, over the steps that report it; None if none does.
+        waits: Number of steps that report it.
+        epochs: Completed passes over the data.
+        pauses: Excluded steps: they contain an evaluation, a checkpoint or the end of an epoch.
+        ends: Included steps in which an epoch ends (short epochs).
+        ln_sum: Sum of the logarithms of step times in seconds.
+        ln_squares: Sum of their squares.
     """
 
     process: str = ""
@@ -60,28 +56,28 @@ class PaceWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wait_fraction(self) -> float | None:
-        """Share of the steps' time for which the loop waited for data; None if not known."""
+        """Fraction of the step time spent waiting for data; None if unknown."""
         if self.wait_s is None or not (self.waits and self.steps and self.train_s):
             return None
         return min((self.wait_s / self.waits) / (self.train_s / self.steps), 1.0)
 
     @property
     def ln_pace(self) -> float | None:
-        """Logarithm of the seconds per unit of work: frames or tokens, else samples, else steps; None without steps."""
+        """Logarithm of the seconds per `unit` of work; None without steps."""
         if not self.steps or self.train_s <= 0.0:
             return None
         return math.log(self.train_s / (self.work or self.samples or self.steps))
 
     @property
     def unit(self) -> str:
-        """Unit of work that `ln_pace` counts; paces of different units cannot be compared."""
+        """Unit of `ln_pace`: frames or tokens, else samples, else steps. Paces in different units don't compare."""
         return "work" if self.work else "samples" if self.samples else "steps"
 
     def samples_per_s(self, samples_per_step: float | None) -> float | None:
         """Return the throughput; None without steps.
 
         Args:
-            samples_per_step: Samples in a step where the steps do not say; None counts steps.
+            samples_per_step: For steps that report no samples; None counts steps.
         """
         if not self.steps or self.train_s <= 0.0:
             return None
@@ -93,7 +89,7 @@ _LINE_BYTES = 4 << 10
 
 
 class _Head(msgspec.Struct):
-    """What the first line of a file says that others do not, and the kind of the others."""
+    """Fields of the first line of a file, and the kind of the other lines."""
 
     v: int = 1
     clock: str = "monotonic"
@@ -101,7 +97,7 @@ class _Head(msgspec.Struct):
 
 
 class PaceReader:
-    """Incremental reader of all ``pace.<pid>.<n>.<part>.jsonl`` of a training's folder, of 32 processes at most."""
+    """Incremental reader of a training's ``pace.<pid>.<n>.<part>.jsonl`` files, at most 32 processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -110,7 +106,7 @@ class PaceReader:
         self._foreign: set[str] = set()  # files of another version or clock
 
     def poll(self) -> list[PaceWindow]:
-        """Return the windows written since the last poll, in the order of their time."""
+        """Return the windows written since the last poll, ordered by time."""
         try:
             matches = [match for name in os.listdir(self._folder) if (match := _NAME.fullmatch(name))]
         except OSError:  # the folder is gone
@@ -125,21 +121,21 @@ class PaceReader:
                     continue
                 self._processes.add(process)
                 self._files[name] = LineTail(self._folder / name, longest_bytes=_LINE_BYTES)
-            # of each file; four hours of a process are less than half of it
-            found = [self._understood(line, name, process) for line in self._files[name].read(1 << 20)]
+            # 1 MiB per file: more than twice what a process writes in four hours
+            found = [self._parse(line, name, process) for line in self._files[name].read(1 << 20)]
             windows += [window for window in found if window is not None]
         return sorted(windows, key=lambda window: window.t1_s)
 
-    def _understood(self, text: bytes, name: str, process: str) -> PaceWindow | None:
-        """Parse a line; None if it is no window, or the file is of another version or clock."""
+    def _parse(self, text: bytes, name: str, process: str) -> PaceWindow | None:
+        """Parse a line; None if it isn't a window, or the file has another version or clock."""
         try:
             head = msgspec.json.decode(text, type=_Head)
             if (head.v, head.clock) != (1, "monotonic"):
-                self._foreign.add(name)  # what follows would be misread
+                self._foreign.add(name)  # its other lines would be misread
             if head.k != "pace" or name in self._foreign:
                 return None
             window = msgspec.structs.replace(msgspec.json.decode(text, type=PaceWindow), process=process)
         except (ValueError, RecursionError):
             return None
-        # The monotonic clock starts with the machine: thirty years.
+        # The monotonic clock starts at boot; 1e9 s are 30 years.
         return window if window.t0_s < window.t1_s < 1e9 else None

@@ -1,4 +1,4 @@
-"""Identity of a process across machines: who has claimed something, and whether that one is known to be gone."""
+"""Identity of a process across machines, and whether it is gone; git commit; users of a config."""
 
 import os
 import re
@@ -19,12 +19,12 @@ def this_process() -> dict[str, Scalar]:
 
 
 def identity_of(pid: int) -> dict[str, Scalar]:
-    """Return the identity of a process of this machine that is there, dead or alive: a child that was not reaped."""
+    """Return the identity of a process of this machine, possibly a zombie."""
     return {**_machine(), "pid": pid, "started_s": psutil.Process(pid).create_time()}
 
 
 def is_gone(owner: Mapping[str, Any]) -> bool:
-    """Return whether a process is known to have ended: one of this machine, since its last boot, that is not there."""
+    """Return whether a process of this machine's current boot is known to have ended."""
     if not is_here(owner):
         return False
     pid, started_s = owner.get("pid"), owner.get("started_s")
@@ -32,7 +32,7 @@ def is_gone(owner: Mapping[str, Any]) -> bool:
         return False
     try:
         process = psutil.Process(pid)
-        # the kernel's time of a start is worked out from ticks
+        # the kernel derives the start time from ticks
         another = isinstance(started_s, float) and abs(process.create_time() - started_s) > 1.0
         return another or process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -42,12 +42,12 @@ def is_gone(owner: Mapping[str, Any]) -> bool:
 
 
 def is_here(owner: Mapping[str, Any]) -> bool:
-    """Return whether a process is one of this machine, since its last boot, and can be seen from here."""
+    """Return whether a process is of this machine's current boot, and visible in this PID namespace."""
     return all(value is not None and owner.get(name) == value for name, value in _machine().items())
 
 
 def same_boot(owner: Mapping[str, Any]) -> bool:
-    """Return whether a process is one of this machine since its last boot, in whichever container; also if unknown."""
+    """Return whether a process is of this machine's current boot, in any container; True if unknown."""
     here, there = _machine()["boot_id"], owner.get("boot_id")
     return here is None or there is None or here == there
 
@@ -55,13 +55,13 @@ def same_boot(owner: Mapping[str, Any]) -> bool:
 def _machine() -> dict[str, Scalar]:
     try:
         boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        namespace = os.readlink("/proc/self/ns/pid")  # containers share the boot, and perhaps the name, but not the ids
+        namespace = os.readlink("/proc/self/ns/pid")  # containers share the boot, not the process ids
     except OSError:
         return {"host": socket.gethostname(), "boot_id": None}
     return {"host": socket.gethostname(), "boot_id": boot_id, "pid_namespace": namespace}
 
 
-# Commit of a git project, read from git's files: a repository may name programs, which git itself would start.
+# Commit of a git project, read from its files: git itself may start programs that a repository names.
 
 
 _REF = re.compile(r"ref: (refs/[^\x00-\x20~^:?*\[\\]+)")
@@ -69,7 +69,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40,64}")
 
 
 def git_commit(folder: Path) -> str | None:
-    """Return the commit that is checked out in a folder; None outside a repository."""
+    """Return the checked-out commit of a folder; None outside a repository."""
     for place in (folder, *folder.parents):
         git = place / ".git"
         if git.is_file():  # a worktree, or a submodule
@@ -96,23 +96,23 @@ def _head(git: Path) -> str | None:
 
 
 def _line(path: Path) -> str:
-    """Return the first line of a file of git's; empty if it cannot be read."""
+    """Return the first line of a file; empty if it cannot be read."""
     return read_beginning(path, 4096).decode(errors="replace").partition("\n")[0].strip()
 
 
-# Processes that use a config: those whose command line names it.
+# Processes whose command line names a config.
 
 
-def users_of_config(config: Path, *, apart_from: Collection[int] = ()) -> list[int]:
-    """Return the ids of the processes whose command line names a config, by any path.
+def users_of_config(config: Path, *, excluding: Collection[int] = ()) -> list[int]:
+    """Return the ids of processes whose command line names a config, by any path.
 
-    Those of other users are found where the kernel shows where they run.
+    Other users' are found if the kernel shows their working directory.
     """
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         pid, words = process.info["pid"], process.info["cmdline"] or ()
         named = [word for word in words if word.endswith(config.name)]
-        if pid not in apart_from and pid != os.getpid() and named and _is_among(config, named, process):
+        if pid not in excluding and pid != os.getpid() and named and _is_among(config, named, process):
             found.append(pid)
     return found
 

@@ -1,7 +1,6 @@
-"""Reader of the step files that training processes write about themselves, while they write them.
+"""Reader of step files while training processes write them; `autotune.trainee.stream` has the format.
 
-The writer is `autotune.trainee`; stream.py there describes the format. The reader takes what is well formed: a trainer
-in another language writes its own lines, any amount of them, and a killed one stops in mid-line.
+It skips what is malformed: trainers in other languages write their own lines, and a killed one stops in mid-line.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ VERSION = 1
 # Process ids have at most 10 digits; the second number counts the loops of the process.
 _NAME = re.compile(r"steps\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl")
 _UUID = re.compile(r"[A-Z]{3}-[0-9A-Za-z/-]{1,80}")  # GPU-8932f937-..., MIG-GPU-.../1/0
-_LATEST_S = 1e9  # of the monotonic clock, which starts with the machine: thirty years
-_LINE_BYTES = 1 << 14  # longer lines are none of the writer's
+_LATEST_S = 1e9  # 30 years on the monotonic clock, which starts at boot
+_LINE_BYTES = 1 << 14  # the writer's lines are shorter
 
 
 class StepReader:
@@ -39,16 +38,15 @@ class StepReader:
         self._ranks = RankSteps()
 
     def poll(self, now_s: float | None = None) -> list[TraineeEvent]:
-        """Return the events written since the last poll, at most about 1 MiB of them, in the order of their time.
+        """Return the events written since the last poll, at most about 1 MiB, ordered by time.
 
-        A last line without its newline is kept for the next poll, and so is all of a process on another node until its
-        clock is aligned with ours.
+        Keeps an incomplete last line, and a process on another node until its clock is aligned.
 
         Args:
-            now_s: Time of the monotonic clock; None where nobody writes any more.
+            now_s: Monotonic time; None if no process writes any longer.
         """
         self._find_streams()
-        # read in one poll, shared by the streams; ten thousand steps
+        # about ten thousand steps per poll, shared by the streams
         share = max((1 << 20) // max(len(self._streams), 1), _LINE_BYTES)
         merged = self._ranks.merge([event for stream in self._streams.values() for event in stream.poll(share, now_s)])
         return sorted(merged, key=lambda event: event.t_s)
@@ -57,7 +55,7 @@ class StepReader:
         try:
             with os.scandir(self._folder) as entries:
                 for entry in entries:
-                    # read at most; a training process has one, each of its workers perhaps another
+                    # one per training process, and perhaps one per worker
                     if len(self._streams) >= 256:
                         return
                     match = _NAME.fullmatch(entry.name)
@@ -76,14 +74,14 @@ class _Stream:
         self._lines = LineTail(path, longest_bytes=_LINE_BYTES)
         self._name = name
         self._is_ours = True
-        self._is_of_rank = False  # of several
+        self._is_of_rank = False  # one of several ranks
         self._clock: NodeClock | None = None  # of another node
         self._held: list[TraineeEvent] = []  # until it is aligned
 
     def poll(self, limit: int, now_s: float | None) -> list[TraineeEvent]:
-        """Return the events among the next bytes of the file, on our clock."""
+        """Return the events in the next bytes, on our clock."""
         lines = self._lines.read(limit) if self._is_ours else []
-        found = (self._understood(line, now_s) for line in lines)
+        found = (self._parse(line, now_s) for line in lines)
         self._held += (event for event in found if event is not None)
         offset_s = 0.0
         if self._clock is not None:
@@ -95,8 +93,8 @@ class _Stream:
         events, self._held = self._held, []
         return [replace(event, t_s=event.t_s + offset_s) for event in events] if offset_s else events
 
-    def _understood(self, line: bytes, now_s: float | None) -> TraineeEvent | None:
-        """Parse a line as an event; None if it is none, or the stream is of another version or clock."""
+    def _parse(self, line: bytes, now_s: float | None) -> TraineeEvent | None:
+        """Parse a line; None without an event, or for another version or clock."""
         if not self._is_ours or len(line) > _LINE_BYTES:
             return None
         fields = json_object(line)
@@ -109,7 +107,7 @@ class _Stream:
         if kind == "clock":
             host_s = _number(fields.get("host_s"))
             if self._clock is not None and host_s is not None:
-                self._clock.answered(t_s, host_s, now_s)
+                self._clock.add_response(t_s, host_s, now_s)
             return None
         readers = _KINDS[kind]
         found = {name: readers[name](value) for name, value in fields.items() if name in readers}
@@ -123,7 +121,7 @@ class _Stream:
         start_s = _number(fields.get("start_s"))
         clock = fields.get("clock", "monotonic")
         if fields["v"] != VERSION or clock not in ("monotonic", "node"):
-            self._is_ours = False  # what follows would be misread
+            self._is_ours = False  # other lines would be misread
             return None
         if clock == "node" and self._clock is None:
             self._clock = NodeClock(self._path)
@@ -146,7 +144,7 @@ def _rank(value: Any) -> Rank | None:
         rank = msgspec.convert(value, Rank)
     except msgspec.ValidationError:
         return None
-    # named on screens, as the texts of events are
+    # shown on screens, like the texts of events
     return replace(rank, node=_text(rank.node) or "") if rank.number < rank.world else None
 
 
@@ -216,18 +214,18 @@ _OWN: Mapping[str, Mapping[str, Callable[[Any], Any]]] = {
     "rank": {"rank": _rank},
     "own": {"times": _count},
 }
-"""What is read of each kind of event besides what all may have."""
+"""Fields of each kind of event, in addition to the common ones."""
 
 _KINDS = {kind: {**_AMOUNTS, "loss": _loss, **own} for kind, own in _OWN.items()}
-"""The kinds of event, and what is read of each: of most lines, and fast."""
+"""Fields of each kind of event."""
 
 
 class LineTail:
     """File of lines, and the position up to which it was read.
 
     Args:
-        path: The file; it need not exist yet.
-        longest_bytes: Longest line that counts; longer ones are replaced by empty ones.
+        path: The file; it need not exist.
+        longest_bytes: Longer lines are replaced by empty ones.
     """
 
     def __init__(self, path: Path, *, longest_bytes: int) -> None:
@@ -235,10 +233,10 @@ class LineTail:
         self._longest_bytes = longest_bytes
         self._offset = 0
         self._torn = b""
-        self._skipping = False  # within a line that is too long
+        self._skipping = False  # inside a line that is too long
 
     def read(self, limit_bytes: int) -> list[bytes]:
-        """Return the whole lines among the next bytes of the file; a last line without its newline is kept."""
+        """Return the complete lines in the next bytes of the file."""
         try:
             with self._path.open("rb") as file:
                 data = os.pread(file.fileno(), limit_bytes, self._offset)
@@ -247,7 +245,7 @@ class LineTail:
         self._offset += len(data)
         *lines, self._torn = (self._torn + data).split(b"\n")
         if self._skipping and lines:
-            lines[0] = b""  # the end of the long line, counted as one that says nothing
+            lines[0] = b""  # the end of the long line
             self._skipping = False
         if len(self._torn) > self._longest_bytes:
             self._skipping = True

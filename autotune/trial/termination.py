@@ -1,7 +1,7 @@
-"""Handling of SIGINT (^C) and SIGTERM: the first is raised as an exception for an orderly end, later ones are ignored.
+"""Handling of SIGINT (^C) and SIGTERM: the first raises an exception, later ones are ignored.
 
-The signal table is per process, so the state here is global. Handlers are functions, never "ignore", because ignored
-signals stay ignored in every program that is started.
+State is global, as the signal table is. Handlers are functions, never "ignore", because started programs would inherit
+that.
 """
 
 import os
@@ -16,19 +16,19 @@ from autotune.clock import SystemClock
 from autotune.errors import Terminated
 
 INSISTING_S = 5.0
-"""Time after the first signal from which on another one ends the process by force: the orderly end hangs."""
+"""Time after the first signal after which another one forces the exit: the orderly end hangs."""
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Received:
-    """State of the signals that this process has received.
+    """State of the received signals.
 
     Attributes:
-        interrupt: The exception for the first signal; None before that.
-        is_lost: Whether it was raised where nothing can be: in a finalizer, or the callback of a weak reference.
-        holds: Number of `signals_held` blocks that are active.
-        by_force: Called before the process is ended by force.
+        interrupt: Exception for the first signal.
+        is_lost: Whether that was dropped, in a finalizer or weak reference callback.
+        holds: Number of active `signals_held` blocks.
+        by_force: Called before a forced exit.
     """
 
     interrupt: KeyboardInterrupt | None = None
@@ -46,29 +46,29 @@ _clock = SystemClock()
 def take_signals() -> None:
     """Install handlers: the first SIGINT raises KeyboardInterrupt, the first SIGTERM `Terminated`.
 
-    A signal that is ignored already stays ignored.
+    Signals that are ignored stay ignored.
     """
     for number in _NUMBERS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _hear)
+            signal.signal(number, _on_signal)
     sys.unraisablehook = _take_unraised
 
 
 def end_by_force_with(by_force: Callable[[KeyboardInterrupt], object]) -> None:
-    """Set the function to call before the process is ended by force, because of a later signal."""
+    """Set the function to call before a later signal forces the exit."""
     _received.by_force = by_force
 
 
 def interrupted_by() -> KeyboardInterrupt | None:
-    """Return the exception that ended this process, or is about to; None if there is none."""
+    """Return the exception that ends this process, if any."""
     return _received.interrupt
 
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Defer signals in this block: for work that must not be interrupted, and for imports, which may lose exceptions.
+    """Defer signals in this block, for work that must not be interrupted, and imports, which may drop exceptions.
 
-    Only the main thread gets signals; in another thread nothing is deferred.
+    Has no effect outside the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -83,19 +83,19 @@ def signals_held() -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """Ignore signals from now on; to be called at the very end, when nothing is left to interrupt."""
+    """Ignore signals from now on; for the very end of the process."""
     for number in _NUMBERS:
         signal.signal(number, signal.SIG_IGN)
 
 
 def release_signals() -> None:
-    """Restore the default handlers of signals, for the program that this process executes next."""
+    """Restore the default handlers, for the program that this process executes next."""
     for number in _NUMBERS:
-        if signal.getsignal(number) is _hear:
+        if signal.getsignal(number) is _on_signal:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _hear(number: int, frame: FrameType | None) -> None:
+def _on_signal(number: int, frame: FrameType | None) -> None:
     if _received.is_lost:
         if _is_in_hook(frame):
             _signal_later()
@@ -120,7 +120,7 @@ def _raise() -> None:
 
 
 def _take_unraised(error: "sys.UnraisableHookArgs") -> None:
-    """Raise the interrupt again where it was lost, a moment later; other errors are said as ever."""
+    """Raise a dropped interrupt again a moment later; report other errors as usual."""
     if error.exc_value is None or error.exc_value is not _received.interrupt:
         sys.__unraisablehook__(error)
         return
@@ -129,12 +129,12 @@ def _take_unraised(error: "sys.UnraisableHookArgs") -> None:
 
 
 def _signal_later() -> None:
-    # by then the finalizer has mostly ended in which the interrupt was lost; otherwise it is lost and raised again
+    # the finalizer has mostly ended by then; otherwise the interrupt is dropped and raised again
     threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def _is_in_hook(frame: FrameType | None) -> bool:
-    """Return whether what a signal interrupted is `_take_unraised`, where an exception would be lost for good."""
+    """Return whether a signal interrupted `_take_unraised`, where an exception would be lost for good."""
     while frame is not None:
         if frame.f_code is _take_unraised.__code__:
             return True

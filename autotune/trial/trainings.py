@@ -1,7 +1,4 @@
-"""Real trainings of this user on this machine: `autotune run` makes a folder for each, in which its pace is counted.
-
-The folders are the truth, whoever has made them.
-"""
+"""Real trainings of this user on this machine: `autotune run` creates a folder for each, for its pace."""
 
 from __future__ import annotations
 
@@ -25,40 +22,35 @@ from autotune.trial.pace_files import PaceWindow
 from autotune.trial.process_identity import git_commit, is_gone, this_process
 
 WATCH_VARIABLE = "AUTOTUNE_WATCH_DIR"
-"""Variable that names a training's folder to the observer inside the training."""
+"""Variable with the training's folder, for the observer inside the training."""
 
 TRIAL_VARIABLE = "AUTOTUNE_TRIAL_DIR"
 
 KEPT = 100
-"""Trainings that are kept after they have ended."""
+"""Number of ended trainings that are kept."""
 
 _FOLDER_NAME = re.compile(r"[0-9]{8}T[0-9]{6}Z-[0-9]{1,10}-[0-9a-f]{8}")
 _INJECT = "inject"
 
 
 def is_training(name: str) -> bool:
-    """Return whether a folder of that name is one of a training."""
+    """Return whether a folder's name is that of a training."""
     return _FOLDER_NAME.fullmatch(name) is not None
 
 
 def make_training(trainings: Path, header: TrainingHeader, now: datetime) -> Path:
-    """Make the folder of a training that this process is about to become.
-
-    Args:
-        trainings: Folder of all of them; made if it does not exist.
-
-    Returns:
-        The folder, with the header and the observer's copy in it.
+    """Create the folder of a training that this process will exec, with its header and the observer.
 
     Raises:
-        AutotuneError: It cannot be made, or others could plant something there.
+        AutotuneError: It cannot be created, or other users could write to it.
     """
     try:
         make_private_folder(trainings)
         why = why_not_ours(trainings, frozenset({os.geteuid()})) or why_exposed(trainings.parent.resolve())
         if why:
             raise AutotuneError(
-                f"{trainings} is not used: {why}", remedy="Name a folder that is yours alone with AUTOTUNE_DAEMON_DIR."
+                f"{trainings} is not used: {why}",
+                remedy="Set AUTOTUNE_DAEMON_DIR to a folder that only you can write to.",
             )
         folder = trainings / f"{now:%Y%m%dT%H%M%SZ}-{os.getpid()}-{secrets.token_hex(4)}"
         make_private_folder(folder)
@@ -67,14 +59,14 @@ def make_training(trainings: Path, header: TrainingHeader, now: datetime) -> Pat
         prune_trainings(trainings, now)
     except OSError as error:
         raise AutotuneError(
-            f"no folder can be made for it in {trainings}: {error.strerror}",
-            remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
+            f"the training's folder cannot be created in {trainings}: {error.strerror}",
+            remedy="Check disk space and permissions, or set AUTOTUNE_DAEMON_DIR to another place.",
         ) from error
     return folder
 
 
 def training_names(trainings: Path) -> list[str]:
-    """Return the names of the trainings' folders, oldest first; none where somebody else owns their place."""
+    """Return the names of the trainings' folders, oldest first; none if their place is open to other users."""
     if why_not_ours(trainings, frozenset({os.geteuid()})) is not None:
         return []
     try:
@@ -82,26 +74,26 @@ def training_names(trainings: Path) -> list[str]:
             return sorted(
                 entry.name for entry in entries if is_training(entry.name) and entry.is_dir(follow_symlinks=False)
             )
-    except OSError:  # it is not there yet
+    except OSError:  # it does not exist yet
         return []
 
 
 def prune_trainings(trainings: Path, now: datetime) -> None:
-    """Delete the oldest trainings that are over, but for the last `KEPT`, and folders that never became one."""
+    """Delete trainings that are over, except the last `KEPT`, and day-old folders without a header."""
     names = training_names(trainings)
     for name in names[: max(0, len(names) - KEPT)]:
         header = TrainingHeader.read(trainings / name)
-        # a young one without a header may be a training that is just being made
+        # a new one without a header may be a training that is starting
         if is_over(trainings / name, header, now) if header else _silent_s(trainings / name, now) > 86400.0:
             delete_tree(trainings / name)
 
 
 UNSEEN_S = 900.0
-"""Silence of a process that cannot be looked at, after which it counts as gone."""
+"""Silence after which a process in another container counts as gone."""
 
 
 def is_over(folder: Path, header: TrainingHeader, now: datetime) -> bool:
-    """Return whether a training's process is gone; of one in a container of its own, whether it is silent for long."""
+    """Return whether a training's process is gone, or in another container and silent for `UNSEEN_S`."""
     this = this_process()
     is_unseen = all(header.owner.get(name) == this.get(name) for name in ("host", "boot_id"))
     is_unseen &= header.owner.get("pid_namespace") != this.get("pid_namespace")
@@ -109,7 +101,7 @@ def is_over(folder: Path, header: TrainingHeader, now: datetime) -> bool:
 
 
 def _silent_s(folder: Path, now: datetime) -> float:
-    """Return for how long nothing was written into a folder; 0 where that is not known."""
+    """Return the time since the last write into a folder; 0 if unknown."""
     try:
         with os.scandir(folder) as entries:
             written_s = max(entry.stat(follow_symlinks=False).st_mtime for entry in entries)
@@ -119,8 +111,8 @@ def _silent_s(folder: Path, now: datetime) -> float:
 
 
 def watched_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Return the environment of a training that is counted."""
-    # In front of the user's own path; an empty entry would mean the working directory.
+    """Return the environment of a watched training."""
+    # Before the user's path; an empty entry would mean the working directory.
     path = os.pathsep.join(filter(None, (str(folder / _INJECT), environ.get("PYTHONPATH"))))
     return {**environ, WATCH_VARIABLE: str(folder), "PYTHONPATH": path}
 
@@ -134,16 +126,15 @@ class TrainingHeader:
     """Description of a training, written before it starts.
 
     Attributes:
-        argv: Its command, with secrets masked.
-        config: Real path of its config; None if it has none.
-        code: What of the code is known: the git commit, and size and time of the scripts of the command.
-        study: Name of the study of the config, which need not exist yet.
-        confirmed: What that study has confirmed for these values; None if nothing, or if nobody watches.
-        is_watched: Whether the daemon is to tell when it gets slow.
-        point: Name of the point that the config holds; None without a config, as all that follows.
-        samples_per_step: Samples in a step where the steps do not say.
-        conditions: Conditions of a trial of that study, here and now.
-        digests: Digests of the trainer's files, see `TrialRecord.code`.
+        argv: With secrets masked.
+        code: From `code_state`.
+        study: Name of the config's study, which need not exist.
+        confirmed: None if nothing is confirmed or `is_watched` is off.
+        is_watched: Whether the daemon reports it when it gets slow.
+        point: Name of the config's point.
+        samples_per_step: For steps that report no samples.
+        conditions: Those of a trial of that study, here and now.
+        digests: As in `TrialRecord.code`.
     """
 
     argv: tuple[str, ...]
@@ -164,26 +155,17 @@ class TrainingHeader:
     digests: Mapping[str, str] = field(default_factory=dict)
 
     def is_over(self, this: Mapping[str, Scalar]) -> bool:
-        """Return whether its process is known to be gone: with this boot, or an earlier one of this machine.
-
-        Args:
-            this: Identity of this process, see `this_process`.
-        """
+        """Return whether its process is known to be gone, or is from an earlier boot of this machine."""
         return is_gone(self.owner) or (
             self.owner.get("host") == this.get("host") and self.owner.get("boot_id") != this.get("boot_id")
         )
 
     def write(self, folder: Path) -> None:
-        """Write it.
-
-        Raises:
-            OSError: It cannot be written.
-        """
         create_private(folder / FILE, (json.dumps({"format": FORMAT, **asdict(self)}, indent=2) + "\n").encode())
 
     @classmethod
     def read(cls, folder: Path) -> TrainingHeader | None:
-        """Read it back; None if there is none, or it is of another format or form."""
+        """Read it; None if it is missing or has another format."""
         try:
             document = json.loads(read_beginning(folder / FILE, 256 << 10))
             return msgspec.convert(document, cls) if document["format"] == FORMAT else None
@@ -191,11 +173,11 @@ class TrainingHeader:
             return None
 
 
-# State of a training's code, read without starting anything, to see later whether it was edited.
+# State of a training's code, to detect later edits; no program is started for it.
 
 
 def code_state(argv: Sequence[str], cwd: Path) -> dict[str, str]:
-    """Return what tells one state of the code from another: the commit, and size and time of the command's scripts."""
+    """Return the git commit, and size and mtime of the command's scripts."""
     state: dict[str, str] = {}
     if (commit := git_commit(cwd)) is not None:
         state["commit"] = commit
@@ -209,21 +191,21 @@ def code_state(argv: Sequence[str], cwd: Path) -> dict[str, str]:
     return state
 
 
-# What a training achieved, by all that it has reported.
+# Measurement of a real training.
 
 
 LEAST_COUNTED_S = 30.0
-"""Time of steps below which a training does not tell how fast it is."""
+"""Step time below which a training's speed is not reported."""
 
 
 def achieved_by(windows: Iterable[PaceWindow], samples_per_step: float | None) -> Measurement | None:
-    """Return the numbers of a real training; None while too little is counted.
+    """Return the measurement of a real training; None below `LEAST_COUNTED_S`.
 
-    Of several processes that train side by side the one with the most training counts, as in a trial. Percentiles are
-    those of a log-normal distribution: only sums over the steps are known.
+    The process with the most training counts, as in a trial. Percentiles assume log-normal step times, since only sums
+    are known.
 
     Args:
-        samples_per_step: Samples in a step where the steps do not say; None counts steps.
+        samples_per_step: For steps that report no samples; None counts steps.
     """
     by_process: dict[str, list[PaceWindow]] = {}
     for window in windows:
@@ -232,9 +214,9 @@ def achieved_by(windows: Iterable[PaceWindow], samples_per_step: float | None) -
     train_s, steps = math.fsum(one.train_s for one in own), sum(one.steps for one in own)
     if train_s < LEAST_COUNTED_S or not steps:
         return None
-    stepping = [one for one in own if one.steps]  # not in a pause all the time
-    told = [one.samples for one in stepping if one.samples is not None]
-    samples = math.fsum(told) if len(told) == len(stepping) else steps * (samples_per_step or 1.0)
+    stepping = [one for one in own if one.steps]  # the others are one long pause
+    reported = [one.samples for one in stepping if one.samples is not None]
+    samples = math.fsum(reported) if len(reported) == len(stepping) else steps * (samples_per_step or 1.0)
     ln_mean = math.fsum(one.ln_sum for one in own) / steps
     ln_sd = math.sqrt(max(0.0, math.fsum(one.ln_squares for one in own) / steps - ln_mean**2))
     waits = [one.wait_fraction * one.train_s for one in stepping if one.wait_fraction is not None]
@@ -267,7 +249,7 @@ def _pauses(windows: Sequence[PaceWindow], samples: float, train_s: float, steps
     return pauses if pauses.count else None
 
 
-# What a study has confirmed for the values of a training.
+# Speed that a study has confirmed for a training's values.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -275,10 +257,10 @@ class ConfirmedSpeed:
     """Speed of a point by the trials of its study.
 
     Attributes:
-        samples_per_s: Geometric mean over the trials; steps instead of samples where those are not known.
-        low: Lower end of the prediction interval for one more training, over that mean.
-        samples_per_step: Samples in a step where the steps do not say; None if that is not known either.
-        after_first_pass: Whether it is the speed after the first pass over the data, when caches are filled.
+        samples_per_s: Geometric mean; steps per second if samples are unknown.
+        low: Lower end of the prediction interval for one more training, relative to that mean.
+        samples_per_step: For steps that report no samples.
+        after_first_pass: Whether caches were filled.
     """
 
     samples_per_s: float
@@ -290,4 +272,4 @@ class ConfirmedSpeed:
 
     def __post_init__(self) -> None:
         if not (0.0 < self.samples_per_s < math.inf and 0.0 < self.low <= 1.0 <= self.high < math.inf):
-            raise ValueError(f"no speed with its interval: {self.samples_per_s}, {self.low} to {self.high}")
+            raise ValueError(f"invalid speed or interval: {self.samples_per_s}, {self.low} to {self.high}")

@@ -1,6 +1,6 @@
-"""Folder of what is kept for a user on this machine, beside any project: the daemon's state, and real trainings.
+"""Per-user folder on this machine: the daemon's state, and real trainings.
 
-Home folders may be shared between machines, so that each machine has a folder of its own in the user's.
+It has a subfolder per machine, because home folders may be shared.
 """
 
 import hashlib
@@ -13,31 +13,27 @@ from autotune.errors import AutotuneError
 from autotune.trial.folders import user_state_folder, why_exposed, why_not_ours
 
 VARIABLE = "AUTOTUNE_DAEMON_DIR"
-"""Variable that names the folder of all state of the daemon."""
+"""Variable with the folder of the daemon's state."""
 
 TRAININGS = "trainings"
-"""Folder in it of the real trainings that are counted."""
+"""Subfolder of the real trainings."""
 
-ELSEWHERE = f"Name a place that is yours alone, on a local disk, with {VARIABLE}."
-"""Remedy where it cannot be used."""
+ELSEWHERE = f"Set {VARIABLE} to a folder on a local disk that only you can write to."
+"""Remedy if the folder cannot be used."""
 
 
 def user_folder(environ: Mapping[str, str]) -> Path:
-    """Locate this user's folder on this machine; nothing is made.
-
-    Args:
-        environ: The environment. It is ``$AUTOTUNE_DAEMON_DIR``, else ``autotune/daemon`` in ``$XDG_STATE_HOME`` or
-            ``~/.local/state``, and in that a folder named like the machine.
+    """Return ``$AUTOTUNE_DAEMON_DIR/<machine>``, else ``autotune/daemon/<machine>`` in the user's state folder.
 
     Raises:
-        AutotuneError: Somebody else could put something into it, or replace it; or the variable names no absolute path.
+        AutotuneError: Other users could write to it or replace it, or the variable holds a relative path.
     """
     named = environ.get(VARIABLE)
     if named and not os.path.isabs(named):
         raise AutotuneError(
-            f"{VARIABLE} is {named!r}, which depends on where a command is typed",
+            f"{VARIABLE} is a relative path: {named!r}",
             where=VARIABLE,
-            remedy="Name an absolute path.",
+            remedy="Set it to an absolute path.",
         )
     place = _own(Path(named) if named else user_state_folder(environ) / "daemon")
     state = place / _machine(os.uname().nodename)
@@ -46,22 +42,17 @@ def user_folder(environ: Mapping[str, str]) -> Path:
 
 
 def require_ours(folder: Path) -> None:
-    """Raise an error if a folder exists and is not this user's alone."""
+    """Raise an error if a folder exists and is open to other users."""
     if why := why_not_ours(folder, frozenset({os.geteuid()})):
         raise _not_ours(folder, why)
 
 
 def unusable(folder: Path, why: str | None) -> AutotuneError:
-    """Return the error of a folder that cannot be written."""
+    """Return the error for a folder that cannot be written."""
     return AutotuneError(f"the daemon's folder cannot be written: {why}", where=str(folder), remedy=ELSEWHERE)
 
 
 def _own(place: Path) -> Path:
-    """Return a folder with its links resolved, if nobody else could plant something in it or replace it.
-
-    Raises:
-        AutotuneError: Somebody could.
-    """
     try:
         is_planted = place.is_symlink() and place.lstat().st_uid not in (os.geteuid(), 0)
         real = Path(os.path.realpath(place))
@@ -76,7 +67,7 @@ def _own(place: Path) -> Path:
 
 
 def _machine(node: str) -> str:
-    """Return a machine's name as part of a path; one that had to be changed ends in a hash of the original."""
+    """Return a machine's name as a path component, with a hash of the original if characters were replaced."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "-", node).lstrip(".")[:64]
     if safe == node and node:
         return node
@@ -87,6 +78,6 @@ def _not_ours(folder: Path, why: str) -> AutotuneError:
     return AutotuneError(
         f"the daemon's folder is not used: {why}",
         where=str(folder),
-        remedy=f"Whoever may write to it could have code of theirs run. If it is yours, close it (chmod go-w). "
+        remedy=f"Anyone who can write to it could run their code as you. If it is yours, run chmod go-w on it. "
         f"{ELSEWHERE}",
     )

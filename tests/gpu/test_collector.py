@@ -30,7 +30,7 @@ from tests.until import until
 
 OURS = UUID.format(0)
 TRIAL = TrialGpus(uuids=(OURS,))
-GIVEN_UP = "GPU utilization is not measured any more in this search: "
+GIVEN_UP = "GPU utilization is no longer measured in this search: "
 
 
 class FakeGuard:
@@ -231,7 +231,7 @@ def test_a_gpu_that_may_not_be_asked_is_said_once(stage: Stage) -> None:
         assert use.utilization is None
         assert "it does not report utilization (Insufficient Permissions)" in use.remark
     (remark,) = stage.remarks
-    assert "ask whoever runs the machine" in remark
+    assert "ask your administrator" in remark
 
 
 def test_gpus_are_known_by_how_they_begin(stage: Stage) -> None:

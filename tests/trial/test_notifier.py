@@ -86,7 +86,7 @@ def test_a_command_that_hangs_is_ended(
     until(lambda: out.exists() and out.read_text().count("\n") == 2)
     if is_closed:
         notifier.close()
-    why = "was ended with the daemon" if is_closed else "took longer than 3 s, and was ended"
+    why = "was stopped with the daemon" if is_closed else "took longer than 3 s and was stopped"
     assert logged(log, 1)[0]["ended"] == why
     for pid in map(int, out.read_text().split()):
         until(lambda pid=pid: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)

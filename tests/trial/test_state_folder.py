@@ -133,9 +133,9 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path: Path) -> None:
 def test_a_name_never_leads_elsewhere(name: str, tmp_path: Path) -> None:
     """Names come out of a storage that others can write; none of them is a path."""
     state = StateFolder(tmp_path)
-    with pytest.raises(ValueError, match="not a name"):
+    with pytest.raises(ValueError, match="invalid folder name"):
         state.trial("study", name)
-    with pytest.raises(ValueError, match="not a name"):
+    with pytest.raises(ValueError, match="invalid folder name"):
         state.trials(name)
 
 

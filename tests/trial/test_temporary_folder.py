@@ -46,6 +46,6 @@ def test_a_link_in_its_place_is_not_followed(place: Path, tmp_path: Path, caplog
     folder.symlink_to(target)
     make_temporary_folder(trial)
     delete_temporary_folder(trial)
-    assert "not this user's own" in caplog.text
+    assert "not private to this user" in caplog.text
     assert (target / "precious").exists()
     folder.unlink()
