@@ -63,7 +63,6 @@ class KnownKnob(Traits):
     only_if_listed: bool = False
 
     def accepts(self, value: Scalar) -> bool:
-        """Return whether the row understands a present value."""
         return CHECKS[self.fits](value) if isinstance(self.fits, str) else value in self.fits
 
     def domain(self, present: Scalar, machine: Machine) -> Choices:

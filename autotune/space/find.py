@@ -199,7 +199,7 @@ class _Builder:
             return
         for knob in self._having(counts="samples"):
             if is_global(knob.path):
-                self._leave_out(knob, f"the global batch stays fixed; {parts[0].path}, the batch per device, is searched")
+                self._leave_out(knob, f"the global batch is fixed; {parts[0].path}, the batch per device, is searched")
         for knob in parts:
             self._put(knob, dividing(knob, self._config[wholes[0]]))
 

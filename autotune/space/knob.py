@@ -114,7 +114,6 @@ class Knob:
 
     @property
     def effect(self) -> str:
-        """Effect of other values on the training, in words."""
         is_kept = self.batch is not None and self.batch.kept_up_to and self.label is Label.BATCH
         return f"{self.label.value} above {self.batch.kept_up_to}" if self.batch and is_kept else self.label.value
 
@@ -141,7 +140,6 @@ class Knob:
         return {self.path: value, **{carried.path: carried.values[position] for carried in self.carries}}
 
     def is_inactive(self, values: Values) -> bool:
-        """Return whether it has no effect at a point."""
         under = self.inactive_if
         held = values.get(under.path) if under else None
         return under is not None and any(same_scalar(held, value) for value in under.values)

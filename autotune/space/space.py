@@ -77,7 +77,6 @@ class Space:
         return known
 
     def at(self, indices: Iterable[int]) -> Values:
-        """Decode `indices`."""
         return {knob.path: knob.choices[index] for knob, index in zip(self.knobs, indices, strict=True)}
 
     def changes(self, values: Values) -> Values:

@@ -1,8 +1,8 @@
 """Child processes other than trials: searches and workers, the user's notification command, short commands.
 
-A search or worker has its own session, its guard another (guard_process.py); both are stopped. It inherits the read end
-of a *lifeline*, a pipe whose other end only the daemon holds: end of file means that the daemon is gone, or that the
-search should end after the running trial.
+A search or worker runs in its own session, and is stopped with all its descendants, such as its guard in another
+session (guard_process.py). It inherits the read end of a *lifeline*, a pipe whose other end only the daemon holds: end
+of file means that the daemon is gone, or that the search should end after the running trial.
 """
 
 import contextlib
@@ -128,7 +128,6 @@ class SearchChild:
         return cls(process, writer, clock)
 
     def pids(self) -> frozenset[int]:
-        """Return the ids of all its processes, in any session."""
         return frozenset(self._alive())
 
     def finish_trial(self) -> None:
@@ -246,7 +245,6 @@ class Lifeline:
 
     @property
     def why(self) -> str:
-        """The daemon's reason; empty without one."""
         return self._message.decode("utf-8", "replace") if self.is_cut else ""
 
 
@@ -261,7 +259,7 @@ GRACE_S = 3.0
 
 MOST_QUEUED = 100
 
-_KEPT_VARIABLES = (
+_PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_RUNTIME_DIR"),
     *("DBUS_SESSION_BUS_ADDRESS", "DISPLAY", "WAYLAND_DISPLAY", "XAUTHORITY"),  # for notify-send
 )
@@ -284,9 +282,7 @@ class Notifier:
         self._argv = tuple(argv)
         self._log_file = log
         self._clock = clock
-        self._env = {
-            name: value for name, value in environ.items() if name in _KEPT_VARIABLES or name.startswith("LC_")
-        }
+        self._env = {name: value for name, value in environ.items() if name in _PASSED_ON or name.startswith("LC_")}
         self._waiting: deque[bytes] = deque(maxlen=MOST_QUEUED)  # the oldest is dropped
         self._wake = threading.Event()
         self._is_closed = threading.Event()
@@ -301,7 +297,6 @@ class Notifier:
             self._wake.set()
 
     def close(self) -> None:
-        """Stop the running command; drop queued events."""
         self._is_closed.set()
         self._wake.set()
         if self._argv:

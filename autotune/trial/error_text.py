@@ -129,7 +129,6 @@ def one_line(text: str) -> str:
 
 
 def _exception(lines: Sequence[str]) -> str:
-    """Return the last exception and its causes."""
     starts = [place for place, line in enumerate(lines) if TRACEBACK in line]
     chains: list[list[str]] = []
     for start, end in pairwise([*starts, len(lines)]):
@@ -166,7 +165,6 @@ def _last_lines(lines: Sequence[str], *, only_errors: bool = False) -> str:
 
 
 def _message(lines: Sequence[str]) -> str:
-    """Return class and message from the lines after a traceback's first one."""
     start = next((place for place, line in enumerate(lines) if line and not line[0].isspace()), len(lines))
     # A message may have many lines, and the one that names the allocator is often the last.
     message = list(lines[start : start + 1])

@@ -123,7 +123,7 @@ class TrialSpec:
         warms_up: Whether it only warms up the machine.
         validate_s: Longest training of a validation trial.
         trains_s: Of a race, the training time after the first step.
-        keys: Config keys it sets: at first those besides its point's, all of them once it is named.
+        keys: Config keys it sets: at first only those in addition to its point's, all once it is named.
         tried_keys: Those of them that it tries.
         name: Empty, and `limits` None, until it is about to start.
         gpus: GPUs that it may use, as far as known.
@@ -212,7 +212,6 @@ def _evaluate(
     folder: TrialFolder,
     duration_s: float,
 ) -> Execution:
-    """Classify and measure a trial that has ended."""
     limits = stop_rule.limits
     if trial_exit.stop is Stop.DEADLINE:
         stop_rule.cut(limits.deadline_s)

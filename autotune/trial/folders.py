@@ -60,7 +60,7 @@ class StateFolder:
 
         Raises:
             ConfigError: The config's folder cannot be found.
-            AutotuneError: The named folder, or both default folders, are unsafe.
+            AutotuneError: The named folder is unsafe, or both default folders are.
         """
         named = explicit or (Path(environ["AUTOTUNE_DIR"]) if environ.get("AUTOTUNE_DIR") else None)
         if named is not None:
@@ -242,8 +242,8 @@ def why_exposed(place: Path) -> str | None:
     """Return why other users could replace a folder in this place, if they can.
 
     That needs write permission on a folder above it without the sticky bit. Another user's folder counts as writable
-    for that user, unless that is root or the owner of ``/`` (root under another id in a container). For root owners
-    don't count: root works in others' folders on purpose, and whoever owns a folder above a config can replace its
+    for that user, unless that is root or the owner of ``/`` (root under another id in a container). For root, owners
+    don't count: root works in others' folders on purpose, and the owner of a folder above a config can replace its
     command anyway.
 
     Args:
@@ -269,7 +269,10 @@ def _others_may_write(status: os.stat_result) -> bool:
 
 
 def _is_private_group(gid: int, uid: int) -> bool:
-    """Return whether only a folder's owner and root are in its group: then umasks often let it write."""
+    """Return whether only a folder's owner and root are in its group.
+
+    With one group per user, the usual umask makes folders group-writable.
+    """
     name = _name(uid)
     try:
         group = grp.getgrgid(gid)
@@ -368,7 +371,6 @@ class TrialFolder:
             raise _unusable("the trial's config cannot be written", self.path / name, error) from error
 
     def contents(self) -> frozenset[Path]:
-        """Return all paths in the folder, at any depth."""
         return frozenset(self._walk(lambda _path: True))
 
     def restore(self, contents: frozenset[Path]) -> None:
@@ -476,7 +478,7 @@ def has_space(path: Path) -> bool:
 
 
 def make_temporary_folder(trial: Path) -> Path | None:
-    """Create a trial's temporary folder; None and a warning if that fails: programs use the system's."""
+    """Create a trial's temporary folder, or log a warning and return None: programs then use the system's."""
     folder = temporary_folder(trial)
     try:
         if not os.path.lexists(folder):
@@ -490,7 +492,7 @@ def make_temporary_folder(trial: Path) -> Path | None:
 
 
 def delete_temporary_folder(trial: Path, is_over: Callable[[], bool] = lambda: False) -> None:
-    """Delete a trial's temporary files, after `is_over` in the background; log a failure."""
+    """Delete a trial's temporary files, in the background once `is_over`; log a failure."""
     folder = temporary_folder(trial)
     if not _is_ours(folder) or delete_tree(folder, is_over):
         return

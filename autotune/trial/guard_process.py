@@ -1,4 +1,4 @@
-"""Guard: a process between the search and its trials that stops every process of a trial, whatever happens.
+"""Guard: a process between the search and its trials that stops every process of a trial in all cases.
 
 It runs as a script in its own session, with the standard library only and ``-I -S``, so that the user's environment
 cannot break it. As a child subreaper (prctl(2)) it inherits orphans, even daemons in other sessions: all processes of a
@@ -265,7 +265,7 @@ class GuardLoop:
                     key.data()
             self._supervise()
         if self._temporary is not None:
-            shutil.rmtree(self._temporary, ignore_errors=True)  # the search can't any longer
+            shutil.rmtree(self._temporary, ignore_errors=True)  # the search is gone
 
     def kill_all(self) -> None:
         """Kill all processes, after an internal error."""

@@ -196,7 +196,6 @@ class GpuCollector:
     # One trial
 
     def open(self, kept: Path) -> None:
-        """Implement `GpuProbe.open`."""
         self._read_records()
         self._check_process(trial_begins=True)
         self._timeline.forget(self._clock.now_s())
@@ -242,7 +241,6 @@ class GpuCollector:
         return usage_of_trial(replace(usage, devices=tuple(devices[uuid] for uuid in known)), trial, trouble)
 
     def close(self) -> None:
-        """Implement `GpuProbe.close`."""
         self._is_open = False
         if self._kept is not None:
             with contextlib.suppress(OSError):

@@ -275,7 +275,6 @@ class Losses:
 
     @property
     def first(self) -> float | None:
-        """Initial level."""
         return median(self._values[:_FIRST]) if self._values else None
 
     @property
@@ -476,7 +475,7 @@ EXPLANATIONS: Mapping[Ending, Explanation] = {
         "A command that starts the training in the background exits too soon: keep it in the foreground.",
     ),
     Ending.OBSERVER_MISSING: Explanation(
-        sentence="Nothing inside the trainer reported to autotune. It may not be Python, or may ignore its environment.",
+        sentence="Nothing inside the trainer reported to autotune. It may not be Python or may ignore its environment.",
         remedy="Start Python without -I, -E and -S, and keep PYTHONPATH as it is; a program in another language has to "
         "write its steps into the folder in AUTOTUNE_TRIAL_DIR (format: autotune/trainee/stream.py).",
     ),

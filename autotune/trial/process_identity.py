@@ -96,7 +96,6 @@ def _head(git: Path) -> str | None:
 
 
 def _line(path: Path) -> str:
-    """Return the first line of a file; empty if it cannot be read."""
     return read_beginning(path, 4096).decode(errors="replace").partition("\n")[0].strip()
 
 

@@ -1,8 +1,8 @@
 """Protection of the user's files from trials: checkpoint backups, and detection of side effects.
 
-Output paths in config keys are redirected (`autotune.config.outputs`), but trials overwrite checkpoints at hard-coded
-paths. These are copied before the trials, and checked and restored after each; without a copy, a loss ends the search.
-Files that others write to are left to them, and the copies stay. Appending, or rewriting the same content, is no loss.
+Output paths in config keys are redirected (`autotune.config.outputs`), hard-coded ones are not. So checkpoints are
+copied before the trials, and checked and restored after each; without a copy, a loss ends the search. Files that others
+write to are left to them, and the copies stay. Appending, or rewriting the same content, is no loss.
 
 Other files may make trials affect each other: a checkpoint to resume from, a cache that the first trial fills. They are
 reported once and never deleted.
@@ -87,17 +87,17 @@ class CheckpointBackups:
 
     def __enter__(self) -> Self:
         over_s = self._clock.now_s() + MOST_S
-        room = min(MOST_BYTES, self._trainer.state.free_bytes() - 2 * LEAST_FREE_BYTES)
+        left_bytes = min(MOST_BYTES, self._trainer.state.free_bytes() - 2 * LEAST_FREE_BYTES)
         places = {place for _, _, path in self._trainer.outputs() if (place := real_path(path))}
         moved = {place for place in places if not self._cwd.is_relative_to(place)}
         without: list[Path] = []
         for path, about in self._found():
             file = None
             if not is_below(path, moved):
-                if about.st_size <= room and self._clock.now_s() < over_s:
+                if about.st_size <= left_bytes and self._clock.now_s() < over_s:
                     file = back_up(path, self._copies / path.relative_to(self._above))
                 if file:
-                    room -= about.st_size
+                    left_bytes -= about.st_size
                 else:
                     without.append(path)
             self._watched.append(file or WatchedFile(path=path, stamp=stamp_of(path)))
@@ -233,7 +233,6 @@ class CheckpointBackups:
         return [path for path in files if is_called_a_checkpoint(path)]
 
     def _found(self) -> list[tuple[Path, os.stat_result]]:
-        """Return the user's checkpoint files, the latest first."""
         left = _read_left(self._left)
         found = []
         for path in self._present():
@@ -326,21 +325,21 @@ class WatchedFile:
         """
         assert self.copy is not None, "a copy exists"
         folder = self.path.parent
-        beside = folder / f".{secrets.token_hex(6)}.autotune"
+        temporary = folder / f".{secrets.token_hex(6)}.autotune"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             if os.path.realpath(folder) != str(folder):
                 raise CannotRestore("its folder is a link now")
             try:
-                _copy(self.copy, beside, owner=self.owner)
+                _copy(self.copy, temporary, owner=self.owner)
                 if self.now != left or (left and left[:2] in written):
                     raise WrittenByOthers("another process writes to it")
                 if left is None:
-                    os.link(beside, self.path)  # unlike a rename, never overwrites a new file
+                    os.link(temporary, self.path)  # unlike a rename, never overwrites a new file
                 else:
-                    beside.replace(self.path)
+                    temporary.replace(self.path)
             finally:
-                beside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
         except FileExistsError:
             raise WrittenByOthers("another process writes to it") from None
         except OSError as error:
@@ -547,20 +546,20 @@ def names_of(paths: Sequence[Path], cwd: Path) -> str:
     return " ".join([*shown, f"and {more} more"] if more else shown)
 
 
-def folders_named(values: Values, *beside: Path) -> Iterator[Path]:
+def folders_named(values: Values, *bases: Path) -> Iterator[Path]:
     """Yield existing folders of paths in a config's values, the most specific first.
 
     Skips those that contain the working directory or the user's home.
     """
     found: set[Path] = set()
     for text in {value for value in values.values() if isinstance(value, str) and "://" not in value}:
-        for folder in beside:
+        for folder in bases:
             named = path_of(text, folder)
             # A word without a slash is a path only if it exists.
             path = real_path(named) if named and ("/" in text or exists(named)) else None
             if path is not None:
                 found.add(path if os.path.isdir(path) else path.parent)
-    general = [*beside, Path(os.path.expanduser("~"))]  # unlike `Path.home`, never raises
+    general = [*bases, Path(os.path.expanduser("~"))]  # unlike `Path.home`, never raises
     kept = (path for path in found if os.path.isdir(path) and not any(other.is_relative_to(path) for other in general))
     yield from sorted(kept, key=lambda path: (-len(path.parts), path))
 
@@ -712,7 +711,6 @@ class Snapshot:
 
 
 def _is_skipped(path: str) -> bool:
-    """Return whether a folder is a virtual environment or a state folder."""
     state = ("studies", "trials", "searches", "cache", "backups", "kept")
     return os.path.exists(os.path.join(path, "pyvenv.cfg")) or all(os.path.isdir(os.path.join(path, s)) for s in state)
 

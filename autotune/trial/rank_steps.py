@@ -49,7 +49,6 @@ class RankSteps:
             yield from self._without_missing()
 
     def _missing(self) -> list[int]:
-        """Return the ranks that have reported nothing."""
         world = max(rank.world for rank in self._ranks.values())
         return [number for number in range(world) if number not in self._waiting]
 

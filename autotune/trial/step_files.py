@@ -79,7 +79,6 @@ class _Stream:
         self._held: list[TraineeEvent] = []  # until it is aligned
 
     def poll(self, limit: int, now_s: float | None) -> list[TraineeEvent]:
-        """Return the events in the next bytes, on our clock."""
         lines = self._lines.read(limit) if self._is_ours else []
         found = (self._parse(line, now_s) for line in lines)
         self._held += (event for event in found if event is not None)

@@ -21,7 +21,7 @@ _LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
 _LEAST_IDLE_SILENCE_S = 10.0
 _STEPS_TO_PHASES, _LONGEST_TO_PHASES_S = 20, 5.0  # a trial without phases after both has none
-_SILENT_STEPS = 10.0  # longest silence, in longest steps so far
+_SILENT_STEPS = 10.0  # longest silence, as a multiple of the longest step so far
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +174,6 @@ class StopRule:
         return None
 
     def _finish_window(self, now_s: float, until_s: float, *, has_events: bool) -> Stop | None:
-        """Return the reason to stop a long enough trial, once the step or cycle in progress has ended."""
         is_over = now_s >= until_s + self._patience_s
         if is_over:
             self._cut_s = now_s
@@ -277,7 +276,6 @@ class StopRule:
         return self._has_enough_steps and passed_s >= 3.0 * longest_s
 
     def window(self) -> Window | None:
-        """Return the steady window so far."""
         if self._window is not None:
             return self._window
         after_s = self._settled_s if self.limits.settles else None

@@ -9,8 +9,9 @@ States of an interpreter (command, directory and environment):
 * `WARM`: trials are forks, with any arguments. One that differs from the first is rerun in a fresh process.
 * `OFF`: nothing to import, or warm starts are off.
 
-They are off for the rest of the search if a zygote cannot start, a fork fails where a fresh process works or shows no
-activity, or three trials differ from the first. The guard can kill a trial at any time, a zygote only between trials.
+They are off for the rest of the search if a zygote cannot start, a fork shows no activity or fails where a fresh
+process works, or three trials differ from the first. The guard can kill a trial at any time, a zygote only between
+trials.
 """
 
 from __future__ import annotations
@@ -138,7 +139,6 @@ class ZygoteRunner(ProcessRunner):
         return interpreter
 
     def _record(self, interpreter: _Interpreter, request: LaunchRequest) -> TrialExit:
-        """Run the first trial and record its imports."""
         request.env["AUTOTUNE_WARM"] = f"{zygote.__file__}:"
         liveness = Liveness(request, self._clock, limit_s=math.inf)
         ended = super()._run_trial(request)
@@ -228,7 +228,6 @@ class ZygoteRunner(ProcessRunner):
         )
 
     def _answer(self, interpreter: _Interpreter, request: LaunchRequest) -> Mapping[str, Any] | Stop:
-        """Wait for the zygote's imports while watching the trial."""
         # imports may take three times as long as in the recorded trial, plus 20 s on a busy machine
         limit_s = self._clock.now_s() + 20.0 + 3.0 * interpreter.imports_s
         while True:

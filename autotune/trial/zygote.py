@@ -190,8 +190,8 @@ class ImportedUnit:
         """Return why it must not be imported before a fork; None if it may.
 
         Args:
-            folder: Of the trainer's modules. An environment may be in it, and PyTorch writes and imports a module
-                elsewhere.
+            folder: Folder of the trainer's modules; an environment in it doesn't count. PyTorch writes and imports a
+                module elsewhere.
         """
         for name in self.modules:
             spec = _namespace(sys.modules[name]).get("__spec__")
@@ -298,7 +298,6 @@ class ParkedModules:
         """Implement importlib.abc.Loader; a module may replace itself in ``sys.modules`` when executed."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Restore the module, and the modules imported with it."""
         name = module.__name__
         if name in self._parked and name in self._standard:
             family = self._family(name)
