@@ -1,1 +1,1 @@
-"""Sampler: proposes the next point; pure, without any process, clock, file or storage."""
+"""Sampler: proposes the next trial. Pure: no processes, clock, files or storage."""

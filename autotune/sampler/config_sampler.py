@@ -1,8 +1,4 @@
-"""Interface to Optuna: the acquisition as a sampler for any study, and any sampler in the place of the acquisition.
-
-`ConfigSampler` is made for studies with a few noisy, expensive trials, and for parameters with a few values each, as
-configs have them: categories, integers, floats with a step. Floats without a step are drawn at random.
-"""
+"""Optuna interface: the acquisition as an Optuna sampler, and any Optuna sampler as the acquisition."""
 
 import math
 import threading
@@ -29,19 +25,15 @@ from autotune.sampler.observations import Observation, expected_trial_sd
 from autotune.space.knob import InactiveIf, Knob, Label, ladder
 from autotune.space.space import Space, point_name
 
-_SPREAD = 0.5  # of the scores of a study whose values have no logarithm
+_SPREAD = 0.5  # median absolute deviation of the scores if values have no logarithm
 
 
 class ConfigSampler(BaseSampler):
-    """Sampler of autotune's searches, for any study with one objective.
+    """Sampler of autotune's searches, for any single-objective study with few, noisy, expensive trials.
 
-    A Gaussian process made for configs predicts every combination, and the knowledge gradient chooses the next trial;
-    a promising combination may come again, as trials are taken to be noisy. Trials that failed, and those that violate
-    a constraint, lower the chance of their neighbours; trials that go on are expected to show what the model says. A
-    parameter that is there only under some values of another one is part of the model once trials have shown it.
-
-    Args:
-        seed: Makes its choices repeatable; None for others each time.
+    A Gaussian process predicts combinations of categories, integers and stepped floats (other floats are random); the
+    knowledge gradient chooses the next, possibly a repeat. Failures and violated constraints lower the probability of
+    success nearby. A conditional parameter joins once trials have shown its condition.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -59,16 +51,12 @@ class ConfigSampler(BaseSampler):
         self._lock = threading.Lock()
 
     def reseed_rng(self) -> None:
-        """Draw other numbers from now on than the process that this one was forked from."""
         self._seeds = np.random.default_rng()
         self._random.reseed_rng()
         self._model = None
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the parameters of a model: of all finished trials, or of those with some values of another parameter.
-
-        Those with a single value are left out.
-        """
+        """Return the non-constant parameters that all finished trials share, and conditional ones."""
         with self._lock:
             shared = self._search_space.calculate(study)
         trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
@@ -78,7 +66,7 @@ class ConfigSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the values of the next trial; see `BaseSampler.sample_relative`.
+        """Return the values of the next trial.
 
         Raises:
             ValueError: The study has several objectives.
@@ -99,7 +87,7 @@ class ConfigSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Return a value at random.
+        """Return a random value.
 
         Raises:
             ValueError: The study has several objectives.
@@ -110,7 +98,7 @@ class ConfigSampler(BaseSampler):
     def _propose(
         self, grids: Mapping[str, "Grid"], trials: Sequence[FrozenTrial], direction: StudyDirection
     ) -> dict[str, Any]:
-        """Return the values on these grids that promise most; at random where the model has none."""
+        """Return the most promising values; random ones without a model."""
         finished = [trial for trial in trials if trial.state is TrialState.COMPLETE]
         everywhere = set(grids).intersection(*(trial.params for trial in finished))
         conditions = {name: one for name, one in _conditions(finished, everywhere).items() if name in grids}
@@ -124,10 +112,10 @@ class ConfigSampler(BaseSampler):
 
 @dataclass(frozen=True)
 class Grid:
-    """Values of a parameter that are worth telling apart.
+    """Values of a parameter.
 
     Attributes:
-        ordered: True if neighbours are alike.
+        ordered: True if neighbours are similar.
         log: True if equal ratios are.
     """
 
@@ -153,7 +141,7 @@ class Grid:
         return np.log(values) if self.log else values
 
     def index(self, value: Any) -> int | None:
-        """Return the position of the nearest value; None for what is no value of the parameter."""
+        """Return the position of the nearest value; None if it isn't a value of the parameter."""
         if not self.ordered:
             same = (place for place, one in enumerate(self.values) if type(one) is type(value) and one == value)
             return next(same, None)
@@ -164,7 +152,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class _Condition:
-    """Where a parameter is missing: under these values of another one."""
+    """Values of another parameter under which one is missing."""
 
     distribution: BaseDistribution
     under: str
@@ -172,10 +160,7 @@ class _Condition:
 
 
 def _conditions(trials: Sequence[FrozenTrial], shared: Collection[str]) -> dict[str, _Condition]:
-    """Return the condition of each parameter that is in some trials only, as far as one shared parameter tells it.
-
-    Of several that tell it, the one with the fewest values in these trials.
-    """
+    """Return the condition of each parameter that only some trials have; the simplest if there are several."""
     found = {}
     optional = (trial for trial in trials if not trial.distributions.keys() <= set(shared))
     seen = {name: one for trial in optional for name, one in trial.distributions.items() if name not in shared}
@@ -184,19 +169,19 @@ def _conditions(trials: Sequence[FrozenTrial], shared: Collection[str]) -> dict[
         if any(trial.distributions[name] != distribution for trial in having):
             continue
         lacking = [trial for trial in trials if name not in trial.distributions]
-        tells = []
+        deciding = []
         for other in shared:
             there, missing = ({trial.params[other] for trial in some} for some in (having, lacking))
             if there.isdisjoint(missing):
-                tells.append((len(there | missing), other, missing))
-        if tells:
-            _, other, missing = min(tells, key=lambda one: one[:2])
+                deciding.append((len(there | missing), other, missing))
+        if deciding:
+            _, other, missing = min(deciding, key=lambda one: one[:2])
             found[name] = _Condition(distribution, other, frozenset(missing))
     return found
 
 
 class _Model:
-    """Model of one space: points are positions on the grids, the first one where a parameter is missing."""
+    """Model of one space: points are positions on the grids, 0 for a missing parameter."""
 
     def __init__(self, grids: Mapping[str, Grid], conditions: Mapping[str, _Condition], *, seed: int) -> None:
         self.grids = grids
@@ -260,7 +245,7 @@ class _Model:
 
 
 def _scores(trials: Iterable[FrozenTrial], *, maximize: bool) -> dict[int, float]:
-    """Return the score of each good trial by its number: the larger the better, on the scale of a logarithm."""
+    """Return the score of each successful trial by number: higher is better, logarithmic."""
     values = {
         trial.number: trial.value
         for trial in trials
@@ -277,13 +262,13 @@ def _scores(trials: Iterable[FrozenTrial], *, maximize: bool) -> dict[int, float
         scores = {number: _SPREAD * (value - center) / spread for number, value in finite.items()}
     if not maximize:
         scores = {number: -score for number, score in scores.items()}
-    least = max(scores.values()) - 4.0  # below the best score, all are alike: the model is not for them
+    least = max(scores.values()) - 4.0  # further below the best, differences don't matter
     return {number: max(score, least) for number, score in scores.items()}
 
 
 def _require_one_objective(study: Study) -> None:
     if len(study.directions) > 1:
-        raise ValueError("ConfigSampler is for studies with one objective")
+        raise ValueError("ConfigSampler supports only one objective")
 
 
 def _has_failed(trial: FrozenTrial) -> bool:
@@ -294,40 +279,29 @@ def _is_violated(trial: FrozenTrial) -> bool:
     return any(value > 0 for value in trial.constraints.values())
 
 
-# Samplers of Optuna in the place of the acquisition: which point is tried next is theirs, all else of a search stays.
-# They see the observations of a search in a study of their own, in memory: positions in the list of choices where these
-# are ordered, categories where they are not, and as value the ln score of each trial. What they asked for is told as
-# their own trial, with the attributes that they gave it; all others are added as trials that somebody else made.
+# Optuna samplers as the acquisition. They see a search as an in-memory study: parameters are positions among a knob's
+# choices, or categories if unordered; values are ln scores. Trials they asked for keep the attributes they set.
 
 
 SamplerChoice = BaseSampler | None
-"""Any of Optuna's samplers for one objective; None for the acquisition."""
+"""Any single-objective Optuna sampler; None for autotune's."""
 
 
 def require_sampler(sampler: object) -> None:
-    """Check that what a caller gave is a sampler.
-
-    Raises:
-        ConfigError: It is not.
-    """
+    """Raise `ConfigError` if an argument isn't a sampler."""
     if not isinstance(sampler, SamplerChoice):
         raise ConfigError(
-            f"{sampler!r} is no sampler", where="sampler", remedy="Give an instance of one of Optuna's samplers."
+            f"{sampler!r} is not a sampler", where="sampler", remedy="Pass an instance of an Optuna sampler."
         )
 
 
 def sampler_name(sampler: SamplerChoice) -> str:
-    """Return the name of a sampler for the record: that of its class, or ``autotune``."""
+    """Return the class name of a sampler, or ``autotune``."""
     return "autotune" if sampler is None else type(sampler).__name__
 
 
 class OtherSampler:
-    """Proposals of one of Optuna's samplers.
-
-    Args:
-        sampler: Any sampler. A copy of it is used: a search whose space changes begins again with another one.
-        seed: Seed of points at random; the sampler has its own.
-    """
+    """Proposals of an Optuna sampler, which is copied: a search restarts it when its space changes."""
 
     def __init__(self, sampler: BaseSampler, space: Space, seed: int) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -335,24 +309,20 @@ class OtherSampler:
         self._distributions = {knob.path: distribution_of(knob) for knob in space.knobs}
         self._study = _Study.of(deepcopy(sampler))
         self._rng = np.random.default_rng(seed)
-        self._told: dict[str, int] = {}
-        self._asked: dict[str, Trial] = {}  # what it proposed last, by the name of the point
+        self._reported: dict[str, int] = {}  # number of trials, by point
+        self._asked: dict[str, Trial] = {}  # latest proposal, by point
 
     def next_trial(
         self, observations: Mapping[str, Observation], baseline: str, may_try: Callable[[Values], bool]
     ) -> Proposal | None:
-        """Return its next proposal.
+        """Return the next proposal: random if the sampler insists on forbidden points, None if none is left.
 
         Args:
-            baseline: Name of the baseline; it is not proposed, the confirmation measures it.
-            may_try: Returns whether a point may be tried: it is feasible, and its trial not too long.
-
-        Returns:
-            The proposal, at random where the sampler insists on points that may not be tried; None if no point may, or
-            the sampler has come to its end, as that of a grid does.
+            baseline: Name of the baseline, which isn't proposed.
+            may_try: Returns whether a point is feasible and short enough.
         """
-        self._tell(observations)
-        for _ in range(30):  # for a point that may be tried
+        self._report(observations)
+        for _ in range(30):  # attempts to get an allowed point
             if self._study.is_stopped:
                 return None
             trial = self._study.ask(self._distributions)
@@ -361,7 +331,7 @@ class OtherSampler:
             if not exhausted and may_try(values):
                 self._asked = {self._space.name(values): trial}
                 return self._proposal(observations, values)
-            # What is measured was told by `_tell`, whoever proposed it; a point that may not be tried ranks below all.
+            # exhausted points are already reported; a forbidden one ranks below all others
             self._study.tell(trial, state=TrialState.FAIL if exhausted else TrialState.PRUNED)
         for indices in self._rng.permutation(candidates(self._space, [self._space.baseline], self._rng)):
             values = self._space.at(indices)
@@ -371,7 +341,7 @@ class OtherSampler:
 
     def _proposal(self, observations: Mapping[str, Observation], values: Values) -> Proposal:
         known = observations.get(self._space.name(values))
-        # of a proposal that says nothing of its own gain: worth a trial as long as there is time
+        # Optuna samplers report no gain: 1.0 is worth a trial as long as there is time
         return Proposal(values=values, gain=1.0, is_repeat=bool(known and known.scores))
 
     def _is_exhausted(self, observations: Mapping[str, Observation], values: Values, baseline: str) -> bool:
@@ -379,17 +349,17 @@ class OtherSampler:
         known = observations.get(name)
         return name == baseline or (known is not None and known.trials >= MOST_TRIALS_OF_A_POINT)
 
-    def _tell(self, observations: Mapping[str, Observation]) -> None:
-        """Add the trials that came since the last time; one without a number is pruned, which ranks below all others.
+    def _report(self, observations: Mapping[str, Observation]) -> None:
+        """Add new trials. Those without a score are pruned, which ranks them last.
 
-        Reported as failed it would be ignored, and points like it proposed again and again.
+        As failed trials they would be ignored, and similar points proposed again.
         """
         for name, observation in observations.items():
             scores = (*observation.scores, *observation.rough_scores)
             results: list[float | None] = [*scores, *(None for _ in observation.endings)]
             indices = self._space.indices(observation.values)
             params = {knob.path: index for knob, index in zip(self._space.knobs, indices, strict=True)}
-            for score in results[self._told.get(name, 0) :]:
+            for score in results[self._reported.get(name, 0) :]:
                 state = TrialState.PRUNED if score is None else TrialState.COMPLETE
                 if asked := self._asked.pop(name, None):
                     self._study.tell(asked, score, state=state)
@@ -397,17 +367,14 @@ class OtherSampler:
                     self._study.add_trial(
                         create_trial(state=state, value=score, params=params, distributions=self._distributions)
                     )
-            self._told[name] = len(results)
-        for asked in self._asked.values():  # never tried, or disturbed
+            self._reported[name] = len(results)
+        for asked in self._asked.values():  # never run, or disturbed
             self._study.tell(asked, state=TrialState.FAIL)
         self._asked = {}
 
 
 class _Study(optuna.Study):
-    """Study that is asked and told, and that a sampler may stop.
-
-    Optuna's own refuses to be stopped outside of `optimize`, which samplers do that enumerate something.
-    """
+    """Study that a sampler may stop outside of `optimize`, as samplers that enumerate do."""
 
     is_stopped = False
 

@@ -1,7 +1,6 @@
-"""Feasibility: prediction of the points that cannot work, will fail for lack of memory, or hold what always fails.
+"""Feasibility: points predicted to fail: invalid, out of memory, or with a value that always fails.
 
-Other values that broke the trainer are no part of it: what they have in common makes success less probable, for which
-`autotune.sampler.acquisition` has a model, and rules nothing out.
+`autotune.sampler.acquisition` models the probability of other failures.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -21,12 +20,12 @@ from autotune.space.space import Space, is_batch
 
 @dataclass(frozen=True, kw_only=True)
 class _Memory:
-    """One kind of memory: GPU or host.
+    """GPU, host or shared memory.
 
     Attributes:
-        more: Knobs whose larger values need more of it.
+        more: Knobs whose larger values need more.
         same: Knobs whose other values may need more or less.
-        is_product: Whether what is needed is the product of these values.
+        is_product: True if the need is the product of `more`.
     """
 
     ending: Ending
@@ -35,7 +34,7 @@ class _Memory:
     is_product: bool = False
 
     def sizes(self, values: Values) -> Values:
-        """Return the values of a point by which it needs more than today's; all of them if there are none."""
+        """Return the values that need more than the baseline; all if there are none."""
         sizes = {knob.path: values[knob.path] for knob in self.more}
         raised = {knob.path for knob in self.more if not same_scalar(values[knob.path], knob.baseline)}
         return {path: value for path, value in sizes.items() if path in raised} or sizes
@@ -47,30 +46,24 @@ class _Memory:
         return (
             bool(self.more)
             and all(_size(values, knob) >= _size(other, knob) for knob in self.more)
-            and _are_alike(values, other, self.same)
+            and _are_equal(values, other, self.same)
         )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryHint:
-    """Point that ran out of memory on another machine, which had at least as much.
-
-    Attributes:
-        values: Its values by the knobs of this space; numbers need not be among their choices.
-    """
+    """Point that ran out of memory on another machine with at least as much; its values may lie between choices."""
 
     values: Values
     ending: Ending
 
 
 class Feasibility:
-    """Predictor of failures, from the observations of a search.
+    """Predictor of failures.
 
     Args:
-        machine: Conditions of the machine: its memory is the limit.
-        memory_margin: Fraction of that memory that has to stay free, 0 to 1.
-        hints: Points that ran out of memory elsewhere.
-        failing_in_pairs: Values that fail in longer trials than those observations.
+        memory_margin: Fraction of memory that must stay free, 0 to 1.
+        failing_in_pairs: Values that fail only in trials longer than those observed.
     """
 
     def __init__(
@@ -97,9 +90,9 @@ class Feasibility:
                 (Ending.OUT_OF_HOST_MEMORY, "host_memory"),
             )
         ]
-        # what a loader's workers have ready lies there: each so many batches
-        ready = [knob for knob, traits in demands if traits.host_memory is Demand.GROWS and knob.ordered]
-        shared = _Memory(ending=Ending.OUT_OF_SHARED_MEMORY, more=ready, is_product=True)
+        # each worker of a loader keeps its prefetched batches in shared memory
+        prefetching = [knob for knob, traits in demands if traits.host_memory is Demand.GROWS and knob.ordered]
+        shared = _Memory(ending=Ending.OUT_OF_SHARED_MEMORY, more=prefetching, is_product=True)
         self._memories = [*self._grown, shared]
         self._good = [observation for observation in observations.values() if observation.scores]
         self._failed = [
@@ -114,38 +107,38 @@ class Feasibility:
         self._gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
 
     def why_not(self, values: Values) -> str | None:
-        """Return the reason why a point will fail; None if it may run."""
+        """Return why a point is predicted to fail; None if it may run."""
         always = (one for one in self.blame.failing if one.are_in(values, self._space))
         return (
             self._space.why_infeasible(values)
             or next((f"{one.text(self._space)} fails {one.where(self._space)}" for one in always), None)
             or self._why_out_of_memory(values)
-            or self._why_over_the_edge(values)
+            or self._why_over_limit(values)
         )
 
     def what_fails(self) -> dict[tuple[Ending, frozenset[str]], str]:
-        """Return what is left out because it fails as sentences, by how it ended, the paths in it, and where."""
+        """Return a sentence for each exclusion, by ending, paths and condition."""
         found = {}
         for one in self.blame.failing:
             how = f"{one.ending.value}, {one.points} points"
             where = "in confirming pairs" if one in self._failing_in_pairs else one.where(self._space)
-            what = f"{one.text(self._space)} fails {where} ({how}), and is left out"
-            found[one.ending, frozenset((*one.values, where))] = f"{what}; {one.advice(self._space)}."
+            what = f"{one.text(self._space)} fails {where} ({how}) and is excluded"
+            found[one.ending, frozenset((*one.values, where))] = f"{what}; {one.remedy(self._space)}."
         for ending, sizes in self._too_large():
             point = {**self._space.baseline, **sizes}
             if not any(one.ending is ending and one.are_in(point, self._space) for one in self.blame.failing):
-                what = f"{_text(sizes)} was {ending.value}: what needs as much is left out."
+                what = f"{_text(sizes)} failed: {ending.value}; points that need as much memory are excluded."
                 found[ending, frozenset(sizes)] = what
         return found
 
     def is_doubtful(self, values: Values) -> bool:
-        """Return True if a point needs as much memory as one that ran out of it elsewhere, and no success here does."""
+        """Return whether a point needs as much memory as a hint, and no success here needed that much."""
         return any(self._lacked(values, hint.values, {hint.ending}) for hint in self._hints)
 
     def _lacked(self, values: Values, failed: Values, endings: Collection[Ending]) -> _Memory | None:
-        """Return the memory of which a point needs as much as one that ran out of it, if no success needs as much.
+        """Return the memory of which a point needs as much as a failed one.
 
-        If a point that needs as much has succeeded, the failure had another cause and predicts nothing.
+        None if a point that needs as much succeeded: the failure then had another cause.
         """
         for memory in self._memories:
             has_lacked = memory.ending in endings and memory.needs_as_much(values, failed)
@@ -156,7 +149,7 @@ class Feasibility:
     # Memory
 
     def _too_large(self) -> Iterator[tuple[Ending, Values]]:
-        """Yield what ran out of each kind of memory: of points that need more than others do, those others."""
+        """Yield the smallest points that ran out of each kind of memory."""
         for memory in self._memories:
             least: list[Values] = []
             for one in self._failed:
@@ -166,30 +159,29 @@ class Feasibility:
             yield from ((memory.ending, memory.sizes(values)) for values in least)
 
     def _why_out_of_memory(self, values: Values) -> str | None:
-        """Return the point without larger memory needs that ran out of memory, as a reason."""
         for observation in self._failed:
             if memory := self._lacked(values, observation.values, observation.endings):
-                return f"{_text(memory.sizes(observation.values))} was {memory.ending.value}"
+                return f"{_text(memory.sizes(observation.values))} failed: {memory.ending.value}"
         return None
 
-    def _why_over_the_edge(self, values: Values) -> str | None:
-        """Extrapolate peak memory linearly in the batch size, or in another knob, and return the excess as a reason."""
+    def _why_over_limit(self, values: Values) -> str | None:
+        """Extrapolate peak memory linearly in the batch size or another knob."""
         for what, memory in zip(("GPU", "host"), self._grown, strict=True):
             others = [[knob] for knob in memory.more if knob not in self._batches and knob.ordered]
             for knobs in (self._batches, *others):
-                if knobs and (why := self._why_over(values, knobs, memory, what)):
+                if knobs and (why := self._extrapolated_excess(values, knobs, memory, what)):
                     return why
         return None
 
-    def _why_over(self, values: Values, knobs: Sequence[Knob], memory: _Memory, what: str) -> str | None:
+    def _extrapolated_excess(self, values: Values, knobs: Sequence[Knob], memory: _Memory, what: str) -> str | None:
         size = max(_size(values, knob) for knob in knobs)
-        alike = [*memory.same, *(knob for knob in memory.more if knob not in knobs)]
+        fixed = [*memory.same, *(knob for knob in memory.more if knob not in knobs)]
         if any(
-            max(_size(one.values, knob) for knob in knobs) >= size and _are_alike(one.values, values, alike)
+            max(_size(one.values, knob) for knob in knobs) >= size and _are_equal(one.values, values, fixed)
             for one in reversed(self._good)
         ):
-            return None  # only beyond measured sizes
-        observations = [observation for observation in self._good if _are_alike(observation.values, values, alike)]
+            return None  # extrapolate only beyond measured sizes
+        observations = [observation for observation in self._good if _are_equal(observation.values, values, fixed)]
         limit_bytes = self._gpu_limit_bytes(observations) if what == "GPU" else self._host_limit_bytes
         if limit_bytes is None:
             return None
@@ -199,7 +191,7 @@ class Feasibility:
             if used is not None:
                 other = max(_size(observation.values, knob) for knob in knobs)
                 seen[other] = max(used, seen.get(other, 0.0))
-        # One size, or a framework that reserves all memory, gives no slope.
+        # No slope from a single size, or if the framework reserves all memory.
         if len(seen) < 2 or size <= max(seen) or max(seen.values()) > limit_bytes:
             return None
         slope, base = np.polyfit(list(seen), list(seen.values()), 1)
@@ -207,15 +199,15 @@ class Feasibility:
         if slope <= 0 or expected_bytes <= limit_bytes:
             return None
         of = "a batch of" if knobs == self._batches else f"{knobs[0].path}:"
-        return f"{of} {size:g} would need some {expected_bytes / 2**30:.1f} GiB of {what} memory"
+        return f"{of} {size:g} would need about {expected_bytes / 2**30:.1f} GiB of {what} memory"
 
     def _gpu_limit_bytes(self, observations: Iterable[Observation]) -> float | None:
-        told = [
+        known = [
             observation.gpu_memory_total_bytes
             for observation in observations
             if observation.gpu_memory_total_bytes is not None
         ]
-        sizes = told or self._gpu_bytes
+        sizes = known or self._gpu_bytes
         return (1 - self._memory_margin) * min(sizes) if sizes else None
 
 
@@ -225,8 +217,8 @@ def _text(values: Values) -> str:
 
 def _size(values: Values, knob: Knob) -> float:
     value = number_of(values[knob.path])
-    return float(value) if isinstance(value, int | float) else 0.0  # what is automatic is not known
+    return float(value) if isinstance(value, int | float) else 0.0  # automatic: unknown
 
 
-def _are_alike(one: Values, other: Values, knobs: Iterable[Knob]) -> bool:
+def _are_equal(one: Values, other: Values, knobs: Iterable[Knob]) -> bool:
     return all(same_scalar(one[knob.path], other[knob.path]) for knob in knobs)

@@ -1,19 +1,16 @@
-"""Gaussian process: the model of ln score over the whole space, fitted to the trials so far.
+"""Gaussian process: regression of ln score on points, and classification of success.
 
-The kernel is made for configs: a few ordered or categorical values for each knob, most knobs of little effect, effects
-of which some add up in ln score and many do not, and cliffs between neighbours::
+The kernel suits configs: few values per knob, most knobs of little effect, effects partly additive in ln score::
 
-    k(x, x') = level + additive · ⟨z, z'⟩ + joint · exp(-|z - z'|²) + own · [x = x'] + advice
+    k(x, x') = level + additive · ⟨z, z'⟩ + joint · exp(-|z - z'|²) + own · [x = x'] + prior effects
 
-``z`` holds for an ordered knob a coordinate for each step between neighbouring choices, 1 above the step and 0 below,
-and for any other knob an indicator of each choice, scaled by the relevance of the knob. So the main effect of an
-ordered knob is a random walk over its choices, and ``|z - z'|²`` is the distance of two values, not its square: the
-joint part is the exponential kernel, which is rough at every scale, as measured systems are (`python -m scripts.bench
-tables`). ``own`` is the variance of a point's own deviation, which its repeats share. ``advice`` stands for what an
-expert expects of the choices of each knob: the sum of the expected effects is the prior mean, and each knob's has a
-factor of its own, 1 give or take `_ADVICE_SD`, that the trials may move anywhere.
-Relevances and variances are fitted to the trials (automatic relevance determination; maximum a posteriori; Rasmussen &
-Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2, 2.7, 4.2.1 and 5.4).
+``z`` has for an ordered knob a coordinate per step between neighbouring choices (1 above it, 0 below), for others an
+indicator per choice, times the knob's relevance. An ordered knob's main effect is thus a random walk, and the joint
+part an exponential kernel, rough like measured systems (`python -m scripts.bench tables`). ``own`` is shared by a
+point's repeats only. The prior mean is the sum of expected effects, each with a factor of 1 ± `_PRIOR_EFFECT_SD`.
+
+Hyperparameters are maximum a posteriori (Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006,
+sections 2.2, 2.7, 4.2.1 and 5.4).
 """
 
 import math
@@ -32,22 +29,21 @@ from autotune.space.space import Space
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 Array = NDArray[np.float64]
 Indices = NDArray[np.int64]
-"""Points as rows, shape (n_points, n_knobs): for each knob the position of its value among the choices."""
+"""Points, shape (n_points, n_knobs): positions of the values among each knob's choices."""
 
 _STEPS = 12  # optimizer steps of a fit; the next fit continues from there
-_FIRST_STEP, _SMALLEST_STEP, _LARGEST_STEP = 0.2, 1e-3, 0.5  # of the logarithm of a hyperparameter
+_FIRST_STEP, _SMALLEST_STEP, _LARGEST_STEP = 0.2, 1e-3, 0.5  # of a hyperparameter's logarithm
 _LEVEL = 4.0  # prior variance of the level, in (ln score)²: nearly uninformative
-_ADVICE_SD = 0.7
+_PRIOR_EFFECT_SD = 0.7  # standard deviation of the factor of a knob's expected effects
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingData:
-    """Observations that the model is fitted to.
+    """Observations to fit, e.g. of ln score.
 
     Attributes:
-        points: One row for each point, shape (n_points, n_knobs).
-        scores: Mean observation of each point, e.g. ln score, shape (n_points,).
-        variances: Variance of each of these means, shape (n_points,).
+        scores: Mean of each point, shape (n_points,).
+        variances: Variance of each mean, shape (n_points,).
     """
 
     points: Indices
@@ -57,7 +53,7 @@ class TrainingData:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Posterior:
-    """Posterior mean and standard deviation of some points, both of shape (n_points,)."""
+    """Posterior mean and standard deviation of points, shape (n_points,)."""
 
     mean: Array
     sd: Array
@@ -67,7 +63,7 @@ _BLAS = ThreadpoolController()
 
 
 def _on_one_thread(method: _Method) -> _Method:
-    """Return a method whose linear algebra uses one thread: matrices are small, and other cores are the trainer's."""
+    """Limit a method's linear algebra to one thread: matrices are small, and the trainer needs the other cores."""
 
     @wraps(method)
     def limited(*args: Any, **kwargs: Any) -> Any:
@@ -78,17 +74,16 @@ def _on_one_thread(method: _Method) -> _Method:
 
 
 class GaussianProcess:
-    """Gaussian process over one space; its hyperparameters are kept from fit to fit.
+    """Gaussian process over one space. Hyperparameters are kept between fits.
 
     Args:
-        advice: Expected effect of each choice of each knob, in the unit of the scores, each of shape (n_choices,);
-            None for none.
-        scale: Typical size of what is modelled: 1 for ln score.
+        prior_effects: Expected effect of each choice of each knob, each of shape (n_choices,).
+        scale: Typical size of the target: 1 for ln score.
     """
 
-    def __init__(self, space: Space, advice: Sequence[Array] | None = None, *, scale: float = 1.0) -> None:
+    def __init__(self, space: Space, prior_effects: Sequence[Array] | None = None, *, scale: float = 1.0) -> None:
         self._knobs = space.knobs
-        self._advice = advice
+        self._prior_effects = prior_effects
         self._codes = [_code(knob) for knob in space.knobs]
         widths = [code.shape[1] for code in self._codes]
         self._knob_of_column = np.repeat(np.arange(len(widths)), widths)
@@ -96,40 +91,39 @@ class GaussianProcess:
 
     @_on_one_thread
     def fit(self, data: TrainingData, *, adapts: bool = True) -> None:
-        """Fit the model to these observations, in place of the earlier ones."""
+        """Refit the model."""
         residuals = data.scores - self._prior(data.points)
         if adapts:
-            # Some of many points, evenly from the best to the worst: the effects of knobs show in their differences.
-            # points that hyperparameters are fitted to: the cost of a step is cubic in their number
+            # at most 80 points, evenly from best to worst: the cost is cubic in their number
             stride = -(-len(data.scores) // 80)
             some = np.argsort(-data.scores)[::stride]
             self._adapt(data.points[some], residuals[some], data.variances[some])
-        self._asked: tuple[Indices, Array] | None = None
+        self._cross: tuple[Indices, Array] | None = None
         self._rows = {row.tobytes(): number for number, row in enumerate(data.points)}
         self._points = data.points
         self._z = self._scaled(data.points)
         own = np.exp(self._hyper.logs[-1])
         covariance = self._shared(data.points, self._z)
         covariance[np.diag_indices_from(covariance)] += own + data.variances
-        self._whitening = np.linalg.inv(np.linalg.cholesky(covariance))  # once, for all that is asked of it
+        self._whitening = np.linalg.inv(np.linalg.cholesky(covariance))
         self._center = float(np.mean(residuals))
         self._weights = self._solve(residuals - self._center)
 
     @_on_one_thread
     def predict(self, points: Indices) -> Posterior:
-        """Return the posterior of points, measured or not, shape (n_points, n_knobs)."""
+        """Return the posterior of points of shape (n_points, n_knobs), measured or not."""
         additive, joint, own = np.exp(self._hyper.logs[-3:])
         z, expected = self._scaled(points), self._expected(points)
         cross = self._covariance_with(points)
         half = self._whitening @ cross.T
         prior = _LEVEL + additive * np.sum(z * z, axis=1) + joint + own
-        prior += _ADVICE_SD**2 * np.sum(expected * expected, axis=1)
+        prior += _PRIOR_EFFECT_SD**2 * np.sum(expected * expected, axis=1)
         variance = np.maximum(prior - np.sum(half * half, axis=0), 1e-12)
         return Posterior(mean=self._prior(points) + self._center + cross @ self._weights, sd=np.sqrt(variance))
 
     @_on_one_thread
     def covariance(self, points: Indices) -> Array:
-        """Return the posterior covariance of these points, which must be distinct, shape (n_points, n_points)."""
+        """Return the posterior covariance of distinct points, shape (n_points, n_points)."""
         prior = self._shared(points, self._scaled(points)) + np.exp(self._hyper.logs[-1]) * np.eye(len(points))
         half = self._whitening @ self._covariance_with(points).T
         covariance: Array = prior - half.T @ half
@@ -137,38 +131,26 @@ class GaussianProcess:
 
     @_on_one_thread
     def regress(self, targets: Array, points: Indices) -> Array:
-        """Predict another quantity at these points, shape (n_points,).
-
-        Args:
-            targets: Its values at the observations, shape (n_observations,).
-            points: Where to predict it, shape (n_points, n_knobs).
-        """
+        """Predict another quantity, given its values at the observations, at points of shape (n_points, n_knobs)."""
         center = float(np.median(targets))
         expected: Array = center + self._covariance_with(points) @ self._solve(targets - center)
         return expected
 
     def _covariance_with(self, points: Indices) -> Array:
-        """Return the prior covariance of points with the observations, shape (n_points, n_observations).
-
-        That of the points that were asked for last is kept: of all candidates the speed and the duration are wanted.
-        """
-        if self._asked is not None and self._asked[0] is points:
-            return self._asked[1]
+        """Return the prior covariance of points with the observations; cached, as speed and duration need the same."""
+        if self._cross is not None and self._cross[0] is points:
+            return self._cross[1]
         cross = self._shared(points, self._scaled(points), self._points, self._z)
         own = np.exp(self._hyper.logs[-1])
         for number, row in enumerate(points):
             known = self._rows.get(row.tobytes())
             if known is not None:
                 cross[number, known] += own
-        self._asked = points, cross
+        self._cross = points, cross
         return cross
 
     def _shared(self, points: Indices, z: Array, others: Indices | None = None, z_others: Array | None = None) -> Array:
-        """Return the prior covariance of points with others, all but what is a point's own, shape (n_points, n_others).
-
-        Args:
-            others: The other points; None for the same ones.
-        """
+        """Return the prior covariance without ``own``, shape (n_points, n_others)."""
         z_others = z if z_others is None else z_others
         additive, joint, _ = np.exp(self._hyper.logs[-3:])
         expected = self._expected(points)
@@ -176,24 +158,24 @@ class GaussianProcess:
         products = z @ z_others.T
         squares = np.sum(z * z, axis=1)[:, None] + np.sum(z_others * z_others, axis=1)[None, :] - 2 * products
         covariance: Array = _LEVEL + additive * products + joint * np.exp(-np.maximum(squares, 0.0))
-        return covariance + _ADVICE_SD**2 * expected @ expected_others.T
+        return covariance + _PRIOR_EFFECT_SD**2 * expected @ expected_others.T
 
     def _prior(self, points: Indices) -> Array:
         mean: Array = self._expected(points).sum(axis=1)
         return mean
 
     def _expected(self, points: Indices) -> Array:
-        """Return the effects that an expert expects, shape (n_points, n_knobs); no column if there is no advice."""
-        if self._advice is None:
+        """Return the expected effects, shape (n_points, n_knobs or 0)."""
+        if self._prior_effects is None:
             return np.zeros((len(points), 0))
-        return np.column_stack([effects[points[:, number]] for number, effects in enumerate(self._advice)])
+        return np.column_stack([effects[points[:, number]] for number, effects in enumerate(self._prior_effects)])
 
     def _solve(self, target: Array) -> Array:
         weights: Array = self._whitening.T @ (self._whitening @ target)
         return weights
 
     def _features(self, points: Indices) -> Array:
-        """Return the coordinates of points, shape (n_points, n_features)."""
+        """Return the unscaled ``z``, shape (n_points, n_features)."""
         return np.hstack([code[points[:, number]] for number, code in enumerate(self._codes)])
 
     def _scaled(self, points: Indices) -> Array:
@@ -201,12 +183,11 @@ class GaussianProcess:
         return scaled
 
     def _adapt(self, points: Indices, scores: Array, variances: Array) -> None:
-        """Maximize the posterior of the hyperparameters."""
         target = scores - np.mean(scores)
         features, expected = self._features(points), self._expected(points)
         centered = features - features.mean(axis=0)
-        fixed = _LEVEL + _ADVICE_SD**2 * expected @ expected.T
-        # Of each knob alone, before scaling: products and squared distances of all pairs.
+        fixed = _LEVEL + _PRIOR_EFFECT_SD**2 * expected @ expected.T
+        # products and squared distances of all pairs by knob, before scaling
         parts = [centered[:, self._knob_of_column == knob] for knob in range(len(self._knobs))]
         products = np.array([part @ part.T for part in parts])
         squares = np.array([np.diag(p)[:, None] + np.diag(p)[None, :] - 2 * p for p in products])
@@ -214,28 +195,28 @@ class GaussianProcess:
             relevance = np.exp(self._hyper.logs[:-3])
             additive, joint, own = np.exp(self._hyper.logs[-3:])
             inner = np.tensordot(relevance, products, 1)
-            alike = np.exp(-np.tensordot(relevance, squares, 1))
-            covariance = fixed + additive * inner + joint * alike
+            similar = np.exp(-np.tensordot(relevance, squares, 1))
+            covariance = fixed + additive * inner + joint * similar
             covariance[np.diag_indices_from(covariance)] += own + variances
             inverse = np.linalg.inv(covariance)
             weights = inverse @ target
-            # Twice the derivative of the ln likelihood by an entry of the covariance (Rasmussen & Williams, 5.9).
+            # twice the derivative of the ln likelihood by the covariance (Rasmussen & Williams, 5.9)
             pull = np.outer(weights, weights) - inverse
-            by_knob = additive * np.tensordot(products, pull, 2) - joint * np.tensordot(squares, alike * pull, 2)
+            by_knob = additive * np.tensordot(products, pull, 2) - joint * np.tensordot(squares, similar * pull, 2)
             slopes = np.empty_like(self._hyper.logs)
             slopes[:-3] = 0.5 * relevance * by_knob
             slopes[-3:] = (
                 0.5 * additive * np.sum(inner * pull),
-                0.5 * joint * np.sum(alike * pull),
+                0.5 * joint * np.sum(similar * pull),
                 0.5 * own * np.trace(pull),
             )
             self._hyper.step(slopes)
 
 
 class _Hyperparameters:
-    """Logarithms of the relevances, and of the additive, the joint and the own variance.
+    """Logarithms of the relevances, then of the additive, joint and own variance.
 
-    They are moved to their posterior mode by resilient steps (Rprop; Riedmiller & Braun 1993).
+    Maximized by Rprop (Riedmiller & Braun 1993).
     """
 
     def __init__(self, knobs: int, scale: float) -> None:
@@ -248,7 +229,6 @@ class _Hyperparameters:
         self._slopes = np.zeros(len(prior))
 
     def step(self, slopes: Array) -> None:
-        """Take a step, given the derivative of the ln likelihood by each."""
         slopes = slopes - (self.logs - self._prior_mean) / self._prior_sd**2
         agree = slopes * self._slopes
         self._steps = np.clip(
@@ -261,63 +241,55 @@ class _Hyperparameters:
 
 
 class SuccessProbability:
-    """Gaussian process classification: the probability that a trial of a point succeeds.
+    """Gaussian process classification of points into successes and failures.
 
-    A point succeeds where a latent Gaussian process of the same kernel, plus noise, is above 0. Its posterior is found
-    by expectation propagation (Rasmussen & Williams, section 3.6; all sites at once, damped): a regression on the
-    sites, again and again. What it is not sure of has an even chance, so that no region is ruled out by failures
-    elsewhere.
+    Expectation propagation (Rasmussen & Williams, section 3.6), damped and in parallel. Unexplored regions have
+    probability 0.5.
     """
 
     def __init__(self, space: Space) -> None:
         self._latent = GaussianProcess(space, scale=_LATENT_SCALE)
 
     def fit(self, points: Indices, successes: NDArray[np.bool_]) -> None:
-        """Fit the model to these points, in place of the earlier ones.
-
-        Args:
-            points: One row for each point, shape (n_points, n_knobs).
-            successes: Whether some trial of it succeeded, shape (n_points,).
-        """
+        """Refit the model to points and whether some trial of each succeeded, shape (n_points,)."""
         signs = np.where(successes, 1.0, -1.0)
         precisions, shifts = np.full(len(points), _LEAST_PRECISION), np.zeros(len(points))
         mean, variance = np.zeros(len(points)), np.full(len(points), _LATENT_SCALE**2)
         for step in range(_SWEEPS):
-            # the cavity: what all other sites say of a point
+            # cavity distribution
             spread = 1.0 / np.maximum(1.0 / variance - precisions, 1e-6)
             center = spread * (mean / variance - shifts)
             scale = np.sqrt(1.0 + spread)
             z = signs * center / scale
             ratio = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi) / np.maximum(normal_cdf(z), 1e-12)
-            told = center + signs * spread * ratio / scale
+            tilted = center + signs * spread * ratio / scale
             left = spread - spread**2 * ratio * (z + ratio) / (1.0 + spread)
             damping = 1.0 if step == 0 else 0.6
             wanted = np.maximum(1.0 / left - 1.0 / spread, _LEAST_PRECISION)
             precisions = (1.0 - damping) * precisions + damping * wanted
-            shifts = (1.0 - damping) * shifts + damping * (told / left - center / spread)
+            shifts = (1.0 - damping) * shifts + damping * (tilted / left - center / spread)
             sites = TrainingData(points=points, scores=shifts / precisions, variances=1.0 / precisions)
             self._latent.fit(sites, adapts=step in (1, 3))
             posterior = self._latent.predict(points)
             mean, variance = posterior.mean, posterior.sd**2
 
     def predict(self, points: Indices) -> Array:
-        """Return the probability of each point, shape (n_points,)."""
         latent = self._latent.predict(points)
         return normal_cdf(latent.mean / np.sqrt(1.0 + latent.sd**2))
 
 
-_LATENT_SCALE = 4.0  # a knob may decide alone whether a trial fails
+_LATENT_SCALE = 4.0  # a single knob may decide whether a trial fails
 _SWEEPS = 8
 _LEAST_PRECISION = 1e-4
 
 
 def normal_cdf(z: Array) -> Array:
-    """Return the standard normal distribution function of each value."""
+    """Return the standard normal CDF."""
     return np.array([0.5 * math.erfc(-x / math.sqrt(2)) for x in z])
 
 
 def _code(knob: Knob) -> Array:
-    """Return the coordinates of each choice of a knob, shape (n_choices, n_features), at most 1 apart squared."""
+    """Return the coordinates of each choice, shape (n_choices, n_features), at most 1 apart squared."""
     count = len(knob.choices)
     if knob.ordered:
         return np.tril(np.ones((count, max(1, count - 1))), -1) / math.sqrt(max(1, count - 1))

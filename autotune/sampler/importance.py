@@ -1,10 +1,8 @@
-"""Inert knobs: config keys that seem to have no effect on the trainer.
+"""Unused knobs: config keys without effect on the trainer (overridden by a flag, misspelt, never reached).
 
-A flag may override the config, a key may be misspelt, a branch may never be taken; a search over such a knob wastes its
-trials. Two signs count, each reported without claiming more than was observed: every step has the same number of
-samples whatever the batch size; or the trainer prints the same value whatever was set, and no value of the knob makes a
-difference to the score. Neither of these two is a sign by itself: a word in a log may be about something else, and the
-main effects of two knobs that only work together are small, too.
+Evidence is a step with the same number of samples at every batch size, or a trainer that always prints the same value
+together with no effect on the score. The latter two don't suffice alone: a log may mean something else, and two knobs
+may only work together.
 """
 
 import math
@@ -21,21 +19,21 @@ from autotune.space.knob import same_scalar
 from autotune.space.space import Space
 
 INDISTINGUISHABLE = 0.02
-"""Largest difference in ln score of points that count as equally good."""
+"""Largest difference in ln score between equally good points."""
 
-_LEAST_CHANGE = 1.5  # least ratio of batch sizes that has to be visible
+_LEAST_CHANGE = 1.5  # smallest ratio of batch sizes to compare
 
 
-def without_turning(space: Space, inert: Collection[str]) -> Space:
-    """Return the same space with these knobs fixed at the baseline's values."""
-    knobs = tuple(knob.narrowed((knob.baseline,)) if knob.path in inert else knob for knob in space.knobs)
+def with_knobs_fixed(space: Space, paths: Collection[str]) -> Space:
+    """Return the space with these knobs fixed at the baseline."""
+    knobs = tuple(knob.narrowed((knob.baseline,)) if knob.path in paths else knob for knob in space.knobs)
     return replace(space, knobs=knobs)
 
 
 def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
-    """Return the batch sizes that every trial ignored: the samples in a step did not change with them.
+    """Return the evidence for batch sizes that don't change the samples of a step, by path.
 
-    If a trainer does not report the samples of a step, they are taken from the config, and nothing is found.
+    Finds nothing if those samples come from the config instead of the trainer.
     """
     found: dict[str, str] = {}
     measured = [(trial.values, trial.measurement) for trial in records if trial.measurement]
@@ -46,14 +44,14 @@ def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
             if isinstance(values.get(knob.path), int)
         ]
         sizes, samples = [size for size, _ in seen], [held for _, held in seen]
-        # tolerated relative difference of the mean samples of a step: last batches are smaller
+        # 2 %: last batches are smaller
         if seen and max(sizes) >= _LEAST_CHANGE * min(sizes) and max(samples) <= (1 + 0.02) * min(samples):
             found[knob.path] = f"each step had {samples[0]:.4g} samples with {min(sizes):g} and with {max(sizes):g}"
     return found
 
 
 def printed_values(output: str, space: Space) -> dict[str, frozenset[str]]:
-    """Return the values that a trainer printed behind the knobs' keys, each in one line; absent keys are left out."""
+    """Return the values that a trainer printed after a knob's key on the same line, by path."""
     found = {}
     for knob in space.knobs:
         name = re.escape(knob.path.rpartition(".")[2]).replace("_", "[-_]")
@@ -63,8 +61,8 @@ def printed_values(output: str, space: Space) -> dict[str, frozenset[str]]:
     return found
 
 
-def said_the_same(trials: Iterable[tuple[Values, Mapping[str, frozenset[str]]]], space: Space) -> dict[str, str]:
-    """Return the knobs for which the trainer printed one of the values that were set in every trial."""
+def printed_the_same(trials: Iterable[tuple[Values, Mapping[str, frozenset[str]]]], space: Space) -> dict[str, str]:
+    """Return the evidence for knobs whose printed value never changes, by path."""
     found: dict[str, str] = {}
     known = list(trials)
     for knob in space.knobs:
@@ -72,8 +70,8 @@ def said_the_same(trials: Iterable[tuple[Values, Mapping[str, frozenset[str]]]],
         words = frozenset().union(*(said for _, said in seen)) if seen else frozenset()
         set_to = {str(value) for value, _ in seen}
         is_one = len(words) == 1 and not words.isdisjoint(map(str.lower, set_to))
-        if len(seen) >= 3 and is_one and len(set_to) > 1:  # least number of trials that print a key
-            found[knob.path] = f"the trainer printed {next(iter(words))} each time, set to {_listed(set_to)}"
+        if len(seen) >= 3 and is_one and len(set_to) > 1:  # 3: minimum number of trials
+            found[knob.path] = f"the trainer printed {next(iter(words))} every time, with {_listed(set_to)} set"
     return found
 
 
@@ -82,17 +80,17 @@ def _listed(words: Iterable[str]) -> str:
     return f"{', '.join(others)} and {last}"
 
 
-_EFFECT, _NO_EFFECT = 0.05, 0.1  # in ln score, that a 90 % interval has to lie beyond, or within
+_EFFECT, _NO_EFFECT = 0.05, 0.1  # in ln score: a 90 % interval above the first, or below the second
 
 
-def heeded_knobs(observations: Mapping[str, Observation], space: Space, sd: float) -> set[str]:
-    """Return the knobs of which a value has an effect for certain; see `knobs_without_effect` for the arguments."""
+def knobs_with_effect(observations: Mapping[str, Observation], space: Space, sd: float) -> set[str]:
+    """Return the knobs that certainly have an effect."""
     bounds = _effects(observations, space, sd)
     return {path for path, low, _ in bounds if low > _EFFECT}
 
 
 def knobs_without_effect(observations: Mapping[str, Observation], space: Space, sd: float) -> set[str]:
-    """Return the knobs of which no value that was tried has an effect, for certain; none if there are too few points.
+    """Return the knobs whose measured values certainly have no effect; none if there are too few points.
 
     Args:
         sd: Standard deviation of ln score between trials of one point.
@@ -102,12 +100,10 @@ def knobs_without_effect(observations: Mapping[str, Observation], space: Space, 
 
 
 def _effects(observations: Mapping[str, Observation], space: Space, sd: float) -> list[tuple[str, float, float]]:
-    """Return the size of the effect of each value that was tried: a linear model of ln score, near 0 a priori.
-
-    Values that were only ever tried together share their effect evenly, and the model is not sure of either.
+    """Fit a linear model of ln score, a priori without effects; values that only occur together share theirs.
 
     Returns:
-        Path of the knob, and lower and upper end of the 90 % interval of the size; none if there are too few points.
+        Path and 90 % interval of the absolute effect of each value.
     """
     good = [observation for observation in observations.values() if observation.scores]
     tried: dict[str, list[Scalar]] = {path: [] for path in space.baseline}
@@ -123,7 +119,7 @@ def _effects(observations: Mapping[str, Observation], space: Space, sd: float) -
     )
     means = np.array([observation.mean for observation in good])
     weights = np.array([float(len(observation.scores)) for observation in good])
-    prior = np.diag([0.0, *([0.5**-2] * len(changes))])  # of one effect, in ln score
+    prior = np.diag([0.0, *([0.5**-2] * len(changes))])  # 0.5: standard deviation of an effect, in ln score
     noise = sd
     for _ in range(2):  # first with the known noise, then with the residual of that fit
         precision = design.T @ (design * (weights / noise**2)[:, None]) + prior

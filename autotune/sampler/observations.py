@@ -1,4 +1,4 @@
-"""Observations: the trials of each point, relative to one reference trial of the study."""
+"""Observations: results of each point's trials, relative to one reference trial of the study."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,16 +16,12 @@ _TYPICAL_CV_TRIALS = 4.0  # degrees of freedom of `TYPICAL_CV`
 
 @dataclass(frozen=True, kw_only=True)
 class Observation:
-    """Point with the results of its trials.
+    """Point with its results.
 
     Attributes:
         scores: ln score of each comparable trial, relative to the reference.
-        ln_speeds: ln speed of the same trials, relative to the reference.
-        rough_scores: ln score of trials with too few steps to be compared: they separate slow points from fast ones.
-        endings: Endings of its trials that gave no numbers.
-        host_memory_bytes: Peak host memory of its comparable trials; None if unknown.
-        gpu_memory_bytes: Peak memory in use on its fullest GPU; None if unknown.
-        gpu_memory_total_bytes: Memory of that GPU; None if unknown.
+        rough_scores: ln score of trials with too few steps to be comparable.
+        endings: Endings of failed trials.
     """
 
     name: str
@@ -50,24 +46,22 @@ class Observation:
 
 
 class Observations(Mapping[str, Observation]):
-    """Observation of each point of a space, in the order of the points' first trials.
+    """Observation of each point, in the order of first trials.
 
-    Trials outside the present domain (of an earlier, wider one, or with knobs that are no longer searched) are left
-    out; trials whose coupled keys held other values belong to another space, see `of_space`. The first trial of a point
-    that failed through no fault of the point (interrupted, or without the measure of the objective) is left out, too; a
-    second one counts as a failure, else the point would be tried for ever. Where several machines made the trials, the
-    first failure of any point is left out: it may have been the machine.
+    Left out are trials outside the current domain, and a point's first failure for an external reason (interrupted,
+    objective not measured, or any if several machines ran trials). A second one counts, otherwise the point would be
+    retried forever.
 
     Args:
-        records: The trials so far, oldest first.
-        inert: Inert knobs: trials that differ only in them are trials of one point.
+        records: Trials of this space (`of_space`), oldest first.
+        unused: Knobs without effect: trials that differ only in them belong to one point.
     """
 
     def __init__(
-        self, space: Space, objective: Objective, records: Iterable[TrialRecord] = (), *, inert: Collection[str] = ()
+        self, space: Space, objective: Objective, records: Iterable[TrialRecord] = (), *, unused: Collection[str] = ()
     ) -> None:
         self._space = space
-        self._as_baseline = {path: value for path, value in space.baseline.items() if path in inert}
+        self._as_baseline = {path: value for path, value in space.baseline.items() if path in unused}
         self._objective = objective
         self._baseline = space.name(space.baseline)
         self._reference: Measurement | None = None
@@ -79,7 +73,7 @@ class Observations(Mapping[str, Observation]):
 
     def __getitem__(self, name: str) -> Observation:
         observation = self._observations[name]
-        return self._held_to_speed(observation) if self._objective.by_utilization else observation
+        return self._with_speed_penalty(observation) if self._objective.by_utilization else observation
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._observations)
@@ -88,23 +82,23 @@ class Observations(Mapping[str, Observation]):
         return len(self._observations)
 
     def add(self, record: TrialRecord) -> None:
-        """Add one more trial; a disturbed one says nothing about its point."""
+        """Add a trial; disturbed ones are ignored."""
         if record.validity in DISTURBED:
             return
         values = {path: self._as_baseline.get(path, value) for path, value in record.values.items()}
-        told = record.comparable
-        measured = told if told and self._objective.is_told_by(told) else None
+        comparable = record.comparable
+        measured = comparable if comparable and self._objective.is_told_by(comparable) else None
         if measured and self._reference is None:
-            self._reference = measured  # the study's first: the reference of all observations never changes
+            self._reference = measured  # never changes: all observations are relative to it
         if not self._space.contains(values):
             return
         name = self._space.name(values)
         rough = record.measurement if record.validity is Validity.NOT_STEADY else None
         self._machines.add(record.machine)
-        is_mute = told is not None and measured is None  # the driver gave no utilization for a while
-        is_excused = len(self._machines) > 1 or FAILURE_SCOPES[record.ending] is FailureScope.NOTHING
-        blameless = is_mute or (not measured and not rough and is_excused)
-        if blameless and name not in self._forgiven:
+        lacks_objective = comparable is not None and measured is None  # the driver reported no utilization
+        may_be_external = len(self._machines) > 1 or FAILURE_SCOPES[record.ending] is FailureScope.NOTHING
+        is_excused = lacks_objective or (not measured and not rough and may_be_external)
+        if is_excused and name not in self._forgiven:
             self._forgiven.add(name)
             return
         known = self._observations.get(name)
@@ -130,10 +124,10 @@ class Observations(Mapping[str, Observation]):
             known = replace(known, endings=(*known.endings, record.ending))
         self._observations[name] = known
 
-    def _held_to_speed(self, observation: Observation) -> Observation:
-        """Return the observation with the penalty for lost speed, where the objective leaves speed out.
+    def _with_speed_penalty(self, observation: Observation) -> Observation:
+        """Return the observation with the penalty for lost speed, for an objective that ignores speed.
 
-        Of a trial with too few steps only the speed is known: it counts where it is below the baseline's.
+        A rough trial counts if it is slower than the baseline.
         """
         baseline = self._observations.get(self._baseline)
         if baseline is None or not baseline.scores:
@@ -152,10 +146,7 @@ class Observations(Mapping[str, Observation]):
 
 
 def of_space(records: Iterable[TrialRecord], space: Space) -> list[TrialRecord]:
-    """Return the trials of points of this space, keys that are coupled to a knob included.
-
-    If the user has edited a key that is coupled to a knob, the same knob values were another point before.
-    """
+    """Return the trials of this space: same values of knobs and of keys coupled to them."""
     return [record for record in records if space.is_named(record.point, record.values)]
 
 
@@ -169,14 +160,14 @@ def expected_trial_sd(observations: Mapping[str, Observation]) -> float:
 
 
 def expected_speed_sd(observations: Mapping[str, Observation]) -> float:
-    """Return the standard deviation of ln speed between trials of one point, shrunk towards `TYPICAL_CV`."""
+    """Return the standard deviation of ln speed between trials of one point, shrunk likewise."""
     return _expected_sd([observation.ln_speeds for observation in observations.values()])
 
 
 def expected_sd_of(records: Iterable[TrialRecord], objective: Objective) -> float:
-    """Return the standard deviation of ln score between some trials of one point, points identified by name alone.
+    """Return the standard deviation of ln score between trials of one point, grouped by point name.
 
-    So it depends only on the record, not on the present config file or its domains.
+    Independent of the current config file.
     """
     reference: Measurement | None = None
     scores: dict[str, list[float]] = {}
@@ -196,8 +187,8 @@ def _expected_sd(scores: Sequence[Sequence[float]]) -> float:
 class FailureScope(StrEnum):
     """Set of points that a failure is attributed to."""
 
-    NOTHING = "nothing"  # our doing, or somebody else's: the point may be tried again
-    THIS_POINT = "this point"  # it gives no numbers here, and points like it are less likely to
+    NOTHING = "nothing"  # external cause: the point may be retried
+    THIS_POINT = "this point"  # similar points are more likely to fail
     MEMORY = "memory"  # points that need at least as much will fail too
 
 
@@ -218,4 +209,4 @@ FAILURE_SCOPES: Mapping[Ending, FailureScope] = {
     Ending.KILLED_BY_BUDGET: FailureScope.NOTHING,
     Ending.INTERRUPTED: FailureScope.NOTHING,
 }
-"""Failure scope of every ending: `sampler.feasibility` predicts by it, `sampler.observations` drops those of none."""
+"""Failure scope of each ending."""

@@ -12,7 +12,7 @@ from autotune.sampler.acquisition import Acquisition, Proposal, heuristic_propos
 from autotune.sampler.config_sampler import OtherSampler
 from autotune.sampler.failing_values import FailingValues, failing_in_pairs
 from autotune.sampler.feasibility import Feasibility
-from autotune.sampler.importance import without_turning
+from autotune.sampler.importance import with_knobs_fixed
 from autotune.sampler.observations import Observation, Observations, expected_trial_sd, of_space
 from autotune.search.confirm import Candidate, better_than_baseline
 from autotune.search.findings import Findings
@@ -90,7 +90,7 @@ class Model:
         ]
         on_scale = on_one_scale(records, self._study.members.own.machine if self._study.members.own else None)
         self._known_feasibility = None
-        self._observations = Observations(self.space, self._problem.objective, on_scale, inert=self._findings.unused)
+        self._observations = Observations(self.space, self._problem.objective, on_scale, unused=self._findings.unused)
         self._fit()
 
     def update_from_others(self) -> None:
@@ -321,7 +321,7 @@ class Scope:
 
     def update(self) -> None:
         self._extended = self._extended_on_record()
-        self.space = without_turning(self._whole.within_reach(self._extended), self._findings.unused)
+        self.space = with_knobs_fixed(self._whole.within_reach(self._extended), self._findings.unused)
 
     @property
     def is_outgrown(self) -> bool:

@@ -35,7 +35,7 @@ def _used(gpu_gib: float, **point: Any) -> Observation:
 def test_out_of_memory_rules_out_larger_batches_of_the_same_precision() -> None:
     """A point is ruled out if one with lower needs failed; at half the precision it needs less and may run."""
     failed = _out_of_gpu_memory(batch=32)
-    assert _why_not(failed, batch=64) == "batch: 32 was out of GPU memory"
+    assert _why_not(failed, batch=64) == "batch: 32 failed: out of GPU memory"
     assert _why_not(failed, batch=64, workers=2) is not None
     assert _why_not(failed, batch=16) is None
     assert _why_not(failed, batch=64, precision="mixed_float16") is None
@@ -44,7 +44,7 @@ def test_out_of_memory_rules_out_larger_batches_of_the_same_precision() -> None:
 def test_host_memory_grows_with_the_batch_and_with_what_is_prepared_ahead() -> None:
     """Out of host memory with two workers says nothing about one worker, nor about another flag; but about more."""
     failed = observation(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32, workers=2)
-    assert _why_not(failed, batch=64, workers=2) == "batch: 32 with workers: 2 was out of host memory"
+    assert _why_not(failed, batch=64, workers=2) == "batch: 32 with workers: 2 failed: out of host memory"
     assert _why_not(failed, batch=64) is None
     assert _why_not(failed, batch=64, workers=2, flag=True) is None
     assert _why_not(observation(SPACE, endings=(Ending.OUT_OF_HOST_MEMORY,), batch=32), batch=32, workers=2) is not None
@@ -64,7 +64,7 @@ def test_the_edge_is_predicted_from_smaller_batches() -> None:
     """6 GiB at 8 and 9 GiB at 16 make 15 at 32 and 27 at 64, which 24 GiB do not hold."""
     seen = _used(gpu_gib=6, batch=8), _used(gpu_gib=9, batch=16)
     assert _why_not(*seen, batch=32) is None
-    assert _why_not(*seen, batch=64) == "a batch of 64 would need some 27.0 GiB of GPU memory"
+    assert _why_not(*seen, batch=64) == "a batch of 64 would need about 27.0 GiB of GPU memory"
     assert _why_not(*seen, batch=64, precision="mixed_float16") is None
 
 
@@ -107,4 +107,4 @@ def test_what_ran_out_of_memory_elsewhere_is_a_doubt_and_no_verdict() -> None:
 def test_the_margin_stays_free() -> None:
     """A point that would fit but for less than the margin is ruled out: 22.5 of 24 GiB."""
     seen = _used(gpu_gib=6, batch=8), _used(gpu_gib=11.5, batch=16)
-    assert _why_not(*seen, batch=32) == "a batch of 32 would need some 22.5 GiB of GPU memory"
+    assert _why_not(*seen, batch=32) == "a batch of 32 would need about 22.5 GiB of GPU memory"

@@ -7,12 +7,12 @@ import pytest
 
 from autotune.records import Scalar
 from autotune.sampler.importance import (
-    heeded_knobs,
+    knobs_with_effect,
     knobs_without_effect,
+    printed_the_same,
     printed_values,
-    said_the_same,
     same_batch,
-    without_turning,
+    with_knobs_fixed,
 )
 from autotune.sampler.observations import Observation
 from autotune.space.space import Space
@@ -59,12 +59,12 @@ def test_a_value_is_found_however_it_is_printed(output: str) -> None:
 def printed(*trials: tuple[int, str]) -> dict[str, str]:
     """Return the finding for trials with these batches that printed this."""
     found = [({**SPACE.baseline, "batch": batch}, printed_values(said, SPACE)) for batch, said in trials]
-    return said_the_same(found, SPACE)
+    return printed_the_same(found, SPACE)
 
 
 def test_a_trainer_that_prints_the_same_whatever_is_set() -> None:
     """One of the values that were set: other words may be about anything."""
-    said = {"batch": "the trainer printed 8 each time, set to 8, 32 and 64"}
+    said = {"batch": "the trainer printed 8 every time, with 8, 32 and 64 set"}
     assert printed((8, "batch: 8"), (32, "batch: 8"), (64, "batch: 8")) == said
     assert printed((8, "batch: 4"), (8, "batch: 4"), (64, "batch: 4")) == {}
     assert printed(*((size, f"Using {size} in a batch\nEpoch 1/300") for size in (8, 32, 64))) == {}
@@ -81,7 +81,7 @@ def test_a_trainer_that_prints_what_is_set() -> None:
 
 def test_a_space_without_dead_knobs_leaves_them_as_they_are() -> None:
     """The others may be turned as before, and runs that differ in the dead ones alone are runs of one point."""
-    left = without_turning(SPACE, {"dead"})
+    left = with_knobs_fixed(SPACE, {"dead"})
     assert [len(of.choices) for of in left.knobs] == [4, 3, 1, 2]
     assert left.baseline == SPACE.baseline
 
@@ -89,6 +89,6 @@ def test_a_space_without_dead_knobs_leaves_them_as_they_are() -> None:
 def test_what_shows_an_effect_is_known() -> None:
     """A knob with an effect is never inert, whatever the trainer prints; nor one of which too little is known."""
     observations = searched(40, 0.01, {"batch": 0.2, "workers": 0.15})
-    assert heeded_knobs(observations, SPACE, 0.01) == {"batch", "workers"}
+    assert knobs_with_effect(observations, SPACE, 0.01) == {"batch", "workers"}
     assert knobs_without_effect(observations, SPACE, 0.01) == {"dead", "flag"}
     assert knobs_without_effect(searched(5, 0.01, {}), SPACE, 0.01) == set()

@@ -56,7 +56,7 @@ def test_a_run_that_others_ended_may_be_made_again(make_trial: MakeTrial, ending
 def test_runs_that_differ_in_dead_knobs_alone_are_runs_of_one_point(make_trial: MakeTrial) -> None:
     """The one that leaves them as they are; so nothing is measured twice, and nothing is changed for nothing."""
     records = [make_trial(BASELINE, 50.0), make_trial({**FAST, "xla": True}, 100.0), make_trial(FAST, 100.0)]
-    observations = Observations(SPACE, EFFECTIVE_UTILIZATION, records, inert={"xla"})
+    observations = Observations(SPACE, EFFECTIVE_UTILIZATION, records, unused={"xla"})
     assert set(observations) == {point_name(BASELINE), point_name(FAST)}
     assert len(observations[point_name(FAST)].scores) == 2
     assert observations[point_name(FAST)].values == FAST

@@ -91,6 +91,6 @@ def test_samplers_have_names_and_nothing_else_is_one() -> None:
     assert [sampler_name(sampler) for sampler in (None, TPESampler(seed=0))] == ["autotune", "TPESampler"]
     require_sampler(TPESampler(seed=0))
     for wrong in ("tpe", TPESampler):
-        with pytest.raises(ConfigError, match="is no sampler") as raised:
+        with pytest.raises(ConfigError, match="is not a sampler") as raised:
             require_sampler(wrong)
-        assert "an instance of one of Optuna's samplers" in str(raised.value.remedy)
+        assert "an instance of an Optuna sampler" in str(raised.value.remedy)

@@ -68,7 +68,7 @@ def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Le
     learn(100.0, "num_workers: 1\n", cache="memory")
     learn(101.0, "num_workers: 1\n", num_workers=2)
     learn(100.0, "num_workers: 1\n", num_workers=2, cache="memory")
-    why = "the trainer printed 1 each time, set to 1 and 2"
+    why = "the trainer printed 1 every time, with 1 and 2 set"
     assert findings.unused == {"data.num_workers": why}
     assert len(remarks) == 1
     assert findings.cautions == tuple(remarks)
