@@ -216,8 +216,8 @@ def test_a_program_that_is_no_python_may_train_unseen(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("left_s", "says", "never"),
     [
-        (600.0, "the storage has not answered within 5 s. Finished trials are kept here", "no more time"),
-        (2.0, "the storage has not answered within 2 s, and the budget leaves no more time to wait", "within 5 s"),
+        (600.0, "the storage has not answered within 5 s. Finished trials are kept here", "no budget"),
+        (2.0, "the storage has not answered within 2 s, and no budget is left to wait", "within 5 s"),
     ],
 )
 def test_a_storage_that_keeps_silent_is_not_called_dead(left_s: float, says: str, never: str, tmp_path: Path) -> None:

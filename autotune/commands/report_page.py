@@ -189,7 +189,7 @@ def _state(problem: Problem, study: str, search: str, clock: Clock, *, has_ended
         return ""
     with closing(StudyRecord(study, problem.storage, reads_only=True)) as record:
         members = [one for one in record.members.on_record() if one.search == search and not is_gone(one.about)]
-    if any(one.seems_at_work(clock.utc()) for one in members):
+    if any(one.seems_active(clock.utc()) for one in members):
         return "The search is still going on: this is what is known so far."
     if not (problem.state.searches / f"{search}.events.jsonl").exists():
         return ""  # it was made elsewhere, and how it ended is not known here

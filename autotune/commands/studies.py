@@ -25,12 +25,12 @@ from autotune.search.hardware import this_machine
 from autotune.search.problem import Problem, open_problem
 from autotune.search.real_trainings import keep_trainings, trainings_here
 from autotune.space.space import Space
-from autotune.study.answer import standing_answers
+from autotune.study.answer import answers_by_search
 from autotune.study.claims import RENEWAL_S
 from autotune.study.identity import frameworks_text
-from autotune.study.members import Member, hosts_told_apart
+from autotune.study.members import Member, distinct_hosts
 from autotune.study.record import StudyRecord
-from autotune.study.storage.address import SaidAddress, address_of, said_by_environment
+from autotune.study.storage.address import GivenAddress, address_in_environment, address_of
 from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.lock import sole_search
 from autotune.study.storage.storage import Storage
@@ -105,8 +105,8 @@ class Studies:
         """Say all of one study but its trials."""
         about, members = self._about(name)
         where, now = self.storage.where(name), SystemClock().utc()
-        hosts = hosts_told_apart((one.machine, one.host) for one in members)
-        going_on = {one.search for one in members if one.seems_at_work(now)}
+        hosts = distinct_hosts((one.machine, one.host) for one in members)
+        going_on = {one.search for one in members if one.seems_active(now)}
         endings = ", ".join(f"{count} {ending}" for ending, count in sorted(about["endings"].items()))
         lines = [
             f"Study {name} in {where}",
@@ -217,11 +217,11 @@ class Studies:
         objective = self.problem.objective if self.problem else EFFECTIVE_UTILIZATION
         latest = next((one for one in reversed(records) if one.purpose not in NO_SEARCH), None)
         current = [trial for trial in records if latest is None or trial.shares_code_with(latest)]
-        stood = standing_answers(records, objective)
+        answers = answers_by_search(records, objective)
         searches = []
         for search in dict.fromkeys(one.search for one in records if one.purpose is not Purpose.TRAINING):
             trials = [one for one in records if one.search == search]
-            result = summarize(records, search, _NO_SPACE, objective=objective, stood=stood)
+            result = summarize(records, search, _NO_SPACE, objective=objective, answers=answers)
             ended_utc = max(one.ended_utc for one in trials)
             searches.append({"search": search, "trials": len(trials), "ended_utc": ended_utc, "answer": _gain(result)})
         frameworks = dict.fromkeys(frameworks_text(one.conditions.frameworks) for one in records)
@@ -243,7 +243,7 @@ class Studies:
     def _require_idle(self, name: str, clock: Clock) -> None:
         """Raise an error if somebody else is at work on a study, on whichever machine."""
         there = self._members(name)
-        working = [one for one in there if one.seems_at_work(clock.utc())]
+        working = [one for one in there if one.seems_active(clock.utc())]
         silent = {one.uuid: one.n for one in there if not one.has_left and not is_gone(one.about)}
         if silent and not working:  # by its clock, which may be an hour off: does it go on giving signs of life?
             watched_s = 2.0 * RENEWAL_S  # a sign of life may be late
@@ -287,8 +287,8 @@ def open_studies(config: Path | None, state_dir: Path | None, storage: str | Non
     else:
         here, problem = Path.cwd(), None
         state = StateFolder.locate(here / "config.yaml", explicit=state_dir, environ=os.environ)
-        typed = SaidAddress(text=storage, where="--storage", folder=here) if storage else None
-        address = address_of(typed, said_by_environment(os.environ, here))
+        typed = GivenAddress(text=storage, where="--storage", folder=here) if storage else None
+        address = address_of(typed, address_in_environment(os.environ, here))
         opened = open_storage(address, state.studies)
     say_remarks(state.remarks)
     return Studies(state=state, storage=opened, shown=address.shown if address else str(state.studies), problem=problem)
@@ -382,6 +382,6 @@ def _member(one: Member) -> dict[str, str]:
 
 
 def _state_text(member: Member, now: datetime) -> str:
-    if member.has_left or member.seems_at_work(now):
+    if member.has_left or member.seems_active(now):
         return member.phase.value + (f" ({member.left_because})" if member.left_because else "")
     return f"no sign of life since {member.renewed_utc:%Y-%m-%d %H:%M} UTC"

@@ -199,7 +199,7 @@ def answer_of_study(
         problem.space,
         objective=problem.objective,
         why_no_gpu=problem.hardware.why_no_gpu,
-        today=problem.space.name(problem.space.baseline),
+        config_point=problem.space.name(problem.space.baseline),
         excluded=problem.excluded if excluded is None else excluded,
         ratings=ratings,
     )

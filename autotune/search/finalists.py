@@ -34,7 +34,7 @@ from autotune.search.trial_maker import SearchStage, TrialMaker
 from autotune.search.validation import Validator
 from autotune.search.worth import Ablation, without_changes
 from autotune.space.knob import Knob, Label, same_scalar
-from autotune.study.answer import gave_no_numbers, judged_finalists
+from autotune.study.answer import has_only_failed, judged_finalists
 from autotune.study.noise import trial_noise
 from autotune.trial.execution import TrialSpec
 
@@ -407,7 +407,7 @@ class Simplifier(SearchStage):
 
     def _is_known_to_fail(self, values: Values) -> bool:
         point = self._parts.problem.space.name(values)
-        return gave_no_numbers(point, self._state.trials.own) or self._state.model.why_not()(values) is not None
+        return has_only_failed(point, self._state.trials.own) or self._state.model.why_not()(values) is not None
 
     def _can_drop(self, path: str, values: Values, without: Values | None = None) -> bool:
         """Return whether a change probably does not pay off, and is not promising enough to keep in doubt."""

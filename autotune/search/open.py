@@ -28,7 +28,7 @@ from autotune.search.trainer_code import why_code_differs
 from autotune.search.tuner import Tuner
 from autotune.search.warm_start import KNOWN_POINTS, WarmStart, keep_profile, warm_start
 from autotune.study.claims import Owner
-from autotune.study.members import RECENT, Member, MemberPhase, Role, hosts_told_apart
+from autotune.study.members import RECENT, Member, MemberPhase, Role, distinct_hosts
 from autotune.study.record import StudyRecord
 from autotune.study.storage.address import StorageKind
 from autotune.study.storage.lock import sole_search
@@ -277,7 +277,7 @@ def _open_study(
     if options.fresh:
         if pending.exists():  # undelivered trials belong to the old record
             StudyRecord(problem.study, problem.storage, pending=pending, owner=owner).close()
-        problem.storage.set_aside(problem.study, clock)
+        problem.storage.archive(problem.study, clock)
     study = StudyRecord(problem.study, problem.storage, pending=pending, owner=owner, remark=remark)
     study.close_abandoned()
     keep_trainings(study)
@@ -303,7 +303,7 @@ def join(study: StudyRecord, problem: Problem, role: Role, name: str, clock: Clo
     """
     code = problem.code.now.facts()
     study.refresh()
-    for one in [one for one in study.members.others() if one.seems_at_work(clock.utc())]:  # and was not killed long ago
+    for one in [one for one in study.members.others() if one.seems_active(clock.utc())]:  # and was not killed long ago
         if why := why_code_differs(code, one.code):
             raise StudyError(
                 f"the study is active on {one.host} with other code: {why}",
@@ -332,7 +332,7 @@ def join(study: StudyRecord, problem: Problem, role: Role, name: str, clock: Clo
         )
     )
     if others := [one for one in study.members.others() if one.search == member.search]:
-        names = hosts_told_apart((one.machine, one.host) for one in (member, *others))
+        names = distinct_hosts((one.machine, one.host) for one in (member, *others))
         hosts = ", ".join(sorted({names[one.machine] for one in others}))
         remark(f"Joined the search running on {hosts}; trials aren't duplicated.")
     # A heartbeat from the future shows a wrong clock; one from the past may be of a killed member.

@@ -10,7 +10,7 @@ from autotune.sampler.observations import FAILURE_SCOPES, FailureScope
 from autotune.search.confirm import Candidate
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
-from autotune.study.members import Member, MemberPhase, Role, hosts_of, hosts_told_apart
+from autotune.study.members import Member, MemberPhase, Role, distinct_hosts, hosts_of
 from autotune.study.record import Members
 from autotune.trial.process_identity import same_boot
 
@@ -222,4 +222,4 @@ class JointSearch:
     def name_of(self, member: Member) -> str:
         """Return the unique name of a member's host."""
         members = (one for one in self._members.seen if one.search == self._search)
-        return hosts_told_apart((one.machine, one.host) for one in (*members, member))[member.machine]
+        return distinct_hosts((one.machine, one.host) for one in (*members, member))[member.machine]

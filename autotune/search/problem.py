@@ -55,7 +55,7 @@ from autotune.space.find import Skipped, build_space, of_other_sections
 from autotune.space.knob import Knob, Label, ladder, number_of
 from autotune.space.space import Space, is_batch_size, same_training, with_batch_fixed, with_batch_up_to
 from autotune.study.identity import StudyIdentity, framework_versions
-from autotune.study.storage.address import SaidAddress, StorageAddress, address_of, said_by_environment
+from autotune.study.storage.address import GivenAddress, StorageAddress, address_in_environment, address_of
 from autotune.trial.folders import StateFolder
 
 if TYPE_CHECKING:
@@ -388,9 +388,9 @@ def _address(settings: Settings, typed: str | None) -> StorageAddress | None:
     """Return the storage: as typed, else of the environment, else of the section."""
     here, section = Path.cwd(), settings.section
     return address_of(
-        SaidAddress(text=typed, where="--storage", folder=here) if typed else None,
-        said_by_environment(os.environ, here),
-        SaidAddress(text=section.storage, where=section.place("storage"), folder=settings.path.absolute().parent)
+        GivenAddress(text=typed, where="--storage", folder=here) if typed else None,
+        address_in_environment(os.environ, here),
+        GivenAddress(text=section.storage, where=section.place("storage"), folder=settings.path.absolute().parent)
         if section.storage
         else None,
     )

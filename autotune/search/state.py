@@ -26,7 +26,7 @@ from autotune.search.trials import SearchTrials
 from autotune.space.knob import Label
 from autotune.space.space import Space, same_training
 from autotune.study.achieved import claims_sd
-from autotune.study.answer import gave_no_numbers, standing_answer
+from autotune.study.answer import current_answer, has_only_failed
 from autotune.study.data_effects import labelled
 from autotune.study.gpu_pool import pooled_gpus
 from autotune.trial.execution import Execution
@@ -268,7 +268,7 @@ class CurrentAnswer:
         self._windows = windows
         self._budget_s = budget_s
         self._part: tuple[Space, int, Space] | None = None  # of a space, as of so many trials
-        self.current = standing_answer(trials.of_study(), problem.objective, excluded=problem.excluded)
+        self.current = current_answer(trials.of_study(), problem.objective, excluded=problem.excluded)
 
     def contender(self) -> Values | None:
         """Return the current answer as a point to try.
@@ -279,7 +279,7 @@ class CurrentAnswer:
             return None
         point, values = self.current.point, self.current.trial.values
         is_out = point == self._trials.baseline_point or self._model.broke(values)
-        return None if is_out or gave_no_numbers(point, self._trials.own) else values
+        return None if is_out or has_only_failed(point, self._trials.own) else values
 
     def contender_candidates(self) -> list[Candidate]:
         """Return the current answer, to confirm if nothing seems better than the baseline."""

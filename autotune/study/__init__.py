@@ -1,1 +1,1 @@
-"""Study: the trials of one identity, what is concluded of them, and the storages that keep them."""
+"""Study: the trials of one identity, conclusions from them, and their storages."""

@@ -1,4 +1,4 @@
-"""Achieved speeds beside claimed ones: what real trainings of a study's config did, and what that says of claims."""
+"""Achieved speeds of real trainings, compared with the claimed ones."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -11,21 +11,20 @@ from autotune.records import Achieved, AchievedTraining, Purpose, Ratio, TrialRe
 from autotune.study.answer import Finalist, judged_finalists
 
 TRAINING_SD = 0.03
-"""Standard deviation of ln speed between real trainings of one config that are minutes long and longer."""
+"""Standard deviation of ln speed between real trainings of one config, minutes long or longer."""
 
-_UNTOLD = 2
-"""Claims without any error that are assumed beside those that were compared: a single one tells little."""
+_PRIOR_CLAIMS = 2
+"""Error-free claims assumed a priori, because a single comparison says little."""
 
 
 def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, claimed: Ratio) -> Achieved | None:
-    """Return what real trainings achieved with a point over the baseline; None where none can be compared.
+    """Return what real trainings achieved with a point over the baseline; None if none is comparable.
 
-    A training is compared with those of the baseline on the same machine, where there are such, else with its trials.
+    A training is compared with those of the baseline on the same machine, otherwise with its trials.
 
     Args:
-        records: The study's record, trials of other code left out.
-        baseline: Name of the point that it is compared with.
-        claimed: Its speed over that by confirming pairs, with the ends of epochs in them.
+        records: Trials of the current code.
+        claimed: Speed ratio in confirming pairs, ends of epochs included.
     """
     compared = list(filter(None, (_compared(one, records, baseline) for one in _trainings(records, point))))
     if not compared:
@@ -37,8 +36,8 @@ def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, 
 
     steps = mean((one.steps, one.counted_s) for one in compared)
     tried = [[one.comparable for one in records if one.point == name and one.comparable] for name in (baseline, point)]
-    today, own = (fmean(one.step_fraction for one in side) if side else 1.0 for side in tried)
-    claimed = Ratio(**{name: end * today / own for name, end in asdict(claimed).items()})
+    kept, own = (fmean(one.step_fraction for one in side) if side else 1.0 for side in tried)
+    claimed = Ratio(**{name: end * kept / own for name, end in asdict(claimed).items()})
     wholes = [(one.whole, one.counted_s) for one in compared if one.whole is not None]
     return Achieved(
         point=point,
@@ -63,14 +62,14 @@ def _compared(training: TrialRecord, records: Sequence[TrialRecord], baseline: s
     assert done is not None
     trained = [one.measurement for one in _trainings(records, baseline) if one.machine == training.machine]
     tried = [one.comparable for one in records if (one.point, one.machine) == (baseline, training.machine)]
-    today = [one for one in trained or tried if one is not None]
-    if not today:
+    compared = [one for one in trained or tried if one is not None]
+    if not compared:
         return None
     kinds, overall = done.pauses and done.pauses.kinds, done.overall_samples_per_s
-    # Only who came to the same kinds of pauses tells how fast today's whole is.
-    wholes = [(one, one.overall_samples_per_s) for one in today if one.pauses and one.pauses.kinds == kinds]
+    # overall speeds are comparable only with the same kinds of pauses
+    wholes = [(one, one.overall_samples_per_s) for one in compared if one.pauses and one.pauses.kinds == kinds]
     overall_s = [(1.0 / whole, one.pauses.samples) for one, whole in wholes if whole and one.pauses]
-    sample_s = fmean((one.sample_s for one in today), (one.window_s * one.speed for one in today))
+    sample_s = fmean((one.sample_s for one in compared), (one.window_s * one.speed for one in compared))
     return AchievedTraining(
         name=training.search,
         ended_utc=training.ended_utc,
@@ -87,18 +86,14 @@ def _trainings(records: Iterable[TrialRecord], point: str) -> list[TrialRecord]:
 
 
 def claims_sd(records: Sequence[TrialRecord], objective: Objective) -> float:
-    """Return by how much claims of a study have missed what trainings achieved, beyond what their intervals allow.
+    """Return the standard deviation of ln speed by which claims missed achieved speeds, beyond their intervals.
 
-    The squared distance of each on the ln scale is compared with the variances of the claim and of what was achieved
-    (the method of moments of a random-effects model: DerSimonian and Laird, "Meta-analysis in clinical trials",
-    Controlled Clinical Trials 7, 1986); what is left over is shrunk towards nothing while few are known.
-
-    Returns:
-        A standard deviation of ln speed; 0 where all claims held to half a percent, or none can be compared.
+    Method of moments of a random-effects model (DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled
+    Clinical Trials 7, 1986), shrunk towards 0. 0 also if below half a percent or nothing is comparable.
     """
     trained = {one.point for one in records if one.purpose is Purpose.TRAINING}
     searches = dict.fromkeys(one.search for one in records if trained and one.purpose is Purpose.CONFIRM)
-    claims: dict[tuple[str, str], Finalist] = {}  # the latest of each, which the same trainings tell of
+    claims: dict[tuple[str, str], Finalist] = {}  # the latest of each point
     for search in searches:
         baseline = next(one.point for one in records if one.search == search)
         for finalist in judged_finalists(records, search, objective):
@@ -115,5 +110,5 @@ def claims_sd(records: Sequence[TrialRecord], objective: Objective) -> float:
         against_training = all(one.is_against_training for one in achieved.trainings)
         own = TRAINING_SD**2 + (TRAINING_SD if against_training else TYPICAL_CV) ** 2
         beyond.append(math.log(achieved.steps / claimed.ratio) ** 2 - max(0.0, claim_variance) - own)
-    sd = math.sqrt(max(0.0, math.fsum(beyond)) / (len(beyond) + _UNTOLD))
+    sd = math.sqrt(max(0.0, math.fsum(beyond)) / (len(beyond) + _PRIOR_CLAIMS))
     return sd if sd >= 0.005 else 0.0

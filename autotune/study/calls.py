@@ -1,4 +1,4 @@
-"""Calls to the storage of a study, which may be a server that is away for a while, and the thread that makes them."""
+"""Calls to the storage of a study in their own thread; the storage may be a server that is temporarily unreachable."""
 
 import queue
 import threading
@@ -15,13 +15,13 @@ from optuna.trial import FrozenTrial
 from autotune.clock import SystemClock
 from autotune.errors import StorageAway
 from autotune.events import OnRemark
-from autotune.study.claims import NOBODY, RENEWAL_S, LeaseWatch, Owner, uuid_of
+from autotune.study.claims import NO_OWNER, RENEWAL_S, LeaseWatch, Owner, uuid_of
 from autotune.study.entry import UndeliveredTrials
 from autotune.study.optuna_trials import OptunaTrials
 from autotune.study.storage.storage import Storage
 
 Found = tuple[Sequence[tuple[int, FrozenTrial]], Mapping[str, Any]]
-"""The trials of a study, with their numbers, and its attributes."""
+"""Trials of a study by number, and its attributes."""
 
 _T = TypeVar("_T")
 _OPENING_S = 30.0
@@ -32,16 +32,13 @@ class StorageCalls:
     """Calls to the storage of a study, and the finished trials that wait for a server.
 
     Args:
-        renew: Called between calls, every few seconds; returns whether it has to be called again.
-        delivered: Called with the UUID and the number of a trial that waited and is in the storage now; returns whether
-            its record is known here.
-        remark: Called with what the user should know of the storage.
+        renew: Called every few seconds; returns whether to call it again.
+        delivered: Called with UUID and number of a trial once it is written; returns whether its record is known.
+        remark: Called with messages for the user.
 
     Attributes:
-        thread: Thread that the calls are made in.
-        trials: The trials in the storage; used in that thread alone.
-        pending: File of the finished trials that wait for a server; None if none has to.
-        leases: Leases of others; none lapses while the storage is away.
+        trials: Trials in the storage; used only in `thread`.
+        leases: Leases of other processes; none lapses while the storage is unreachable.
 
     Raises:
         StudyError: The storage cannot be read or written; from every method that calls a function.
@@ -62,14 +59,14 @@ class StorageCalls:
         self._owner = owner
         self.thread = StorageThread(f"storage of {name}", renew, RENEWAL_S)
         self._delivered = delivered
-        self._away_until_s: float | None = None
-        self._why_away = ""
-        self._posted: deque[tuple[Future[Any], FrozenTrial | None]] = deque()  # with what they write
-        self._moved: list[str] = []  # trials whose numbers others have got, not told yet
-        self._caught_up = 0  # trials that the storage had missed, and that it has now, not told yet
+        self._retry_at_s: float | None = None  # None while reachable
+        self._why_unavailable = ""
+        self._posted: deque[tuple[Future[Any], FrozenTrial | None]] = deque()  # with the trials that they write
+        self._renumbered: list[str] = []  # not reported yet
+        self._caught_up = 0  # delayed trials that were written, not reported yet
 
     def open(self, name: str, storage: Storage, pending: Path | None, *, reads_only: bool) -> Found:
-        """Open the storage; return what is there.
+        """Open the storage; return its contents.
 
         Args:
             pending: File of trials that wait for a server; None to raise `StorageAway` instead.
@@ -80,170 +77,164 @@ class StorageCalls:
             return self.trials.expecting(self.trials.found), self.trials.expecting(self.trials.attributes)
 
         try:
-            found = self.insist(lambda: self.thread.call(opened, _OPENING_S))
+            found = self.retry(lambda: self.thread.call(opened, _OPENING_S))
         except TimeoutError:
-            raise _away(f"the storage has not answered for {_OPENING_S:g} s", self.where) from None
+            raise _unreachable(f"the storage has not answered for {_OPENING_S:g} s", self.where) from None
         self.connection = self.trials.connection
         self.pending = UndeliveredTrials(pending, self.where) if pending and self.connection.is_remote else None
         self._missed = {uuid_of(trial) for trial in self.waiting}
         return found
 
-    def insist(self, call: Callable[[], _T]) -> _T:
-        """Make a call without which a search cannot begin: for a few seconds, where the server may be restarting."""
+    def retry(self, call: Callable[[], _T]) -> _T:
+        """Make a call; retry for a few seconds while the server is unreachable."""
         clock = self._owner.clock
-        # of tries, at the beginning of a search: a server restarts in less, a wrong address is told soon
+        # long enough for a restarting server, short enough to report a wrong address soon
         over_s = clock.now_s() + 5.0
         while True:
             try:
                 return call()
             except StorageAway:
-                if self._owner is NOBODY or clock.now_s() >= over_s:
+                if self._owner is NO_OWNER or clock.now_s() >= over_s:
                     raise
                 clock.wait(1.0)
-                self.ask_again()
+                self.retry_now()
 
-    def ask_again(self) -> None:
-        """Let the next call ask the server, also if it has just not answered."""
-        if self._away_until_s is not None:
-            self._away_until_s = self._owner.clock.now_s()
+    def retry_now(self) -> None:
+        """Let the next call try the server again."""
+        if self._retry_at_s is not None:
+            self._retry_at_s = self._owner.clock.now_s()
 
     def call(self, function: Callable[[], _T]) -> _T:
-        """Make a call in the storage's thread; a server has a few seconds to answer."""
+        """Make a call in the storage's thread; a server must answer within seconds."""
         expecting = partial(self.trials.expecting, function)
         if not self.connection.is_remote:
             return self.thread.call(expecting)
-        self._require_answers()
+        self._require_reachable()
         left_s = self._owner.ends_s - self._owner.clock.now_s()
         patience_s = max(0.5, min(_PATIENCE_S, left_s))
         try:
             result = self.thread.call(expecting, patience_s)
         except TimeoutError:
-            end = ", and the budget leaves no more time to wait" if left_s < _PATIENCE_S else ""
-            away = _away(f"the storage has not answered within {patience_s:.2g} s{end}", self.where)
+            end = ", and no budget is left to wait" if left_s < _PATIENCE_S else ""
+            away = _unreachable(f"the storage has not answered within {patience_s:.2g} s{end}", self.where)
         except StorageAway as error:
             away = error
         else:
-            self._note_answer()
-            self._settle()  # what was in front of it is done, too
-            self._tell_of_deliveries()
+            self._mark_available()
+            self._settle()  # earlier calls have ended, too
+            self._report_deliveries()
             return result
-        self._note_away(away)
+        self._mark_unavailable(away)
         raise away
 
     def post(self, function: Callable[[], object], finished: FrozenTrial | None = None) -> None:
-        """Make a call in the storage's thread; of a server, nobody waits for it.
+        """Make a call in the storage's thread; if it is a server, don't wait.
 
         Args:
-            finished: Trial that it writes, and returns the number of.
+            finished: Trial that the call writes; it returns the number.
 
         Raises:
-            StorageAway: It is known that the server does not answer.
+            StorageAway: The server is known to be unreachable.
         """
         if not self.connection.is_remote:
             self.call(function)
             return
-        self._require_answers()
+        self._require_reachable()
         self._posted.append((self.thread.post(partial(self.trials.expecting, function)), finished))
 
     def _settle(self) -> None:
-        """Take the results of posted calls that have ended."""
         while self._posted and self._posted[0][0].done():
             future, finished = self._posted.popleft()
             try:
                 result = future.result()
             except StorageAway as error:
-                self._note_away(error)
+                self._mark_unavailable(error)
             else:
-                self._note_answer()
+                self._mark_available()
                 if finished is not None:
-                    self._note_delivery(finished, result)
+                    self._on_delivery(finished, result)
 
-    def _require_answers(self) -> None:
+    def _require_reachable(self) -> None:
         self._settle()
-        waits = self._away_until_s is not None and self._owner.clock.now_s() < self._away_until_s
+        waits = self._retry_at_s is not None and self._owner.clock.now_s() < self._retry_at_s
         if self.thread.is_stuck or waits:
-            raise _away(self._why_away, self.where)
+            raise _unreachable(self._why_unavailable, self.where)
 
-    def _note_answer(self) -> None:
-        if self._away_until_s is not None:
-            self._away_until_s = None
+    def _mark_available(self) -> None:
+        if self._retry_at_s is not None:
+            self._retry_at_s = None
             self.leases.resume()
-            self._remark("The storage answers again.")
+            self._remark("The storage is reachable again.")
 
-    def _note_away(self, away: StorageAway) -> None:
-        if self._away_until_s is None:
+    def _mark_unavailable(self, away: StorageAway) -> None:
+        if self._retry_at_s is None:
             self.leases.pause()
             self._remark(f"{away.where}: {away.message}. Finished trials are kept here, and written when it answers.")
         self._missed.update(map(uuid_of, self.waiting))
-        self._why_away = away.message
-        self._away_until_s = self._owner.clock.now_s() + 5.0  # between tries to reach a server that is away
+        self._why_unavailable = away.message
+        self._retry_at_s = self._owner.clock.now_s() + 5.0
 
     # Finished trials that wait for a server
 
     @property
     def waiting(self) -> Sequence[FrozenTrial]:
-        """Finished trials that the storage does not have yet."""
+        """Finished trials not in the storage yet."""
         return self.pending.trials if self.pending else ()
 
     @property
     def undelivered(self) -> str:
-        """What waits for the storage, in a sentence for the user; empty if nothing does."""
+        """Message about the waiting trials; empty if there are none."""
         if not self.waiting:
             return ""
         return (
-            f"Trials that wait here to be written to {self.where}: {len(self.waiting)} ({self._why_away}). The "
-            "next search on this machine writes them."
+            f"Trials not yet written to {self.where}: {len(self.waiting)} ({self._why_unavailable}). The next search "
+            "on this machine writes them."
         )
 
     def deliver(self) -> None:
-        """Begin to write what waits for the storage."""
-        on_the_way = {uuid_of(trial) for _, trial in self._posted if trial}
+        in_flight = {uuid_of(trial) for _, trial in self._posted if trial}
         for finished in self.waiting:
-            if (uuid := uuid_of(finished)) not in on_the_way:
+            if (uuid := uuid_of(finished)) not in in_flight:
                 try:
                     self.post(partial(self.trials.finish, finished), finished)
                 except StorageAway:
                     self._missed.add(uuid)
 
     def write_pending(self) -> None:
-        """Write what waits for the storage, and wait for that, as far as it answers: no search does between trials."""
+        """Write the waiting trials and wait for the result."""
         if self.pending is not None and (self.pending.trials or self._posted):
             self.deliver()
             with suppress(StorageAway):
-                self.call(lambda: None)  # behind all of these
+                self.call(lambda: None)  # runs after all of these
 
-    def _note_delivery(self, finished: FrozenTrial, number: int) -> None:
+    def _on_delivery(self, finished: FrozenTrial, number: int) -> None:
         assert self.pending is not None
-        uuid, told = uuid_of(finished), finished.number
+        uuid, shown = uuid_of(finished), finished.number
         self.pending.remove(finished)
-        if self._delivered(uuid, number) and told not in (-1, number):
-            self._moved.append(f"{told} is {number}")
+        if self._delivered(uuid, number) and shown not in (-1, number):
+            self._renumbered.append(f"{shown} is now {number}")
         self._caught_up += uuid in self._missed
         self._missed.discard(uuid)
 
-    def _tell_of_deliveries(self) -> None:
+    def _report_deliveries(self) -> None:
         if self._caught_up:
-            self._remark(f"Trials that the storage had missed are written: {self._caught_up}.")
-        if self._moved:
-            self._remark(
-                f"Others have got numbers of trials that were shown here: trial {', '.join(self._moved)} from now on."
-            )
-        self._caught_up, self._moved = 0, []
+            self._remark(f"Delayed trials written to the storage: {self._caught_up}.")
+        if self._renumbered:
+            self._remark(f"Trials renumbered, because others took their numbers: trial {', '.join(self._renumbered)}.")
+        self._caught_up, self._renumbered = 0, []
 
 
-def _away(why: str, where: str) -> StorageAway:
-    return StorageAway(why, where=where, remedy="See whether it runs, then run the same command again: it goes on.")
+def _unreachable(why: str, where: str) -> StorageAway:
+    return StorageAway(why, where=where, remedy="Check that it runs, then run the same command again to resume.")
 
 
 class StorageThread:
-    """Thread that makes calls one after the other, and a regular one between them.
+    """Thread that makes calls one after the other, and a regular one in between.
 
-    It is started by the first call and ends when there has been nothing to do for a while. An interrupt ends the
-    waiting of the caller, never a call halfway.
+    Starts with the first call, ends when idle. An interrupt ends the caller's wait, never a call.
 
     Args:
-        regular: Called between calls, every `period_s`, also while there are many; returns whether it has to be called
-            again.
+        regular: Called every `period_s`; returns whether to call it again.
     """
 
     def __init__(self, name: str, regular: Callable[[], bool], period_s: float) -> None:
@@ -258,17 +249,16 @@ class StorageThread:
 
     @property
     def is_stuck(self) -> bool:
-        """True while a call goes on that its caller has given up."""
+        """True while an abandoned call is still running."""
         return self._given_up is not None and not self._given_up.done()
 
     def post(self, function: Callable[[], _T]) -> Future[_T]:
-        """Make a call behind those before it, and return its future."""
         future: Future[_T] = Future()
 
         def make() -> None:
             try:
                 future.set_result(function())
-            except BaseException as error:  # noqa: BLE001 -- it is raised where the result is asked for
+            except BaseException as error:  # noqa: BLE001 -- raised where the result is read
                 future.set_exception(error)
 
         with self._lock:
@@ -279,14 +269,10 @@ class StorageThread:
         return future
 
     def call(self, function: Callable[[], _T], patience_s: float | None = None) -> _T:
-        """Make a call, wait for its end, and return what it returns.
-
-        Args:
-            patience_s: Longest wait, in seconds; None to wait until it ends.
+        """Make a call and return its result.
 
         Raises:
-            TimeoutError: It did not end in time; it goes on, and others wait behind it.
-            Exception: Whatever it raises.
+            TimeoutError: It didn't end in time; it is still running, and later calls wait for it.
         """
         future = self.post(function)
         try:
@@ -302,7 +288,7 @@ class StorageThread:
         while True:
             try:
                 call = self._calls.get(timeout=max(0.0, due_s - self._clock.now_s()))
-            except queue.Empty:  # it is due, however many calls there were since the last time
+            except queue.Empty:  # the regular call is due
                 due_s = self._clock.now_s() + self._period_s
                 if self._regular() or has_worked:
                     has_worked = False

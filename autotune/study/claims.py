@@ -1,4 +1,4 @@
-"""Claims on trials that go on: the attribute of an Optuna trial that says who makes it, and its lease."""
+"""Claims on running trials: an attribute of the Optuna trial with its owner and lease."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 CLAIM = "claim"
-"""Attribute that holds a claim."""
+"""Attribute with the claim."""
 
 RENEWAL_S = 10.0
-"""Time between the signs of life of who makes a trial."""
+"""Interval of the heartbeats of a running trial."""
 
 LEASE_S = 60.0
-"""Time without a sign of life after which a trial counts as interrupted."""
+"""Time without a heartbeat after which a trial counts as interrupted."""
 
 IsGone = Callable[[Mapping[str, Any]], bool]
-"""Returns whether the owner of a claim is known to have ended."""
+"""Returns whether the owner of a claim is known to have exited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +36,7 @@ class Owner:
     """Owner of the claims of one process.
 
     Attributes:
-        is_gone: Returns whether the owner of another claim is known to have ended.
-        ends_s: Time after which it waits for nothing, on that clock.
+        ends_s: Time on `clock` after which it waits for nothing.
     """
 
     about: Mapping[str, Scalar]
@@ -46,19 +45,17 @@ class Owner:
     ends_s: float = math.inf
 
 
-NOBODY = Owner(about={}, is_gone=lambda _claim: False, clock=SystemClock())
-"""Owner of whoever only reads."""
+NO_OWNER = Owner(about={}, is_gone=lambda _claim: False, clock=SystemClock())
+"""Owner for processes that only read."""
 
 
 @dataclass(kw_only=True)
 class Claim:
-    """Claim on a trial that has begun.
+    """Claim on a running trial.
 
     Attributes:
-        number: Number that the trial has in the study; for want of an answer from the storage, the next one that is
-            free here.
-        uuid: Name of the trial, whatever its number becomes.
-        is_made: Whether the storage has its trial, as far as it has answered; None while it was not asked.
+        number: Number of the trial in the study; without an answer from the storage, the next free one.
+        is_written: Whether the trial is in the storage; None before the first attempt.
     """
 
     number: int
@@ -68,13 +65,13 @@ class Claim:
     uuid: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: datetime = field(default_factory=datetime.now)
     renewals: int = 0
-    is_made: bool | None = None
+    is_written: bool | None = None
 
     def attribute(self) -> dict[str, Any]:
         return {"uuid": self.uuid, **self.about, "n": self.renewals}
 
     def running_trial(self) -> FrozenTrial:
-        """Return the Optuna trial that goes on under this claim."""
+        """Return the Optuna trial under this claim."""
         from optuna.trial import FrozenTrial, TrialState
 
         return FrozenTrial(
@@ -93,18 +90,17 @@ class Claim:
 
 
 def uuid_of(trial: StoredTrial) -> str | None:
-    """Return the name of a trial; None for one of early studies, or none of ours."""
+    """Return the UUID of a trial; None for foreign trials and those of early versions."""
     claim = trial.user_attrs.get(CLAIM) if isinstance(trial.user_attrs, Mapping) else None
     found = claim.get("uuid") if isinstance(claim, Mapping) else None
     return found if isinstance(found, str) else None
 
 
 class LeaseWatch:
-    """Watch over the claims of others.
+    """Watch over other processes' claims.
 
-    A claim has lapsed when its owner is known to be gone, or has given no sign of life for `LEASE_S` on this machine's
-    own monotonic clock: the clocks of machines differ. Time in which the storage was away does not count, as nobody
-    could write a sign of life, or read it.
+    A claim lapses if its owner is known to be gone, or sends no heartbeat for `LEASE_S` on this machine's monotonic
+    clock, because clocks of machines differ. Time with an unreachable storage doesn't count.
     """
 
     def __init__(self, clock: Clock, is_gone: IsGone) -> None:
@@ -114,19 +110,19 @@ class LeaseWatch:
         self._counts_from_s = -math.inf
 
     def pause(self) -> None:
-        """Let nothing lapse for its silence, until `resume`: the storage is away."""
+        """Stop expiry until `resume`: the storage is unreachable."""
         self._counts_from_s = math.inf
 
     def resume(self) -> None:
-        """Let all that is silent lapse after `LEASE_S` from now on: the storage answers again."""
+        """Expire silent claims after `LEASE_S` from now."""
         self._counts_from_s = self._clock.now_s()
 
     def has_lapsed(self, study: str, number: int | str, claim: object) -> bool:
-        """Return whether nobody makes a trial any more.
+        """Return whether a trial is abandoned.
 
         Args:
-            study: Name of its Optuna study; or of a list of what else is renewed.
-            claim: Its claim as it was read, whatever that is; None where it has none.
+            study: Name of its Optuna study, or of another group of heartbeats.
+            claim: Its claim as read, unchecked.
         """
         if isinstance(claim, Mapping) and self._is_gone(claim):
             return True
@@ -139,15 +135,15 @@ class LeaseWatch:
         return now_s - max(since_s, self._counts_from_s) >= LEASE_S
 
 
-# Parameters of a study's Optuna trials: knobs by their dotted keys, with the values that the user's config holds.
+# Parameters of Optuna trials: knobs by dotted key, with the config's values
 
 
 Distributions = Mapping[str, "BaseDistribution"]
-"""Distribution of each parameter, by the dotted key of its knob."""
+"""Distribution by dotted key."""
 
 
 def distribution_of(choices: Sequence[Scalar]) -> BaseDistribution:
-    """Return the distribution of a knob with these choices: the range of numbers, else the list."""
+    """Return the distribution of a knob: a range of numbers, otherwise categories."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     numbers = [choice for choice in choices if isinstance(choice, int | float) and is_number(choice)]
@@ -159,10 +155,9 @@ def distribution_of(choices: Sequence[Scalar]) -> BaseDistribution:
 
 
 def united(known: Distributions, wanted: Distributions) -> Distributions | None:
-    """Return the distributions with which a study that knows some parameters takes trials of others.
+    """Return the distributions under which a study can store trials; None if it can't.
 
-    Returns:
-        Those of the trials, lists of categories as the study has them; None if it cannot take them.
+    Categories are the study's own, because Optuna keeps each list unchanged.
     """
     from optuna.distributions import CategoricalDistribution
 

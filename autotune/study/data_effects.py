@@ -1,7 +1,7 @@
-"""What changes of the config do to the data that are trained on, as the samples of a study's trials show it.
+"""Effects of config changes on the training data, from the samples seen in trials.
 
-The name of a key gives the expectation, the data decide: values of a knob whose trials were found to train on other
-data, or on batches of another size, are labelled so from then on, whatever the key is called.
+The key's name gives the expectation. Values whose trials used other data, or other batch sizes, are labelled so from
+then on.
 """
 
 from collections import Counter
@@ -18,19 +18,19 @@ _FOUND = {DataEffect.DIFFERENT: Label.DATA, DataEffect.BATCH: Label.BATCH}
 
 
 def label_found(effect: DataEffect) -> Label | None:
-    """Return the label of a change with that effect; None where its key's name decides."""
+    """Return the label of a change with this effect; None if the key's name decides."""
     return _FOUND.get(effect)
 
 
 def labelled(space: Space, records: Iterable[TrialRecord]) -> Space:
-    """Return a space whose values are labelled by what trials have shown of them.
+    """Return the space with values labelled by what their trials showed.
 
-    The fewest knobs are blamed that explain all trials that differ: of those whose change no trial on the same data
-    has, the one that most of them have; where that does not decide, the one that most often differs where it was
-    compared, then one that is about how batches are made.
+    Blames the fewest knobs that explain all differing trials. A change that also occurs with the same data is cleared;
+    then the most frequent is blamed, then the one that most often differed when compared, then one that concerns
+    batching.
     """
     found = [(trial.data.effect, _changed(trial, space)) for trial in records if trial.data is not None]
-    innocent = {one for effect, changed in found if effect is DataEffect.SAME for one in changed.items()}
+    cleared = {one for effect, changed in found if effect is DataEffect.SAME for one in changed.items()}
     relabelled: dict[tuple[str, Scalar], Label] = {}
     for effect, label in _FOUND.items():
         trials = [changed for one, changed in found if one is effect]
@@ -42,7 +42,7 @@ def labelled(space: Space, records: Iterable[TrialRecord]) -> Space:
             if not any(space.knob(path).label_of(value) is label for path, value in changed.items())
         ]
         while left := [changed for changed in left if changed]:
-            suspects = [{one for one in changed.items() if one not in innocent} or changed.items() for changed in left]
+            suspects = [{one for one in changed.items() if one not in cleared} or changed.items() for changed in left]
             times = Counter(path for some in suspects for path, _ in some)
             share: dict[str, float] = {}
             for one in chain(*suspects):
@@ -55,16 +55,12 @@ def labelled(space: Space, records: Iterable[TrialRecord]) -> Space:
 
 
 def _changed(trial: TrialRecord, space: Space) -> Values:
-    """Return the changes of a trial; none where it is of another space."""
+    """Return the changes of a trial; none if it is of another space."""
     return space.changes(trial.values) if trial.values.keys() == space.baseline.keys() else {}
 
 
 def finding_of(trials: Sequence[TrialRecord], point: str) -> DataFinding | None:
-    """Return what the trials of a point show of its data: a difference that one of them shows, else the best evidence.
-
-    Returns:
-        None where none was compared.
-    """
+    """Return what is known of a point's data: a difference in any trial, otherwise the best evidence."""
     own = [trial.data for trial in trials if trial.point == point and trial.data is not None]
     order = (DataEffect.DIFFERENT, DataEffect.BATCH, DataEffect.SAME, DataEffect.UNVERIFIED)
     return min(own, key=lambda one: order.index(one.effect), default=None)

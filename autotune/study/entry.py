@@ -1,7 +1,6 @@
-"""Trial of a study as it is written: the JSON attribute of an Optuna trial, and a line of a file of trials.
+"""Storage format of a trial: JSON attribute of an Optuna trial, and line of a file of trials.
 
-Nothing that is read back is executed or used as a path: a record holds knob values, metrics and names, each checked for
-its type and range.
+Nothing read is executed or used as a path; values, metrics and names are checked for type and range.
 """
 
 from __future__ import annotations
@@ -32,50 +31,50 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, TrialState
 
 RECORD = "record"
-"""Attribute that holds a whole `TrialRecord`."""
+"""Attribute with the `TrialRecord`."""
 
 IMPORTED = "imported"
-"""Attribute of a trial of an exported study: its start in UTC. Such trials are read in the order of their starts."""
+"""Attribute of an imported trial with its start in UTC, which orders such trials."""
 
 FORMAT = 2
 """Version of the record."""
 
 
-_LATER = ("data",)  # fields that older records of this format do not have
+_LATER = ("data",)  # fields missing from older records of this format
 
 
 def attributes_of(record: TrialRecord) -> dict[str, Any]:
-    """Return a trial as it is written; its number is its place."""
+    """Return a trial as written; the number is implied by its place."""
     attributes = record.as_stored()
     del attributes["number"]
     return {"format": FORMAT, **attributes}
 
 
 def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
-    """Read a trial back.
+    """Read a trial.
 
     Raises:
-        ValueError: It is none of ours, of another format, or holds what no trial can; with the reason, of one line.
+        ValueError: Foreign, another format, or invalid; one line.
     """
     written = dict(attributes)
     if written.get("format") != FORMAT:
         raise ValueError("another format")
     missing = [field.name for field in fields(TrialRecord) if field.name not in {*written, "number", *_LATER}]
     if missing:
-        raise ValueError(f"no {missing[0]}")
+        raise ValueError(f"{missing[0]} is missing")
     try:
-        # A list may be a tuple here and an object a record, but "5" and true are no numbers.
-        json.dumps(written, ensure_ascii=False).encode()  # no halves of characters
+        # lists may be tuples and objects records, but "5" and true aren't numbers
+        json.dumps(written, ensure_ascii=False).encode()  # rejects lone surrogates
         conditions = _conditions_of(written["conditions"])
         record = msgspec.convert({**written, "number": number, "conditions": conditions}, TrialRecord)
     except msgspec.ValidationError as error:
         what, _, place = str(error).partition(" - at `$.")
-        # characters; it may quote what stands there
+        # escaped and cut: it may quote the value
         raise ValueError(ascii(f"{place.rstrip('`')}: {what}")[1:-1][:120]) from None
     except (ValueError, RecursionError) as error:
-        raise ValueError("not readable") from error
+        raise ValueError("unreadable") from error
     if record.measurement and (stages := record.measurement.stages):
-        for stage in (stages.data, stages.model):  # their class is the trainer's too, and holds no bounds itself
+        for stage in (stages.data, stages.model):  # the class is shared with the trainer and has no bounds
             times_s = (stages.passed_s, stage.busy_s, stage.input_s, stage.room_s)
             if not all(0.0 <= one <= 1e12 for one in times_s) or not 0 <= stage.batches <= 1 << 53:
                 raise ValueError("stages: out of range")
@@ -83,7 +82,7 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
 
 
 def _conditions_of(stored: Any) -> Any:
-    """Return stored conditions by the fields of `Conditions`, unchecked."""
+    """Return stored conditions by field of `Conditions`, unchecked."""
     if not isinstance(stored, Mapping):
         return stored
     rest = dict(stored)
@@ -102,10 +101,10 @@ _GPU_READING = re.compile(r"gpu\d+\.")
 
 
 def written_record(trial: StoredTrial) -> Mapping[str, Any] | None:
-    """Return the record that an Optuna trial holds; None for one that was interrupted, or goes on.
+    """Return the record in an Optuna trial; None if interrupted or running.
 
     Raises:
-        ValueError: It holds none, and is no trial of ours.
+        ValueError: Foreign trial.
     """
     attributes = trial.user_attrs
     if not isinstance(attributes, Mapping):
@@ -117,7 +116,7 @@ def written_record(trial: StoredTrial) -> Mapping[str, Any] | None:
 
 
 def scalars_of(record: TrialRecord, about: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the attributes that tables and plots show, without unknown ones: one null, and it is no axis."""
+    """Return the attributes for tables and plots, without None: a single null breaks an axis."""
     metrics = values_of(record.measurement) if record.measurement else {}
     attributes = {
         "purpose": record.purpose.value,
@@ -130,10 +129,10 @@ def scalars_of(record: TrialRecord, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finished_trial(claim: Claim, record: TrialRecord, *, score: float | None, speeds: Sequence[float]) -> FrozenTrial:
-    """Return the Optuna trial of a claim that has ended now.
+    """Return the Optuna trial of a claim that has just ended.
 
     Args:
-        score: Its score over the baseline's; None if it gave no comparable numbers.
+        score: Ratio to the baseline's; None without a comparable measurement.
     """
     trial = claim.running_trial()
     trial.number = claim.number
@@ -145,10 +144,9 @@ def finished_trial(claim: Claim, record: TrialRecord, *, score: float | None, sp
 
 
 def state_of(purpose: object, score: float | None) -> TrialState:
-    """Return the state of a trial as other tools of Optuna take it.
+    """Return the Optuna state of a trial.
 
-    What measures a point again counts as pruned: in their importances and plots a point that was confirmed a dozen
-    times would drown all others.
+    Repeated measurements are PRUNED: in other tools' plots, a point confirmed a dozen times would hide all others.
     """
     from optuna.trial import TrialState
 
@@ -158,7 +156,7 @@ def state_of(purpose: object, score: float | None) -> TrialState:
 
 
 def line_object(trial: FrozenTrial) -> dict[str, Any]:
-    """Return a finished trial as a line of a file has it; its number is not part of it."""
+    """Return a finished trial as a line of a file, without its number."""
     from optuna.distributions import distribution_to_json
 
     assert trial.datetime_start is not None
@@ -175,50 +173,50 @@ def line_object(trial: FrozenTrial) -> dict[str, Any]:
     }
 
 
-def trial_of_line(said: Mapping[str, Any]) -> FrozenTrial:
-    """Return the trial that was written so, its times local, as Optuna's are; one of `DAMAGE` where it is none."""
+def trial_of_line(written: Mapping[str, Any]) -> FrozenTrial:
+    """Read a line of a file; an error of `DAMAGE` if it is invalid."""
     from optuna.distributions import json_to_distribution
     from optuna.trial import FrozenTrial
 
-    if said["attributes"][CLAIM]["uuid"] != said["uuid"]:
+    if written["attributes"][CLAIM]["uuid"] != written["uuid"]:
         raise ValueError("claim: another trial's")
-    score = None if said["score"] is None else float(said["score"])
+    score = None if written["score"] is None else float(written["score"])
     return FrozenTrial(
-        number=-1 if said.get("number") is None else int(said["number"]),
+        number=-1 if written.get("number") is None else int(written["number"]),
         trial_id=-1,
-        state=state_of(said["attributes"].get("purpose"), score),
+        state=state_of(written["attributes"].get("purpose"), score),
         value=score,
-        datetime_start=local_time(said["started"]),
-        datetime_complete=local_time(said["ended"]),
-        params=dict(said["values"]),
-        distributions={path: json_to_distribution(said["distributions"][path]) for path in said["values"]},
-        user_attrs=dict(said["attributes"]),
+        datetime_start=local_time(written["started"]),
+        datetime_complete=local_time(written["ended"]),
+        params=dict(written["values"]),
+        distributions={path: json_to_distribution(written["distributions"][path]) for path in written["values"]},
+        user_attrs=dict(written["attributes"]),
         system_attrs={},
-        intermediate_values=dict(enumerate(map(float, said["speeds"]))),
+        intermediate_values=dict(enumerate(map(float, written["speeds"]))),
     )
 
 
 def utc_text(time: datetime) -> str:
-    """Return a time in UTC with its microseconds: such texts are in the order of their times."""
+    """Return a time in UTC with microseconds, which sorts as text."""
     return time.astimezone(UTC).isoformat(timespec="microseconds")
 
 
 def local_time(text: str) -> datetime:
-    """Return a time as Optuna keeps it: local, without its zone."""
+    """Return a time as Optuna keeps it: local, without zone."""
     return datetime.fromisoformat(text).astimezone().replace(tzinfo=None, fold=0)
 
 
-_LATE = ("~", "")  # behind all trials whose start is known
+_LATE = ("~", "")  # sorts after all known starts
 _log = logging.getLogger(__name__)
 
 
 def starts_of(trials: Sequence[tuple[int, StoredTrial]], *, always: bool = False) -> dict[int, tuple[str, str]]:
-    """Return what orders the trials of a study in which some were imported: their starts in UTC, then their UUIDs.
+    """Return sort keys of a study with imported trials: start in UTC, then UUID.
 
-    Numbers tell in which order they were imported, and that shall not matter to a reader.
+    Numbers only give the order of import.
 
     Returns:
-        The keys by number, that of the first trial of a UUID; nothing where none was imported: then numbers do.
+        Keys by number of the first trial of each UUID; empty if nothing was imported.
     """
     found: dict[int, tuple[str, str]] = {}
     first: dict[str, int] = {}
@@ -236,13 +234,10 @@ def starts_of(trials: Sequence[tuple[int, StoredTrial]], *, always: bool = False
 def read_records(
     trials: Sequence[tuple[int, StoredTrial]], waiting: Sequence[StoredTrial], where: str
 ) -> list[tuple[str | None, TrialRecord]]:
-    """Return the records among the trials of a storage, and those that wait for the storage, with UUIDs, oldest first.
+    """Return the records of a storage and of the trials waiting for it, by UUID, oldest first.
 
-    Foreign ones and later formats are left out, which is logged; so are trials that were interrupted, or go on, and
-    the second of two that are one.
-
-    A trial has the number of the first Optuna trial of its UUID. One that waits and is not there yet gets the next
-    number that is free, which is what it will have unless others are quicker.
+    Omits foreign trials and later formats (with a warning), interrupted and running trials, and duplicates. A trial has
+    the number of its UUID's first Optuna trial; a waiting one the next free number.
     """
     last = max((number for number, _ in trials), default=-1)
     free = itertools.count(last + 1)
@@ -261,16 +256,16 @@ def read_records(
         except ValueError as error:
             unread.append(f"{number} ({error})")
     if unread:
-        _log.warning("trials that cannot be read are left out of the record %s: %s", where, first_of(unread, 5))
+        _log.warning("ignoring unreadable trials of the record %s: %s", where, first_of(unread, 5))
     found = list(records.values())
     if starts := starts_of(trials):
         found.sort(key=lambda entry: starts.get(entry[1].number, _LATE))
     elif last >= MEMBER_NUMBERS:
-        found.sort(key=lambda entry: entry[1].ended_utc)  # stable: within an Optuna study the order is known
+        found.sort(key=lambda entry: entry[1].ended_utc)  # stable: keeps the order within an Optuna study
     return found
 
 
-# Finished trials that the storage does not have yet.
+# Finished trials waiting for their storage
 
 
 _LINE_FORMAT = 1
@@ -280,8 +275,8 @@ class UndeliveredTrials:
     """File of finished trials that wait for their storage.
 
     Args:
-        path: The file; there is none while nothing waits.
-        where: The storage's place: trials that wait for another one are left alone.
+        path: The file; absent while nothing waits.
+        where: The storage; trials for other ones are ignored.
 
     Raises:
         StudyError: It cannot be read or written; from every method.
@@ -292,12 +287,12 @@ class UndeliveredTrials:
         self._where = where
         self._lock = FileLock(path.with_name(path.name + ".flock"))  # machines may share the folder
         try:
-            self.trials = [trial for _, said_where, trial in self._lines() if said_where == where]
+            self.trials = [trial for _, target, trial in self._lines() if target == where]
         except OSError as error:
             raise self._error(error) from error
 
     def add(self, trial: FrozenTrial) -> None:
-        """Add a trial; it is on disk when this returns."""
+        """Add a trial, durably."""
         self.trials.append(trial)
         line = json.dumps({"format": _LINE_FORMAT, "where": self._where, **line_object(trial), "number": trial.number})
         try:
@@ -311,7 +306,7 @@ class UndeliveredTrials:
             raise self._error(error) from error
 
     def remove(self, written: FrozenTrial) -> None:
-        """Take a trial out that the storage has by now; else it is looked for there before it is written again."""
+        """Remove a trial that is in the storage."""
         uuid = uuid_of(written)
         self.trials = [trial for trial in self.trials if uuid_of(trial) != uuid]
         try:
@@ -324,7 +319,7 @@ class UndeliveredTrials:
             raise self._error(error) from error
 
     def _lines(self) -> list[tuple[str, str, FrozenTrial]]:
-        """Return the lines of the file, the storage that each is meant for, and its trial."""
+        """Return the lines of the file with their storage and trial."""
         try:
             with open_regular(self._path) as file:
                 lines = file.read().decode(errors="replace").splitlines()
@@ -333,17 +328,17 @@ class UndeliveredTrials:
         found = []
         for line in lines:
             try:
-                said = json.loads(line)
-                if said["format"] != _LINE_FORMAT:
+                written = json.loads(line)
+                if written["format"] != _LINE_FORMAT:
                     raise ValueError("another format")
-                found.append((line, str(said["where"]), trial_of_line(said)))
-            except DAMAGE:  # torn by a crash, or none of ours
-                _log.warning("a line of %s that cannot be read is left out", self._path)
+                found.append((line, str(written["where"]), trial_of_line(written)))
+            except DAMAGE:  # torn by a crash, or foreign
+                _log.warning("ignoring an unreadable line of %s", self._path)
         return found
 
     def _error(self, error: OSError) -> StudyError:
         return StudyError(
-            f"trials that wait for their storage cannot be kept: {error.strerror}",
+            f"cannot keep trials that wait for their storage: {error.strerror}",
             where=str(self._path),
-            remedy="Free some space or mend the permissions, then run the same command again: it goes on.",
+            remedy="Free some space or fix the permissions, then run the same command again to resume.",
         )

@@ -23,22 +23,19 @@ from autotune.measure.utilization import (
 )
 from autotune.records import GpuFigures, GpuMeasurement, Measurement, PooledGpu, PooledGpus, TrialRecord
 
-_Seen = Sequence[tuple[Measurement, GpuMeasurement | None]]  # each trial of a point, and what it showed of one device
+_Seen = Sequence[tuple[Measurement, GpuMeasurement | None]]  # trials of a point, with one device
 _BY_TIME = (
     *("power_w", "sm_activity", "tensor_activity", "dram_activity"),
     *("own_fraction", "foreign_fraction", "throttled_fraction"),
 )
-_Shown = Sequence[tuple[Measurement, GpuFigures]]  # those that showed it
+_Shown = Sequence[tuple[Measurement, GpuFigures]]  # those in which it was measured
 
 
 def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> PooledGpus | None:
-    """Pool the GPUs of the trials of a point.
+    """Pool the GPUs of a point's trials; None if none was measured.
 
     Args:
-        best_rate: ``r*`` of the study, from `study_busy_rate`; None while it is not known.
-
-    Returns:
-        None where no trial showed any.
+        best_rate: ``r*`` of `study_busy_rate`.
     """
     seen = _by_device(trials)
     if not seen:
@@ -47,18 +44,14 @@ def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> Poole
     return PooledGpus(
         devices=tuple(_pooled(device) for device in seen),
         utilization=_scored_utilization(seen),
-        # E = U · (T / U) / r*: a slower kernel that keeps the GPU busier does not raise it. Above 1 by as much as r*, a
-        # lower bound, lies below the truth.
+        # E = U · (T / U) / r*: slower kernels that keep the GPU busier don't raise it. May exceed 1, as r* is a lower
+        # bound.
         effective_utilization=rate and median(trial.samples_per_s for trial in trials) / rate,
     )
 
 
 def study_busy_rate(records: Iterable[TrialRecord]) -> float | None:
-    """Return the highest rate of samples per busy second that any point has shown: ``r*``.
-
-    Returns:
-        See `measure.utilization.best_busy_rate`; None while no point qualifies.
-    """
+    """Return ``r*``: the highest rate of samples per busy second of any point; None while no point qualifies."""
     points: dict[str, list[Measurement]] = {}
     for record in records:
         if measured := record.comparable:
@@ -68,7 +61,7 @@ def study_busy_rate(records: Iterable[TrialRecord]) -> float | None:
 
 def _busy_point(trials: Sequence[Measurement]) -> tuple[float | None, Sequence[float]]:
     rates = [trial.samples_per_s / trial.gpu_utilization for trial in trials if trial.gpu_utilization]
-    enough = len(rates) >= LEAST_BUSY_TRIALS  # else the trials are not worth pooling
+    enough = len(rates) >= LEAST_BUSY_TRIALS
     return _scored_utilization(_by_device(trials)) if enough else None, rates
 
 
@@ -96,11 +89,11 @@ def _utilization(seen: _Seen) -> Utilization:
 
 
 def _segment(trial: Measurement, gpu: GpuMeasurement | None) -> Segment:
-    # Windows of a utilization that is not believed are none.
+    # windows of a rejected utilization don't count
     windows = gpu.busy_windows if gpu is not None and gpu.figures.utilization is not None else ()
     ends_s, lengths_s, busy = np.array(windows, dtype=float).reshape(-1, 3).T
     covered_s = float(lengths_s.sum())
-    # The steps add up to less than the window where pauses were left out of them; the GPU was watched in those too.
+    # steps exclude pauses, but the GPU was sampled during them
     covered_fraction = gpu.figures.covered_fraction if gpu else 0.0
     asked_s = covered_s / covered_fraction if covered_s and covered_fraction else trial.window_s
     return Segment(asked_s=asked_s, ends_s=ends_s, lengths_s=lengths_s, busy=busy)
@@ -138,8 +131,8 @@ def _pooled_figures(shown: _Shown, utilization: Utilization) -> GpuFigures:
     """Pool the figures of one device: shares and power by time, energy as a sum, memory by its peak.
 
     Args:
-        shown: The trials that showed the device, at least one.
-        utilization: Its utilization over all trials of the point, those that did not show it included.
+        shown: Trials in which it was measured, at least one.
+        utilization: Utilization over all trials of the point.
     """
     _, first = shown[0]
     return GpuFigures(

@@ -1,7 +1,7 @@
-"""Identity of a study: trials that may be compared share one study, all others do not.
+"""Identity of a study: only trials of one study are comparable.
 
-It consists of the training (the config without knob values, the ``autotune:`` section and output paths), the command
-and its environment, the objective, and the class of hardware.
+It covers the training (config without knob values, ``autotune:`` section and output paths), the command and its
+environment, the objective, and the hardware class.
 """
 
 import hashlib
@@ -22,14 +22,14 @@ _GIB = 1024**3
 
 @dataclass(frozen=True, kw_only=True)
 class StudyIdentity:
-    """Everything that the trials of a study have in common.
+    """Common properties of a study's trials.
 
     Attributes:
-        stem: Name of the config file without its suffix.
-        config: The parsed config, without its ``autotune:`` section.
-        left_out: Dotted paths that do not count: knobs and output paths.
-        command: The command before its placeholders are filled in.
-        machine: The hardware class, with the GPUs that trials see.
+        stem: Name of the config file without suffix.
+        config: Parsed config without its ``autotune:`` section.
+        left_out: Dotted paths to ignore: knobs and output paths.
+        command: Command with unfilled placeholders.
+        machine: Hardware class, with the visible GPUs.
     """
 
     stem: str
@@ -44,10 +44,9 @@ class StudyIdentity:
 
     @property
     def name(self) -> str:
-        """Name of the study: config stem and three hashes, of the frameworks, the command, and first of the rest.
+        """Config stem and hashes of training and hardware, frameworks, and command.
 
-        So the study of a command that was given once can be found by the other parts of its name, and studies of other
-        framework versions can be recognized.
+        Separate hashes allow to find the study without the command, and to recognize other framework versions.
         """
         stem = re.sub("[^A-Za-z0-9_.]+", "_", self.stem).strip("._")[:40] or "config"
         return (
@@ -57,7 +56,7 @@ class StudyIdentity:
 
     @property
     def training(self) -> str:
-        """Hash of the training alone: the same on each machine, with each command and version of a framework."""
+        """Hash of the training alone, independent of machine, command and frameworks."""
         return _digest(self._training())[:16]
 
     @property
@@ -85,12 +84,10 @@ class StudyIdentity:
 
 
 def framework_versions(executable: Path, further: Iterable[Path] = ()) -> dict[str, str]:
-    """Read the versions of the frameworks of a Python interpreter from its packages' metadata.
-
-    Nothing is started: computing a study's name must not execute anything that a config names.
+    """Read the framework versions of a Python interpreter from package metadata, without starting anything.
 
     Args:
-        further: Folders of packages besides those of its environment.
+        further: Package folders outside its environment.
     """
     folders = [*executable.parent.parent.glob("lib/python3*/site-packages"), *further]
     if executable == Path(sys.executable):
@@ -102,7 +99,7 @@ def framework_versions(executable: Path, further: Iterable[Path] = ()) -> dict[s
 
 
 def frameworks_text(frameworks: Mapping[str, str]) -> str:
-    """Return frameworks with their versions, for people; empty if there are none."""
+    """Return frameworks and versions as text."""
     return ", ".join(f"{name} {version}" for name, version in frameworks.items())
 
 

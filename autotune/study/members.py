@@ -1,7 +1,6 @@
-"""Members and machines of a study: the processes that make its trials, as they describe themselves there.
+"""Members and machines of a study: the processes that run its trials.
 
-Each member keeps one attribute of the study, and renews it every few seconds as long as it is at work. Nothing that a
-member says is executed or used as a path.
+Each member keeps one study attribute and renews it every few seconds. Nothing in it is executed or used as a path.
 """
 
 import math
@@ -19,10 +18,10 @@ from autotune.measure.statistics import TYPICAL_CV
 from autotune.records import TrialRecord
 
 ATTRIBUTE = "member."
-"""Prefix of the attributes that hold members; the UUID follows."""
+"""Prefix of member attributes, followed by the UUID."""
 
 RECENT = timedelta(seconds=90)
-"""Time in which a member that is at work has renewed its entry, by its own wall clock."""
+"""Maximum age of an active member's entry, by its wall clock."""
 
 Text = Annotated[str, msgspec.Meta(max_length=200)]
 Fact = Annotated[str, msgspec.Meta(max_length=1000)]
@@ -31,14 +30,14 @@ Instant = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 class Role(StrEnum):
-    """Reason for which a member is there."""
+    """Role of a member."""
 
-    SEARCH = "search"  # it gives an answer in the end
-    WORKER = "worker"  # it lends its machine
+    SEARCH = "search"  # gives an answer
+    WORKER = "worker"  # only runs trials
 
 
 class MemberPhase(StrEnum):
-    """Phase that a member is in."""
+    """Phase of a member."""
 
     EXPLORING = "exploring"
     CONFIRMING = "confirming"
@@ -50,11 +49,11 @@ class Member:
     """Member of a study.
 
     Attributes:
-        search: Name of the joint search that its trials belong to.
-        about: Its process, see `process.owner.this_process`; ``host`` is for people.
-        since_utc: Time at which it joined, by its own wall clock.
-        point: Name of the point that it confirms; None before that.
-        left_because: Reason for which it left; empty where the study needs no more.
+        search: Name of the joint search.
+        about: Its process, from `process.owner.this_process`.
+        since_utc: Time of joining, by its wall clock.
+        point: Name of the point that it confirms.
+        left_because: Why it left; empty if the study is done.
     """
 
     uuid: Text
@@ -74,20 +73,20 @@ class Member:
 
     @property
     def host(self) -> str:
-        """Name of its host, for people."""
+        """Host name, for display."""
         return str(self.about.get("host") or "?")
 
     @property
     def has_left(self) -> bool:
-        """True once it has ended in order."""
+        """True after an orderly exit."""
         return self.phase is MemberPhase.LEFT
 
-    def seems_at_work(self, utc: datetime) -> bool:
-        """Return whether it has not left, and has given a sign of life lately, as far as wall clocks agree."""
+    def seems_active(self, utc: datetime) -> bool:
+        """Return whether it has a recent heartbeat, by wall clocks, and hasn't left."""
         return not self.has_left and abs(utc - self.renewed_utc) <= RECENT
 
     def renewed(self, utc: datetime, left_s: float) -> "Member":
-        """Return it with one more sign of life."""
+        """Return it with a new heartbeat."""
         return replace(self, renewed_utc=utc, left_s=left_s, n=self.n + 1)
 
     def attribute(self) -> dict[str, Any]:
@@ -96,23 +95,22 @@ class Member:
 
 
 def members_among(attributes: Mapping[str, Any]) -> list[Member]:
-    """Return the members among the attributes of a study, who joined first in front; what is none is left out."""
+    """Return the members in a study's attributes, in order of joining; invalid ones are omitted."""
     found = (_read(name, value) for name, value in attributes.items() if name.startswith(ATTRIBUTE))
     return sorted((one for one in found if one is not None), key=lambda one: (one.since_utc, one.uuid))
 
 
 def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
-    """Return the search that a new member takes part in: its own where nobody else is at work on the same values.
+    """Return the search that a new member joins: its own unless another member is active with the same baseline.
 
-    Only the name of the search hangs on it. Where a clock is an hour off, two searches go on side by side and know of
-    each other's trials all the same.
+    With clocks an hour apart, two searches may run in parallel; they still share trials.
 
     Args:
-        others: Members that are not known to be gone, who joined first in front.
+        others: Members not known to be gone, in order of joining.
     """
     earlier = (one for one in others if (one.since_utc, one.uuid) < (new.since_utc, new.uuid))
-    alike = (one for one in earlier if one.baseline == new.baseline and one.seems_at_work(utc))
-    return next((one.search for one in alike), new.search)
+    same = (one for one in earlier if one.baseline == new.baseline and one.seems_active(utc))
+    return next((one.search for one in same), new.search)
 
 
 def _read(name: str, written: object) -> Member | None:
@@ -123,19 +121,19 @@ def _read(name: str, written: object) -> Member | None:
     return member if name == ATTRIBUTE + member.uuid else None
 
 
-# Machines of a study: how much faster one is than another, and the trials of all on one scale.
+# Relative speed of machines
 
 
 def hosts_of(records: Iterable[TrialRecord]) -> dict[str, str]:
-    """Return the host of each machine, for people; of machines whose hosts have one name, the machine's name too."""
-    return hosts_told_apart((trial.machine, trial.conditions.host or "?") for trial in records)
+    """Return the distinct host names of the machines of some trials."""
+    return distinct_hosts((trial.machine, trial.conditions.host or "?") for trial in records)
 
 
-def hosts_told_apart(machines: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the host of each machine, for people, so that no two machines have the same.
+def distinct_hosts(machines: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the host name of each machine, with the machine's name if hosts share a name.
 
     Args:
-        machines: Pairs of a machine's name and its host's; a pair may come more than once.
+        machines: Pairs of machine and host, possibly repeated.
     """
     hosts = dict(machines)
     machines_of = Counter(hosts.values())
@@ -145,13 +143,10 @@ def hosts_told_apart(machines: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def on_one_scale(records: Sequence[TrialRecord], reference: str | None = None) -> Sequence[TrialRecord]:
-    """Return trials with the speeds that they would have had on one machine.
+    """Return trials with their speeds converted to one machine.
 
     Args:
-        reference: The machine; None for that of the first trial with numbers.
-
-    Returns:
-        The same trials where all were made on one machine.
+        reference: The machine; by default that of the first comparable trial.
     """
     offsets = machine_offsets(records)
     if len(offsets) < 2:
@@ -161,12 +156,12 @@ def on_one_scale(records: Sequence[TrialRecord], reference: str | None = None) -
 
 
 def _scale(trial: TrialRecord) -> str:
-    """Return the name of what a trial's speed depends on: a machine, another one while the others on it wait."""
+    """Return the machine, or the machine while its other members wait: both determine speed."""
     return f"{trial.machine} alone" if trial.conditions.alone else trial.machine
 
 
 def machine_offsets(records: Sequence[TrialRecord]) -> dict[str, float]:
-    """Return the ln speed of each machine, relative to their mean; those without comparable trials are left out."""
+    """Return the ln speed of each machine with comparable trials, relative to their mean."""
     speeds: dict[tuple[str, str], list[float]] = {}
     for trial in records:
         if measured := trial.comparable:
@@ -175,7 +170,7 @@ def machine_offsets(records: Sequence[TrialRecord]) -> dict[str, float]:
     if len(offsets) < 2:
         return offsets
     cells = [(machine, point, fmean(some), len(some)) for (machine, point), some in speeds.items()]
-    pull = (TYPICAL_CV / 0.2) ** 2  # standard deviation of ln speed between machines of a class
+    pull = (TYPICAL_CV / 0.2) ** 2  # 0.2: standard deviation of ln speed between machines of a class
     for _ in range(100):
         levels = _weighted([(point, mean - offsets[machine], count) for machine, point, mean, count in cells])
         rest = [(machine, mean - levels[point], count) for machine, point, mean, count in cells]
@@ -196,7 +191,7 @@ def _weighted(values: Sequence[tuple[str, float, float]]) -> dict[str, float]:
 
 
 def _scaled(trial: TrialRecord, factor: float) -> TrialRecord:
-    """Return a trial as it would have been on a machine that is faster by a factor."""
+    """Return a trial as on a machine that is faster by a factor."""
     measured = trial.measurement
     if measured is None or factor == 1.0:
         return trial

@@ -1,4 +1,4 @@
-"""Noise of a study: how much trials of one point differ, told by everything that was repeated."""
+"""Noise of a study: the variance between trials of one point, from all repeats."""
 
 from collections.abc import Iterable
 from statistics import median_low
@@ -9,16 +9,16 @@ from autotune.measure.statistics import TYPICAL_CV, robust_pooled_variance
 from autotune.records import Measurement, TrialRecord
 
 MOST_DF = 6.0
-"""Most degrees of freedom of what trials of other points tell: points differ in spread, and a machine changes."""
+"""Maximum degrees of freedom from other points: their spreads differ, and machines change."""
 
 LEAST_DF = 2.0
-"""Degrees of freedom up to which the typical spread fills up what few repeats tell."""
+"""Degrees of freedom below which the typical spread supplements few repeats."""
 
-_SEARCHES = 5  # that tell the noise of a later one
+_SEARCHES = 5  # number of earlier searches to use
 
 
 class Noise(NamedTuple):
-    """Variance of ln speed, or ln score, between trials of one point, with its degrees of freedom."""
+    """Variance of ln speed or score between trials of one point, with degrees of freedom."""
 
     variance: float
     df: float
@@ -29,18 +29,18 @@ def trial_noise(
 ) -> Noise:
     """Return the noise of a search's trials.
 
-    Its own repeats come first. Where they are few, what recent searches showed fills up, and the typical spread: the
-    (low) median of these, so that one disturbed period does not set the noise of all later ones.
+    Few repeats are supplemented by the low median of recent searches' noise and the typical spread, so that one
+    disturbed period doesn't affect all later searches.
 
     Args:
         trials: Trials of the study, oldest first.
-        knows_typical: False to know nothing where nothing was repeated, and less where only earlier searches did.
+        knows_typical: False to return no noise without repeats, and less if only earlier searches have any.
     """
     shown = {name: robust_pooled_variance(points) for name, points in _scores(trials, objective).items()}
     own, own_df = shown.pop(search, (0.0, 0.0))
     own_df = min(own_df, MOST_DF)
     earlier = [variance for variance, df in shown.values() if df][-_SEARCHES:]
-    most = 1.0 if earlier else 0.0  # of earlier searches: the machine may have been another one, or busy
+    most = 1.0 if earlier else 0.0  # earlier searches: another machine, or a busy one
     filled_df = max(0.0, min(LEAST_DF if knows_typical else most, LEAST_DF - own_df))
     if not own_df + filled_df:
         return Noise(0.0, 0.0)
@@ -53,20 +53,19 @@ def pair_noise(
 ) -> tuple[float, float]:
     """Return the prior variance of a pair's difference of ln score, and its degrees of freedom.
 
-    Fewer than four pairs tell too little of their own spread, and are always judged with the typical one, too.
+    Fewer than four pairs are always supplemented by the typical spread.
 
     Args:
-        others: Trials of the study without the confirmation that is judged, oldest first.
+        others: Trials of the study without the confirmation to judge, oldest first.
     """
     variance, df = trial_noise(others, search, objective, knows_typical=pairs < LEAST_PAIRS)
     return 2.0 * variance, df
 
 
 def _scores(trials: Iterable[TrialRecord], objective: Objective) -> dict[str, list[list[float]]]:
-    """Return the ln scores of each point in each search.
+    """Return the ln scores of each point by search.
 
-    Points are identified by their names alone, so that the answer depends only on the record, not on the present config
-    file or its domains.
+    Points are identified by name, independent of the current config.
     """
     reference: Measurement | None = None
     scores: dict[str, dict[str, list[float]]] = {}

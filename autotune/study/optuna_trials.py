@@ -1,9 +1,9 @@
-"""Trials of a study as Optuna keeps them: how they are asked for, written, found and closed. Used in one thread.
+"""Trials of a study in Optuna's storage; used in one thread.
 
-A study is a group of Optuna studies, for Optuna keeps a list of categories as it is: what does not fit into one goes
-into a further one. A trial has a UUID besides its number. A write whose answer was lost is made again, and may be
-there twice: readers keep one trial of each UUID, under the number of the first. So a trial that somebody took for
-interrupted, and that had to be added again, keeps the number under which its user knows it.
+A study is a group of Optuna studies: Optuna fixes each list of categories, so trials that don't fit go into another
+one. Trials also have a UUID. A write without a confirmed result is repeated and may be there twice; readers keep one
+trial per UUID, under the first number, so a trial that was closed as interrupted and added again keeps the number shown
+to the user.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,21 +23,21 @@ from autotune.study.entry import RECORD
 from autotune.study.storage.storage import MEMBER_NUMBERS, Storage, first_kept, member_names, next_member
 
 DISTURBED_BY = "disturbed_by"
-"""Attribute of an interrupted trial that says who came, for people."""
+"""Attribute of an interrupted trial with the disturbing process."""
 
 _T = TypeVar("_T")
 
 _GONE = (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError)
-"""Errors of a write to a trial that somebody has taken for interrupted, or has deleted."""
+"""Errors of writes to a trial that another process has closed or deleted."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class News:
-    """Writings of others in a study.
+class Updates:
+    """Changes in a study by other processes.
 
     Attributes:
-        ended: Trials that have ended, with their numbers.
-        pending: Values of the trials that others run now.
+        ended: Finished trials by number.
+        pending: Values of running trials.
     """
 
     ended: Sequence[tuple[int, FrozenTrial]]
@@ -46,13 +46,10 @@ class News:
 
 
 class OptunaTrials:
-    """Trials of a study in its storage.
-
-    Args:
-        name: The study's name; it is created if it does not exist.
+    """Trials of a study in its storage; the study is created if missing.
 
     Attributes:
-        last: Largest number of a trial that is known to be there; -1 for none.
+        last: Largest known number; -1 for none.
 
     Raises:
         StudyError: The storage cannot be read or written; from every method.
@@ -72,63 +69,54 @@ class OptunaTrials:
             self._known: list[dict[str, BaseDistribution]] = [{} for _ in self._studies]
             self._read: set[int] = set()
             for number, _, trial in self._trials():
-                self._know(number // MEMBER_NUMBERS, trial.distributions)
+                self._add_known(number // MEMBER_NUMBERS, trial.distributions)
                 if trial.state.is_finished():
                     self._read.add(number)
 
     def found(self) -> list[tuple[int, FrozenTrial]]:
-        """Return the trials that are there, with their numbers."""
+        """Return the trials by number."""
         return [(number, trial) for number, _, trial in self._trials() if number >= self._first * MEMBER_NUMBERS]
 
     def expecting(self, function: Callable[[], _T]) -> _T:
-        """Call a function that uses the storage; once more, on a new connection, where that was lost on the way.
-
-        So each of them may be made again that did not end, whatever of it the storage has.
-        """
+        """Call a function, and again on a new connection if that was lost; the first call may have written anything."""
         with suppress(StorageAway), self.connection.expected():
             return function()
         with self.connection.expected():
             return function()
 
     def attributes(self) -> Mapping[str, Any]:
-        """Return the attributes of the study, those of its members among them."""
         return self._studies[self._first].user_attrs
 
     def note(self, name: str, value: object) -> None:
-        """Set an attribute of the study."""
         self._studies[self._first].set_user_attr(name, value)
 
-    def make(self, claim: Claim, own: Collection[str | None]) -> None:
-        """Make a trial that is claimed; close those that nobody makes any more.
+    def create(self, claim: Claim, own: Collection[str | None]) -> None:
+        """Write a claimed trial, and close abandoned ones.
 
-        It appears with its parameters and its claim in one step, so that others see either all of it or nothing. What
-        somebody has put into Optuna's queue of waiting trials stays there.
+        Parameters and claim appear together. Optuna's queue of waiting trials is untouched.
 
         Args:
-            own: UUIDs of the claims of this process.
+            own: UUIDs of this process's claims.
         """
         if self._lapsed(own):
             self.close_lapsed(own)
-        there = [] if claim.is_made is None else self._trials_of(claim.uuid)
-        claim.is_made = False
+        there = [] if claim.is_written is None else self._trials_of(claim.uuid)
+        claim.is_written = False
         claim.number = there[0][0] if there else self._create(claim.running_trial())
-        claim.is_made = True
+        claim.is_written = True
 
     def _create(self, trial: FrozenTrial) -> int:
         place, distributions = self._place_for(trial.distributions)
         trial.distributions = dict(distributions)
         study_id = self._storage.get_study_id_from_name(self._studies[place].study_name)
         trial_id = self._storage.create_new_trial(study_id, trial)
-        self._know(place, distributions)
+        self._add_known(place, distributions)
         number = place * MEMBER_NUMBERS + self._storage.get_trial_number_from_id(trial_id)
         self.last = max(self.last, number)
         return number
 
     def is_taken(self, claim: Claim) -> bool:
-        """Return whether somebody else had begun a trial of the same point when a trial was made, and makes it still.
-
-        Of two that were made at the same time, the one with the lower number goes on.
-        """
+        """Return whether another process is running a trial of the same point, with a lower number."""
         return any(
             self._first * MEMBER_NUMBERS <= number < claim.number
             and dict(trial.params) == dict(claim.values)
@@ -136,10 +124,10 @@ class OptunaTrials:
             for number, _, trial in self._trials(TrialState.RUNNING)
         )
 
-    def news(self, own: Collection[str | None]) -> News:
-        """Return what others have written since the last call, or since opening."""
+    def updates(self, own: Collection[str | None]) -> Updates:
+        """Return the changes by other processes since the last call."""
         self.connection.pull()
-        with suppress(KeyError):  # unless somebody has begun a further one
+        with suppress(KeyError):  # no further one yet
             further = next_member(self._name, [study.study_name for study in self._studies])
             self._storage.get_study_id_from_name(further)
             self._add_study(further)
@@ -148,12 +136,12 @@ class OptunaTrials:
         pending = [
             dict(trial.params) for _, trial in found if trial.state is TrialState.RUNNING and uuid_of(trial) not in own
         ]
-        news = News(ended=ended, pending=pending, attributes=self.attributes())
-        self._read.update(number for number, _ in ended)  # last: the storage may not answer on the way
-        return news
+        updates = Updates(ended=ended, pending=pending, attributes=self.attributes())
+        self._read.update(number for number, _ in ended)  # last: the storage may fail before
+        return updates
 
     def finish(self, finished: FrozenTrial) -> int:
-        """Write a finished trial of which it is not known how much the storage has; return its number."""
+        """Write a finished trial, whatever part of it is stored already; return its number."""
         there = self._trials_of(uuid_of(finished))
         if any(RECORD in trial.user_attrs and trial.state.is_finished() for _, _, trial in there):
             return there[0][0]
@@ -168,7 +156,7 @@ class OptunaTrials:
         return self._trials_of(uuid_of(finished))[0][0]
 
     def _complete(self, study: optuna.Study, trial: FrozenTrial, finished: FrozenTrial) -> bool:
-        """Finish a RUNNING trial, which another process may have begun; return False if that cannot be done."""
+        """Finish a running trial; return False if another process closed or deleted it."""
         try:
             trial_id = self._trial_id(study, trial.number)
             for name, value in finished.user_attrs.items():
@@ -187,14 +175,14 @@ class OptunaTrials:
         return self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
 
     def add(self, finished: FrozenTrial) -> None:
-        """Add a trial that has ended."""
+        """Add a finished trial."""
         place, distributions = self._place_for(finished.distributions)
         finished.distributions = dict(distributions)
         self._studies[place].add_trial(finished)
-        self._know(place, distributions)
+        self._add_known(place, distributions)
 
     def _trials(self, *states: TrialState) -> Iterator[tuple[int, optuna.Study, FrozenTrial]]:
-        """Yield all trials, of those that were set aside too, with their numbers and their Optuna studies."""
+        """Yield all trials, archived ones too, with number and Optuna study."""
         for place, study in enumerate(self._studies):
             for trial in study.get_trials(deepcopy=False, states=states or None):
                 number = place * MEMBER_NUMBERS + trial.number
@@ -205,18 +193,18 @@ class OptunaTrials:
         return [found for found in self._trials() if uuid_of(found[2]) == uuid]
 
     def give_up(self, claim: Claim, why: str) -> None:
-        """Close a trial that was interrupted, with what was in its way."""
+        """Close an interrupted trial, with the reason."""
         for _, study, trial in self._trials_of(claim.uuid):
             if why and not trial.state.is_finished():
                 self._storage.set_trial_user_attr(self._trial_id(study, trial.number), DISTURBED_BY, why)
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def close_lapsed(self, own: Collection[str | None]) -> int:
-        """Close the trials of others that nobody makes any more; return their number."""
+        """Close abandoned trials; return their number."""
         self.connection.pull()
         lapsed = self._lapsed(own)
         for study, number in lapsed:
-            with suppress(*_GONE):  # somebody may have been quicker
+            with suppress(*_GONE):  # closed by another process
                 study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
         return len(lapsed)
 
@@ -229,16 +217,16 @@ class OptunaTrials:
         ]
 
     def renew(self, claims: Iterable[Claim]) -> None:
-        """Give a sign of life for each claim, as far as that can be written."""
+        """Write a heartbeat for each claim."""
         for claim in claims:
             claim.renewals += 1
             with suppress(*_GONE):
-                for _, study, trial in self._trials_of(claim.uuid) if claim.is_made else ():
+                for _, study, trial in self._trials_of(claim.uuid) if claim.is_written else ():
                     trial_id = self._trial_id(study, trial.number)
                     self._storage.set_trial_user_attr(trial_id, CLAIM, claim.attribute())
 
     def _place_for(self, wanted: Distributions) -> tuple[int, Distributions]:
-        """Return the place of the latest Optuna study that takes these, and how it has them; a new one if none does."""
+        """Return the latest Optuna study that can store these, and its distributions; create one if necessary."""
         for place in reversed(range(self._first, len(self._studies))):
             distributions = united(self._known_in(place), wanted)
             if distributions is not None:
@@ -254,22 +242,22 @@ class OptunaTrials:
         self._known.append({})
 
     def _known_in(self, place: int) -> Distributions:
-        if not self._known[place]:  # others may have begun it meanwhile
+        if not self._known[place]:  # another process may have started it
             self.connection.pull()
             for trial in self._studies[place].get_trials(deepcopy=False):
-                self._know(place, trial.distributions)
+                self._add_known(place, trial.distributions)
         return self._known[place]
 
-    def _know(self, place: int, distributions: Distributions) -> None:
+    def _add_known(self, place: int, distributions: Distributions) -> None:
         for path, distribution in distributions.items():
             self._known[place].setdefault(path, distribution)
 
 
 def _load(name: str, storage: BaseStorage) -> optuna.Study:
-    """Load an Optuna study, which is created if it does not exist; that may happen on several machines at once."""
-    sampler = optuna.samplers.RandomSampler()  # asked for nothing: trials are decided on before they are made
+    """Load an Optuna study, or create it; several machines may do so at once."""
+    sampler = optuna.samplers.RandomSampler()  # unused: proposals come from the search
     try:
-        return optuna.load_study(study_name=name, storage=storage, sampler=sampler)  # it writes nothing
+        return optuna.load_study(study_name=name, storage=storage, sampler=sampler)  # writes nothing
     except KeyError:
         return optuna.create_study(
             study_name=name, storage=storage, sampler=sampler, direction="maximize", load_if_exists=True

@@ -1,7 +1,7 @@
-"""Profile of a study: its best few points and what ran out of memory, for studies of like trainings elsewhere.
+"""Profile of a study: its best points and those out of memory, for studies of similar trainings.
 
-It holds hashes, knob values and figures: no path, no command, no name of a host. Whoever reads one may have got it from
-a storage that others write to, so it is checked like a trial of the record, and bounded.
+Holds hashes, knob values and figures; no paths, commands or host names. Read from shared storage, it is validated and
+bounded.
 """
 
 import json
@@ -25,16 +25,16 @@ from autotune.study.storage.lock import FileLock
 from autotune.study.storage.storage import Storage
 
 FORMAT = 1
-"""Version of a written profile."""
+"""Version of the format."""
 
 PROFILE = "profile"
-"""Attribute of an Optuna study that holds its profile."""
+"""Attribute of the Optuna study with its profile."""
 
 MOST_POINTS = 6
-"""Best points that a profile keeps."""
+"""Maximum number of points."""
 
 MOST_EXHAUSTED = 12
-"""Points that ran out of memory that a profile keeps."""
+"""Maximum number of points that ran out of memory."""
 
 _LONGEST_TEXT = 200
 _GIB = 1024**3
@@ -46,10 +46,10 @@ Used = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Class of hardware that a study was made on.
+    """Hardware class of a study.
 
     Attributes:
-        gpus: Name and memory of each GPU that they see; memory is None if it is not known.
+        gpus: Name and memory, if known, of each visible GPU.
     """
 
     cpu_model: Text
@@ -68,20 +68,20 @@ class Hardware:
 
     @property
     def gpu_memory_bytes(self) -> int | None:
-        """Memory of the smallest GPU; None without one, or if it is not known of each."""
+        """Memory of the smallest GPU; None unless known for all."""
         known = [memory for _, memory in self.gpus if memory is not None]
         return min(known) if known and len(known) == len(self.gpus) else None
 
     @property
     def text(self) -> str:
-        """Description for people, e.g. ``2x NVIDIA L40S, 32 cores``."""
+        """Description, e.g. ``2x NVIDIA L40S, 32 cores``."""
         names = dict.fromkeys(name for name, _ in self.gpus)
         counts = {name: sum(name == other for other, _ in self.gpus) for name in names}
         gpus = [f"{count}x {name}" if count > 1 else name for name, count in counts.items()]
         return ", ".join([*gpus, f"{self.cpu_cores} cores", *([] if gpus else ["no GPU"])])
 
     def is_class_of(self, other: "Hardware") -> bool:
-        """Return whether two machines are of one class, as studies count them: memory in whole GiB."""
+        """Return whether studies count two machines as one class: memory in whole GiB."""
         return self._rounded() == other._rounded()
 
     def _rounded(self) -> tuple[object, ...]:
@@ -91,10 +91,10 @@ class Hardware:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilePoint:
-    """Point that was better than the baseline of its study.
+    """Point better than the baseline.
 
     Attributes:
-        gain: ln score over that of the baseline, as the model of the study believes it.
+        gain: Posterior mean ln score over the baseline.
         sd: Standard deviation of the mean of its trials, in ln score.
     """
 
@@ -118,9 +118,9 @@ class Profile:
     """Profile of one study.
 
     Attributes:
-        training: Hash of its training without the machine, see `Problem.training`.
-        kinds: Kind of each knob by its path; None for a knob of the user's own.
-        points: Its best points that are not alike, best first; empty where today's values were the best.
+        training: Hash of the training without the machine (`Problem.training`).
+        kinds: Kind of each knob by path; None for a custom knob.
+        points: Best distinct points, best first; empty if none beat the baseline.
     """
 
     study: Text
@@ -139,37 +139,36 @@ class Profile:
         if any(len(text) > _LONGEST_TEXT for text in (*texts, *self.kinds)):
             raise ValueError("a text is too long")
         if not all(text.isprintable() for text in texts):
-            raise ValueError("a text that cannot be shown")
+            raise ValueError("a text is not printable")
         if any(point.ending not in (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_HOST_MEMORY) for point in self.exhausted):
-            raise ValueError("a point that did not run out of memory")
+            raise ValueError("a point did not run out of memory")
         for values in (*(one.values for one in self.points), *(one.values for one in self.exhausted)):
             if not values.keys() <= self.kinds.keys() or not all(map(_is_plain, values.values())):
-                raise ValueError("values of no knob, or none that a config has")
+                raise ValueError("values of unknown knobs, or invalid ones")
 
 
 def attribute_of(profile: Profile) -> dict[str, Any]:
-    """Return a profile as it is written: one JSON object."""
+    """Return a profile as JSON."""
     written: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(profile)}))
     return written
 
 
 def profile_of_attribute(attribute: Any) -> Profile | None:
-    """Read a profile back; None where it is none of ours, of another format, or holds what no study can."""
+    """Read a profile; None if foreign, of another format, or invalid."""
     if not isinstance(attribute, Mapping) or attribute.get("format") != FORMAT:
         return None
     try:
-        # A list may be a tuple here, but "5" and true are no numbers.
-        json.dumps({**attribute}, ensure_ascii=False).encode()  # no halves of characters
+        # lists may be tuples, but "5" and true aren't numbers
+        json.dumps({**attribute}, ensure_ascii=False).encode()  # rejects lone surrogates
         return msgspec.convert({**attribute}, Profile)
     except (ValueError, RecursionError):
         return None
 
 
 def distinct(points: Sequence[ProfilePoint], most: int) -> tuple[ProfilePoint, ...]:
-    """Return the first points of which no two are alike: neighbours of the best one tell little beside it."""
+    """Return the first points that differ from each other in at least two knobs: neighbours add little information."""
     chosen: list[ProfilePoint] = []
     for point in points:
-        # of two points that are worth a trial each elsewhere
         if len(chosen) < most and all(_differences(point, other) >= 2 for other in chosen):
             chosen.append(point)
     return tuple(chosen)
@@ -186,17 +185,17 @@ def _is_plain(value: object) -> bool:
 
 
 class Likeness(IntEnum):
-    """Likeness of another study's training to this one's, nearest first."""
+    """Similarity of another study's training, most similar first."""
 
-    EARLIER_CODE = 0  # the study itself, before the trainer was edited
+    EARLIER_CODE = 0  # this study, before the trainer was edited
     SAME_TRAINING = 1
-    SAME_COMMAND = 2  # with another config: another model, or other data
+    SAME_COMMAND = 2  # another config: another model or dataset
     SAME_KNOBS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sibling:
-    """Study of a like training.
+    """Study of a similar training.
 
     Attributes:
         distance: Distance of its hardware, 0 for the same class.
@@ -208,9 +207,9 @@ class Sibling:
 
     @property
     def text(self) -> str:
-        """Description for people: what study it is, and where it was made."""
+        """Description: study and hardware."""
         what = {
-            Likeness.EARLIER_CODE: "this training with its code of before",
+            Likeness.EARLIER_CODE: "this training with earlier code",
             Likeness.SAME_TRAINING: "this training",
             Likeness.SAME_COMMAND: "another config of the same command",
             Likeness.SAME_KNOBS: "a training with the same knobs",
@@ -219,10 +218,10 @@ class Sibling:
 
 
 def siblings(own: Profile, others: Iterable[Profile]) -> list[Sibling]:
-    """Return the nearest siblings of a study, those of the most alike training only, nearest hardware first.
+    """Return the nearest 3 of the most similar studies, nearest hardware first.
 
     Args:
-        own: The study's own profile, points left out.
+        own: The study's own profile, without points.
     """
     found = [
         Sibling(profile=other, likeness=likeness, distance=distance(own.hardware, other.hardware))
@@ -233,19 +232,19 @@ def siblings(own: Profile, others: Iterable[Profile]) -> list[Sibling]:
     ]
     nearest = min((sibling.likeness for sibling in found), default=None)
     found = [sibling for sibling in found if sibling.likeness == nearest]
-    found.sort(key=lambda sibling: sibling.profile.ended_utc, reverse=True)  # of equals the latest
+    found.sort(key=lambda sibling: sibling.profile.ended_utc, reverse=True)  # latest first among equals
     found.sort(key=lambda sibling: sibling.distance)
     return found[:3]
 
 
 def distance(one: Hardware, other: Hardware) -> float:
-    """Return the distance of two classes of hardware: differences of kind, and doublings of what can be counted."""
+    """Return the distance of two hardware classes, in differing kinds and doublings of quantities."""
     if one.is_class_of(other):
         return 0.0
     cpu = 0.5 * _doublings(one.cpu_cores, other.cpu_cores) + 0.25 * _doublings(one.memory_bytes, other.memory_bytes)
     cpu += 0.25 if one.cpu_model != other.cpu_model else 0.0
     if bool(one.gpus) != bool(other.gpus):
-        return 8.0 + cpu  # distance of a machine with GPUs from one without
+        return 8.0 + cpu  # only one has GPUs
     if not one.gpus:
         return cpu
     gpu = 1.0 if {name for name, _ in one.gpus} != {name for name, _ in other.gpus} else 0.0
@@ -261,28 +260,28 @@ def _doublings(one: float, other: float) -> float:
 
 
 def _likeness(own: Profile, other: Profile) -> Likeness | None:
-    """Return the likeness of another training; None if it tells nothing."""
+    """Return the similarity of another training; None if too small."""
     if other.training == own.training:
         return Likeness.SAME_TRAINING
     mine, theirs = set(own.kinds.items()), set(other.kinds.items())
     shared = len(mine & theirs) / max(1, len(mine | theirs))
-    if other.command == own.command and shared >= 0.5:  # of all knobs of both: with less, another trainer is meant
+    if other.command == own.command and shared >= 0.5:  # fraction of both's knobs; below, it is another trainer
         return Likeness.SAME_COMMAND
-    return Likeness.SAME_KNOBS if shared >= 0.7 else None  # the same, where the command is another one, too
+    return Likeness.SAME_KNOBS if shared >= 0.7 else None
 
 
 INDEX = "profiles.jsonl"
-"""Name of the file beside journals."""
+"""Name of the file next to journals."""
 
 _MOST_PROFILES = 300
-_PATIENCE_S = 5.0  # for a server that does not answer: a warm start is not worth more
+_PATIENCE_S = 5.0  # a warm start isn't worth a longer wait for a server
 
 
 class ProfileIndex:
-    """Profiles that a study of this storage can see.
+    """Profiles visible to a study of this storage.
 
     Args:
-        journals: Folder of journals of this machine, whose index is read as well.
+        journals: Folder of this machine's journals, whose index is read too.
     """
 
     def __init__(self, storage: Storage, journals: Path) -> None:
@@ -290,7 +289,7 @@ class ProfileIndex:
         self._journals = journals
 
     def profiles(self) -> list[Profile]:
-        """Return all profiles, one for each study; none of a place that cannot be read."""
+        """Return the profile of each study; unreadable places are skipped."""
         found = {profile.study: profile for profile in _read(self._journals / INDEX)}
         own = self._own_index()
         if own is None:
@@ -300,7 +299,7 @@ class ProfileIndex:
         return list(found.values())
 
     def keep(self, profile: Profile) -> None:
-        """Put a profile into the index of a folder of journals, in place of an earlier one of its study.
+        """Write a profile to the index of a folder of journals, replacing the study's earlier one.
 
         Raises:
             OSError: It cannot be written.
@@ -326,7 +325,7 @@ class ProfileIndex:
 
 
 def _read(path: Path) -> list[Profile]:
-    """Return the profiles of an index, oldest first; lines that are none are left out."""
+    """Return the profiles of an index, oldest first, skipping invalid lines."""
     attributes = []
     for line in read_beginning(path, 4 << 20).split(b"\n"):
         with suppress(ValueError, RecursionError):

@@ -1,16 +1,14 @@
-"""Judgement of a race: whether what is faster also learns faster, from the losses of trainings of equal length. Pure.
+"""Judgement of a race: convergence of a config relative to the baseline, from losses of equally long trainings. Pure.
 
-Configs are compared by the mean loss per sample over the last quarter of an equal time from the first step, in rounds
-in which each trains once with the same seed. The spread between rounds is pooled with what is known before it: the
-error of each mean, and how much a loss falls in the time by which the speeds of like trainings differ. Where a race
-tells no difference, it calls configs alike if even the ends of the interval are less apart than today's loss falls in
-a quarter of the time.
+The mean loss per sample over the last quarter of an equal time is compared, in rounds in which each config trains once
+with the same seed. The spread between rounds is pooled with the error of each mean and the effect of speed noise.
+Without a difference, configs converge equally fast if the interval lies within the fall of the baseline's loss in a
+quarter of the time.
 
-Where every training came to two evaluations, their losses are compared in the same way, and decide. A training loss by
-itself tells learning from memorising only while no sample is seen again: each loss is then that of samples that were
-not trained on before (prequential evaluation, Dawid 1984). So a training loss that is lower shows nothing where the
-data are passed over more than once, or it is not known whether they are. And in neither case may a sample teach more
-than today's, or than the more frequent updates of a smaller batch explain: a batch, a cache or an order cannot do that.
+If every training has two evaluations, their losses decide. A training loss separates learning from overfitting only
+while no sample repeats (prequential evaluation, Dawid 1984), so a lower one shows nothing after the first pass, or if
+the number of passes is unknown. Neither counts if it is lower after equally many samples (or updates, for a smaller
+batch): batch, cache and order can't cause that.
 """
 
 import math
@@ -38,34 +36,27 @@ from autotune.space.knob import Label
 
 LEAST_ROUNDS = 2
 
-_ALIKE_LN_TIME = math.log(1.25)
+_EQUAL_LN_TIME = math.log(1.25)
 _LEAST_TRAINED_S = 3.0
 _LONGEST_NEEDED_S = 24 * 3600.0
 _ONE_PASS = 1.05
-_PLAUSIBLE = 1.3  # times what is explained, that a learning speed may be: seeds make trainings differ
+_PLAUSIBLE = 1.3  # maximum ratio of learning speed to explained speed: seeds differ
 
-_LOOK_FOR = (
-    "Look for samples that are dropped or repeated, an order that has changed, or an augmentation that a cache has "
-    "frozen"
-)
+_CHECK_FOR = "Check for dropped or repeated samples, a changed order, or augmentation frozen by a cache"
 
 _Legs = Mapping[int, RaceLeg]
 """Trainings of one config, by round."""
 
 _Curves = Sequence[tuple[LossCurve, LossCurve]]
-"""Curves of today's config and of another in each round."""
+"""Curves of the baseline and another config in each round."""
 
 
 def judge_race(trials: Sequence[TrialRecord], winner: str, *, changes: Set[Label]) -> Race | None:
-    """Judge the race of an answer.
+    """Judge the race of an answer; None if there was none, or fewer than two complete rounds.
 
     Args:
         trials: Trials of one search, oldest first.
-        changes: Labels of what it changes. If all of it is called the same training, it has to learn alike after
-            equally many samples.
-
-    Returns:
-        The judgement; None where there was no race of that point, or it was cut short before two rounds were whole.
+        changes: Labels of its changes. If all are same training, losses must be equal after equally many samples.
     """
     raced = [
         (trial, trial.race)
@@ -94,8 +85,8 @@ class _Race:
     """Trainings of one race.
 
     Attributes:
-        diverged: Configs of which one ended with losses that are no numbers.
-        ended: Of each config that broke off otherwise, one such training.
+        diverged: Configs with a diverged training.
+        ended: One training of each config that ended early otherwise.
     """
 
     legs: Mapping[RaceArm, _Legs]
@@ -104,7 +95,6 @@ class _Race:
     changes: Set[Label]
 
     def judged(self) -> Race:
-        """Judge each config against today's."""
         scaled = next(iter(self.legs[RaceArm.SCALED].values()), None)
         any_leg = next(iter(self.legs[RaceArm.BASELINE].values()), None)
         why = self._why_unknown()
@@ -126,27 +116,27 @@ class _Race:
         return self.changes <= {Label.SAME_TRAINING}
 
     def _cautions(self, winner: Raced, why_unknown: str) -> Iterator[str]:
-        """Yield what shows that other samples are trained on than today, or in another way."""
-        called = "these values are called the same training, but " if self._is_same_training else ""
+        """Yield signs of different samples or of a different training."""
+        label = "these values are labelled same training, but " if self._is_same_training else ""
         difference = winner.at_equal_samples
-        if called and not why_unknown and difference is not None and difference.is_told:
+        if label and not why_unknown and difference is not None and difference.is_told:
             yield (
-                f"{called}its loss is {_direction(difference)} after equally many samples: "
-                f"{difference.other:.4g} and {difference.today:.4g} today (97.5 % interval of the difference "
-                f"{difference.low:+.3g} to {difference.high:+.3g}). {_LOOK_FOR}"
+                f"{label}its loss is {_direction(difference)} after equally many samples: {difference.other:.4g}, and "
+                f"{difference.today:.4g} with the current config (97.5 % interval of the difference "
+                f"{difference.low:+.3g} to {difference.high:+.3g}). {_CHECK_FOR}"
             )
         elif winner.learning is Learning.MEMORISES:
-            yield f"it memorised in the race. {_LOOK_FOR}, also by a change that is called the same training"
+            yield f"it overfitted in the race. {_CHECK_FOR}, also by a change labelled same training"
         if unequal := self._unequal_epochs(RaceArm.WINNER):
-            yield f"{called}{unequal}"
+            yield f"{label}{unequal}"
 
     def _unequal_epochs(self, arm: RaceArm) -> str:
-        today, other = (self._epoch_samples(side) for side in (RaceArm.BASELINE, arm))
+        baseline, other = (self._epoch_samples(side) for side in (RaceArm.BASELINE, arm))
         batch = max((leg.update_samples or 0.0 for legs in self.legs.values() for leg in legs.values()), default=0.0)
-        # of the samples of an epoch, and more than a batch
-        if today is None or other is None or abs(other - today) <= max(0.02 * today, 1.5 * batch):
+        # more than 2 % of an epoch, and more than a batch
+        if baseline is None or other is None or abs(other - baseline) <= max(0.02 * baseline, 1.5 * batch):
             return ""
-        return f"an epoch of it has {other:,.0f} samples, and {today:,.0f} today"
+        return f"an epoch has {other:,.0f} samples instead of {baseline:,.0f}"
 
     def _epoch_samples(self, arm: RaceArm) -> float | None:
         sizes = self._known(arm, "epoch_samples")
@@ -157,43 +147,43 @@ class _Race:
         return [figure for leg in self.legs[arm].values() if (figure := getattr(leg, name))]
 
     def _ratio(self, arm: RaceArm, name: str) -> float | None:
-        """Return a figure of a config over that of today's; None if it is not known."""
-        other, today = self._known(arm, name), self._known(RaceArm.BASELINE, name)
-        return median(other) / median(today) if other and today else None
+        """Return a figure of a config over that of the baseline; None if unknown."""
+        other, baseline = self._known(arm, name), self._known(RaceArm.BASELINE, name)
+        return median(other) / median(baseline) if other and baseline else None
 
     def _equal_s(self) -> float:
         times_s = [leg.trained_s for legs in self.legs.values() for leg in legs.values() if leg.curve is not None]
         if not times_s:
             return 0.0
-        # of the others' time: a training that is shorter was cut short
+        # a training below 80 % of the others' time was cut short
         return min(time_s for time_s in times_s if time_s >= 0.8 * median(times_s))
 
     def _why_unknown(self) -> str:
-        """Return why the losses of the winner and of today's config cannot be compared; empty if they can."""
-        today, winner = self.legs[RaceArm.BASELINE], self.legs[RaceArm.WINNER]
+        """Return why the losses of winner and baseline aren't comparable; empty if they are."""
+        baseline, winner = self.legs[RaceArm.BASELINE], self.legs[RaceArm.WINNER]
         if RaceArm.BASELINE in self.diverged:
-            return "the loss of today's config itself is not a number"
-        for arm, name in ((RaceArm.BASELINE, "today's config"), (RaceArm.WINNER, "these values")):
+            return "the loss of the current config is not a number"
+        for arm, name in ((RaceArm.BASELINE, "the current config"), (RaceArm.WINNER, "these values")):
             if arm in self.ended:
                 trial = self.ended[arm]
-                return f"the training of {name} ended early: {trial.ending.value}"
+                return f"the training with {name} ended early: {trial.ending.value}"
         if (
-            any(leg.curve is None for leg in (*today.values(), *winner.values()))
+            any(leg.curve is None for leg in (*baseline.values(), *winner.values()))
             and RaceArm.WINNER not in self.diverged
         ):
-            return "too few losses were seen in that time"
+            return "too few losses were reported in that time"
         if self._equal_s() < _LEAST_TRAINED_S:
-            return "training ended by itself before there was something to compare"
+            return "training ended before there was anything to compare"
         if self._is_summed():
-            return "the loss seems to be a sum over the batch, which grows with it"
+            return "the loss seems to be a sum over the batch, so it grows with the batch"
         return ""
 
     def _is_summed(self) -> bool:
-        """Return whether the first losses differ as the batches do."""
+        """Return whether the first losses differ in proportion to the batches."""
         loss, batch = self._ratio(RaceArm.WINNER, "first_loss"), self._ratio(RaceArm.WINNER, "update_samples")
         if not loss or not batch or loss <= 0.0 or max(batch, 1.0 / batch) < 1.4:
             return False
-        # of ln of the ratio of the batches, by which the first losses may differ from it
+        # tolerance: 35 % of the ln ratio of the batches
         return abs(math.log(loss) - math.log(batch)) < 0.35 * abs(math.log(batch))
 
     def _raced(self, arm: RaceArm, why_unknown: str) -> Raced:
@@ -209,84 +199,88 @@ class _Race:
         )
 
     def _by_held_out(self, arm: RaceArm, curves: _Curves, held_out: _Curves) -> Raced:
-        """Judge by the losses of evaluations; a training loss that leaves them behind is memorised."""
+        """Judge by evaluation losses; a much better training loss means overfitting."""
         time_s = _last_s(held_out)
         trained = _compared(curves, time_s)
         decided = _compared(held_out, time_s, noise=_speed_variance(curves, time_s))
         assert trained.at_equal_time is not None
         assert decided.at_equal_time is not None
         raced = replace(decided, at_equal_time=trained.at_equal_time, held_out=decided.at_equal_time)
-        teaching = self._beyond_batch(arm, curves)
+        unexplained = self._beyond_explained(arm, curves)
         if decided.learning is Learning.SLOWER and trained.learning is Learning.FASTER:
             losses = trained.at_equal_time
-            why = f"its training loss is lower ({losses.other:.4g}, {losses.today:.4g} today), its held-out loss higher"
+            why = (
+                f"its training loss is lower ({losses.other:.4g}, {losses.today:.4g} with the current config), its "
+                "held-out loss higher"
+            )
             return replace(raced, learning=Learning.MEMORISES, why=why, learning_speed=None)
-        if teaching is not None and teaching.high < 0.0:
-            unseen = self._beyond_batch(arm, held_out, is_held_out=True)
+        if unexplained is not None and unexplained.high < 0.0:
+            unseen = self._beyond_explained(arm, held_out, is_held_out=True)
             if unseen is None or unseen.high >= 0.0:
-                why = f"{_teaches_more(teaching)}, and its held-out loss is not"
+                why = f"{_implausibly_low(unexplained)}, and its held-out loss is not lower"
                 return replace(raced, learning=Learning.MEMORISES, why=why, learning_speed=None, needed_s=None)
-        if Label.UNKNOWN in self.changes:  # a knob of the user's own may well make samples teach more
+        if Label.UNKNOWN in self.changes:  # a custom knob may improve learning per sample
             return raced
         explained = self._explained(arm)
         if raced.learning_speed is not None and raced.learning_speed > _PLAUSIBLE * explained:
-            # A larger batch also ends lower where its noise is what is left: less than luck that could be all of it.
+            # a larger batch also has less gradient noise in the end, which may be all of the difference
             plausible = self._plausible(arm, raced, most=explained * max(_PLAUSIBLE, explained))
             return replace(plausible, learning_speed=None)
         return raced
 
     def _by_training(self, arm: RaceArm, curves: _Curves) -> Raced:
-        """Judge by the training loss alone, as far as that tells learning from memorising."""
+        """Judge by the training loss alone, if it can distinguish learning from overfitting."""
         raced = _compared(curves, self._equal_s())
-        teaching, passes = self._beyond_batch(arm, curves), self._passes(arm)
-        untold = replace(raced, learning=Learning.UNKNOWN, learning_speed=None, needed_s=None)
+        unexplained, passes = self._beyond_explained(arm, curves), self._passes(arm)
+        unknown = replace(raced, learning=Learning.UNKNOWN, learning_speed=None, needed_s=None)
         is_resumed = any(leg.resumed for leg in self.legs[RaceArm.BASELINE].values())
         is_seen_again = is_resumed or passes is None or passes > _ONE_PASS
-        if teaching is not None and teaching.high < 0.0:
+        if unexplained is not None and unexplained.high < 0.0:
             learning = Learning.MEMORISES if is_seen_again else Learning.UNKNOWN
-            return replace(untold, learning=learning, why=f"{_teaches_more(teaching)}, and {self._no_held_out(arm)}")
+            why = f"{_implausibly_low(unexplained)}, and {self._no_held_out(arm)}"
+            return replace(unknown, learning=learning, why=why)
         equal = self._at_equal_samples(arm)
         if self._is_same_training and equal is not None and equal.is_told:
-            return replace(untold, why=f"after equally many samples its loss is {_direction(equal)}")
+            return replace(unknown, why=f"after equally many samples its loss is {_direction(equal)}")
         if raced.learning is Learning.SLOWER and (self._rate_ratio(arm) >= 1.0 or not is_seen_again):
-            return raced  # though it may memorise more, with more samples
+            return raced  # even if it overfits more, with more samples
         if unequal := self._unequal_epochs(arm):
-            return replace(untold, why=f"{unequal}, and {self._no_held_out(arm)}")
+            return replace(unknown, why=f"{unequal}, and {self._no_held_out(arm)}")
         if is_seen_again:
             seen = "no end of an epoch was seen" if passes is None else f"the data were seen {passes:.1f} times"
-            seen = "the checkpoint may have seen the same data" if is_resumed else seen
-            return replace(untold, why=f"{seen}, and {self._no_held_out(arm)}")
+            seen = "the checkpoint may have been trained on the same data" if is_resumed else seen
+            return replace(unknown, why=f"{seen}, and {self._no_held_out(arm)}")
         return self._plausible(arm, raced, most=_PLAUSIBLE * self._explained(arm))
 
     def _no_held_out(self, arm: RaceArm) -> str:
         if any(leg.evaluation_loss is not None for side in (RaceArm.BASELINE, arm) for leg in self.legs[side].values()):
-            return "not every training came to two evaluations; a longer race would tell"
-        return 'no held-out loss is reported; `mark("eval", loss=…)`, or Keras\'s validation data, would tell'
+            return "not every training reached two evaluations; a longer race would decide"
+        return 'no held-out loss is reported; report it with `mark("eval", loss=…)`, or use Keras validation data'
 
     def _explained(self, arm: RaceArm) -> float:
-        """Return the learning speed that samples per second explain, and the more updates of a smaller batch."""
+        """Return the learning speed explained by samples per second, and by more updates with a smaller batch."""
         return self._rate_ratio(arm) * max(1.0, 1.0 / self._batch_ratio(arm))
 
     def _plausible(self, arm: RaceArm, raced: Raced, *, most: float) -> Raced:
-        """Return a judgement; one that tells nothing if its learning speed is more than can be."""
+        """Return the judgement, or an inconclusive one if its learning speed is implausible."""
         if raced.learning is not Learning.FASTER or (raced.learning_speed or 0.0) <= most:
             return raced
         why = (
-            f"it came to that loss {raced.learning_speed:.3g}x as fast, with {self._rate_ratio(arm):.3g}x the samples "
-            "per second, and no batch or cache makes a sample teach so much more"
+            f"it reached that loss {raced.learning_speed:.3g}x as fast with {self._rate_ratio(arm):.3g}x the samples "
+            "per second, more than a batch or cache can explain"
         )
         return replace(raced, learning=Learning.UNKNOWN, learning_speed=None, why=why)
 
     def _rate_ratio(self, arm: RaceArm) -> float:
         pairs = [pair for pair in self._curves(arm) if pair[0].samples and pair[1].samples]
         rates = [[curve.samples[-1] / curve.ends_s[-1] for curve in pair] for pair in pairs]
-        return median(other / today for today, other in rates if today) if rates else 1.0
+        return median(other / baseline for baseline, other in rates if baseline) if rates else 1.0
 
     def _batch_ratio(self, arm: RaceArm) -> float:
         return self._ratio(arm, "update_samples") or 1.0
 
     def _passes(self, arm: RaceArm) -> float | None:
-        """Return the most passes over the data that a training of a config or of today's made; None if not known."""
+        """Return the most passes over the data by any training of the baseline or a config; None if unknown."""
         sizes = [size for side in (RaceArm.BASELINE, arm) if (size := self._epoch_samples(side))]
         trained = [curve.samples[-1] for pair in self._curves(arm) for curve in pair if curve.samples]
         return max(trained) / min(sizes) if sizes and trained else None
@@ -301,31 +295,31 @@ class _Race:
             return ()
         firsts_s = [curve.ends_s[0] for pair in pairs for curve in pair]
         time_s = _last_s(pairs)
-        # of the time, that evaluations have to come to
+        # evaluations must reach half of the time
         if time_s < 0.5 * self._equal_s() or max(firsts_s) > LATE * time_s:
             return ()
         return [(through_points(one), through_points(other)) for one, other in pairs]
 
     def _curves(self, arm: RaceArm) -> _Curves:
-        """Return the curves of today's config and of another in each round that has both."""
-        today, others = self.legs[RaceArm.BASELINE], self.legs[arm]
-        pairs = [(today[pair].curve, others[pair].curve) for pair in sorted(today) if pair in others]
+        """Return the curves of the baseline and another config in each round with both."""
+        baseline, others = self.legs[RaceArm.BASELINE], self.legs[arm]
+        pairs = [(baseline[pair].curve, others[pair].curve) for pair in sorted(baseline) if pair in others]
         return [(one, other) for one, other in pairs if one is not None and other is not None]
 
     def _evaluation_losses(self, arm: RaceArm) -> tuple[float, float] | None:
         sides = [[leg.evaluation_loss for leg in self.legs[side].values()] for side in (RaceArm.BASELINE, arm)]
-        today, other = ([loss for loss in losses if loss is not None] for losses in sides)
-        if len(today) + len(other) < sum(map(len, sides)) or not (today and other):
+        baseline, other = ([loss for loss in losses if loss is not None] for losses in sides)
+        if len(baseline) + len(other) < sum(map(len, sides)) or not (baseline and other):
             return None
-        return fmean(today), fmean(other)
+        return fmean(baseline), fmean(other)
 
     def _at_equal_samples(self, arm: RaceArm) -> LossDifference | None:
         return _after_samples(self._curves(arm), 1.0)
 
-    def _beyond_batch(self, arm: RaceArm, curves: _Curves, *, is_held_out: bool = False) -> LossDifference | None:
-        """Compare after equally many samples, of a smaller batch after equally many updates.
+    def _beyond_explained(self, arm: RaceArm, curves: _Curves, *, is_held_out: bool = False) -> LossDifference | None:
+        """Compare after equally many samples or, for a smaller batch, updates.
 
-        Nothing that a batch, a cache or an order changes makes the loss lower then.
+        Batch, cache and order can't lower the loss then.
         """
         return _after_samples(curves, max(1.0, 1.0 / self._batch_ratio(arm)), is_held_out=is_held_out)
 
@@ -334,10 +328,10 @@ def _direction(difference: LossDifference) -> str:
     return "lower" if difference.high < 0.0 else "higher"
 
 
-def _teaches_more(teaching: LossDifference) -> str:
+def _implausibly_low(difference: LossDifference) -> str:
     return (
-        f"after equally many samples its training loss is {teaching.other:.4g}, and {teaching.today:.4g} today, which "
-        "is lower than another batch or cache makes it unless samples come again"
+        f"after equally many samples its training loss is {difference.other:.4g}, and {difference.today:.4g} with the "
+        "current config: lower than a batch or cache can make it unless samples repeat"
     )
 
 
@@ -349,10 +343,10 @@ def _after_samples(curves: _Curves, factor: float, *, is_held_out: bool = False)
     curves = [pair for pair in curves if pair[0].samples and pair[1].samples]
     if len(curves) < LEAST_ROUNDS:
         return None
-    samples = min(min(today.samples[-1] / factor, other.samples[-1]) for today, other in curves)
+    samples = min(min(baseline.samples[-1] / factor, other.samples[-1]) for baseline, other in curves)
     if is_held_out and any(LATE * samples < other.samples[0] for _, other in curves):
         return None  # before the first evaluation
-    levels = [(_level_after(today, factor * samples), _level_after(other, samples)) for today, other in curves]
+    levels = [(_level_after(baseline, factor * samples), _level_after(other, samples)) for baseline, other in curves]
     return _difference(levels, speed_variance=0.0)
 
 
@@ -365,22 +359,22 @@ def _ends(difference: LossDifference) -> float:
 
 
 def _fall(curves: _Curves, time_s: float) -> float:
-    return fmean(fall_at(today, time_s) for today, _ in curves)
+    return fmean(fall_at(baseline, time_s) for baseline, _ in curves)
 
 
 def _speed_variance(curves: _Curves, time_s: float) -> float:
-    return 2.0 * (_fall(curves, time_s) * 0.08) ** 2  # of like trainings, where trials are short
+    return 2.0 * (_fall(curves, time_s) * 0.08) ** 2  # 0.08: between similar trainings, for short trials
 
 
 def _compared(curves: _Curves, time_s: float, *, noise: float = 0.0) -> Raced:
-    """Compare a config with today's after equal time.
+    """Compare a config with the baseline after equal time.
 
     Args:
-        noise: Least variance of their difference in a round, as far as it is known from elsewhere.
+        noise: Minimum variance of their difference in a round.
     """
-    levels = [(level_at(today, time_s), level_at(other, time_s)) for today, other in curves]
+    levels = [(level_at(baseline, time_s), level_at(other, time_s)) for baseline, other in curves]
     difference = _difference(levels, speed_variance=max(noise, _speed_variance(curves, time_s)))
-    learning = _learning(difference, alike=max(0.0, _fall(curves, time_s) * _ALIKE_LN_TIME))
+    learning = _learning(difference, tolerance=max(0.0, _fall(curves, time_s) * _EQUAL_LN_TIME))
     return Raced(
         learning=learning,
         at_equal_time=difference,
@@ -392,27 +386,27 @@ def _compared(curves: _Curves, time_s: float, *, noise: float = 0.0) -> Raced:
 
 def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance: float) -> LossDifference:
     """Return the difference of two configs over the rounds."""
-    errors = [(today.error or 0.0) ** 2 + (other.error or 0.0) ** 2 for today, other in levels]
-    differences = [other.mean - today.mean for today, other in levels]
-    # equal configs are called unlike in less than 2.5 %, to either side
+    errors = [(baseline.error or 0.0) ** 2 + (other.error or 0.0) ** 2 for baseline, other in levels]
+    differences = [other.mean - baseline.mean for baseline, other in levels]
+    # equal configs differ significantly in less than 2.5 % of cases, on either side
     mean, half = moderated_interval(differences, fmean(errors) + speed_variance, 2.0, 0.975)
     return LossDifference(
-        today=fmean(today.mean for today, _ in levels),
+        today=fmean(baseline.mean for baseline, _ in levels),
         other=fmean(other.mean for _, other in levels),
         low=mean - half,
         high=mean + half,
     )
 
 
-def _learning(difference: LossDifference, *, alike: float) -> Learning:
+def _learning(difference: LossDifference, *, tolerance: float) -> Learning:
     if difference.is_told:
         return Learning.FASTER if difference.high < 0.0 else Learning.SLOWER
-    return Learning.ALIKE if _ends(difference) <= alike else Learning.UNKNOWN
+    return Learning.ALIKE if _ends(difference) <= tolerance else Learning.UNKNOWN
 
 
 def _learning_speed(curves: _Curves, difference: LossDifference, time_s: float) -> float | None:
     is_ahead = difference.other < difference.today
-    ahead = [other if is_ahead else today for today, other in curves]
+    ahead = [other if is_ahead else baseline for baseline, other in curves]
     reached_s = time_to(ahead, difference.today if is_ahead else difference.other, time_s)
     if reached_s is None:
         return None
@@ -421,7 +415,7 @@ def _learning_speed(curves: _Curves, difference: LossDifference, time_s: float) 
 
 
 def _needed_s(difference: LossDifference, rounds: int, time_s: float) -> float | None:
-    """Return the training time of a race that would probably tell, with more rounds of this length."""
+    """Return the training time of a race that would probably be conclusive, with more rounds of this length."""
     mean, half = (difference.low + difference.high) / 2.0, (difference.high - difference.low) / 2.0
     if not mean:
         return None

@@ -1,6 +1,6 @@
-"""Rules that led to the verdict of a study, in the order in which they were applied: for `autotune status --why`.
+"""Rules that led to the verdict of a study, in order of application, for `autotune status --why`.
 
-Each rule calls the same function that the answer was computed with, so that both say the same.
+They call the functions that the answer was computed with.
 """
 
 import math
@@ -18,17 +18,17 @@ from autotune.measure.score import (
 from autotune.records import CONFIRMED, NO_SEARCH, Purpose, Ratio, SearchResult, TrialRecord, Values
 from autotune.study.answer import (
     Finalist,
+    answers_by_search,
     chosen_finalist,
     comparable_trials,
     judged_finalists,
-    standing_answers,
     withheld,
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerdictRule:
-    """One rule that a verdict rests on: what it asks, what it looked at, and what came of it."""
+    """Rule, its inputs and its result."""
 
     rule: str
     inputs: str
@@ -45,22 +45,22 @@ def rules_of(
     """Yield the rules that led to an answer.
 
     Args:
-        records: The study's record, trials of other code left out.
-        result: The answer, see `autotune.study.summary.answer_of`.
-        of_other_code: Number of trials that were left out.
+        records: Trials of the current code.
+        result: Result of `autotune.study.summary.answer_of`.
+        of_other_code: Number of trials left out.
     """
     yield VerdictRule(
-        rule="trials of the trainer's code as it is now count",
+        rule="only trials of the current trainer code count",
         inputs=f"{len(records) + of_other_code} on record",
         result=f"{len(records)} count",
     )
     searches = list(dict.fromkeys(trial.search for trial in records if trial.purpose not in NO_SEARCH))
-    stood = standing_answers(records, objective)
-    answer = stood[None]
+    answers = answers_by_search(records, objective)
+    answer = answers[None]
     yield VerdictRule(
-        rule="the answer that the study stands by is shown; without one, the latest search that has a result",
+        rule="the current answer is shown, otherwise the latest search with a result",
         inputs=f"{len(searches)} {'search' if len(searches) == 1 else 'searches'}; "
-        + (f"the answer of {answer.search} stands" if answer else "no answer stands"),
+        + (f"current answer from {answer.search}" if answer else "no current answer"),
         result=result.search,
     )
     trials = [trial for trial in records if trial.search == result.search]
@@ -68,26 +68,26 @@ def rules_of(
     made = [trial for trial in trials if trial.point == first.point]
     good = comparable_trials(made, objective)
     yield VerdictRule(
-        rule="the baseline has numbers", inputs=f"{len(good)} of its {len(made)} trials have", result=_yes(bool(good))
+        rule="the baseline is measured", inputs=f"{len(good)} of its {len(made)} trials", result=_yes(bool(good))
     )
     if good:
         judged = judged_finalists(records, result.search, objective)
         explored = {trial.point for trial in trials if trial.purpose is Purpose.EXPLORE}
         yield VerdictRule(
-            rule="only points that were measured in interleaved pairs with the baseline can win",
+            rule="only points measured in interleaved pairs with the baseline can win",
             inputs=f"{len(explored)} points explored",
             result=", ".join(_name(one.trial, first.values) for one in judged) or f"none: {result.why}",
         )
         for finalist in judged:
             yield from _rules_of_finalist(finalist, _name(finalist.trial, first.values))
-        standing = None if first.conditions.left_out_answer is not None else stood[result.search]
-        chosen = chosen_finalist(judged, standing, records, result.search, objective)
+        previous = None if first.conditions.left_out_answer is not None else answers[result.search]
+        chosen = chosen_finalist(judged, previous, records, result.search, objective)
         yield VerdictRule(
-            rule="the answer that stood before is replaced only by what beats it in pairs, or where it failed",
-            inputs=f"{_name(standing.trial, first.values)} of {standing.search}" if standing else "none stood",
+            rule="the previous answer is superseded only by a point that beats it in pairs, or if it failed",
+            inputs=f"{_name(previous.trial, first.values)} from {previous.search}" if previous else "none",
             result=_name(chosen.trial, first.values) if chosen else "no new answer",
         )
-        for held in withheld(judged, chosen, standing, first):
+        for held in withheld(judged, chosen, previous, first):
             yield VerdictRule(
                 rule="a winner may be held back", inputs=_name(held.finalist.trial, first.values), result=held.why
             )
@@ -95,17 +95,17 @@ def rules_of(
     if result.verdict in CONFIRMED:
         learning = result.race.winner.learning.value if result.race else result.why_not_raced or "needs no race"
         yield VerdictRule(
-            rule="`apply` writes what leaves the training unchanged, and all other changes only with --all",
+            rule="`apply` writes changes that keep the training unchanged; others need --all",
             inputs=f"learning: {learning}",
             result=_written(result, first.values),
         )
 
 
 def _written(result: SearchResult, baseline: Values) -> str:
-    """Return what ``apply`` writes without ``--all``, in words."""
+    """Return what ``apply`` writes without ``--all``."""
     if result.applies_same_training and result.same_training:
         changes = _changes(result.same_training[0].values, baseline)
-        return f"{changes} (the confirmed change without effect on the training)"
+        return f"{changes} (confirmed, training unchanged)"
     if result.needs_consent or result.best is None:
         return "nothing without --all"
     return _changes(result.best.values, baseline)
@@ -125,22 +125,22 @@ def _rules_of_finalist(finalist: Finalist, name: str) -> Iterator[VerdictRule]:
     yield from _rules_of_judgement(judgement, name)
     if finalist.validation is not None:
         yield VerdictRule(
-            rule=f"{name}: it holds in a longer training",
+            rule=f"{name}: it does not break in a longer training",
             inputs="validated",
-            result="; ".join(finalist.validation.broke) or "it holds",
+            result="; ".join(finalist.validation.broke) or "passed",
         )
 
 
 def _rules_of_judgement(judgement: Judgement, name: str) -> Iterator[VerdictRule]:
     machines = f" on {len(judgement.of_machines)} machines" if judgement.of_machines else ""
     yield VerdictRule(
-        rule=f"{name}: interval of the speed ratio, {judgement.confidence:.1%}",
+        rule=f"{name}: interval of the speed ratio, {100 * judgement.confidence:.1f} %",
         inputs=f"{judgement.pairs} pairs{machines}; standard error "
-        f"{math.expm1(judgement.standard_error):.1%} ({judgement.df:.0f} degrees of freedom)",
+        f"{100 * math.expm1(judgement.standard_error):.1f} % ({judgement.df:.0f} degrees of freedom)",
         result=_ratio(judgement.speed),
     )
     yield VerdictRule(
-        rule=f"{name}: better if the interval of score begins above {LEAST_SCORE_GAIN}, of speed above {LEAST_SPEED}",
+        rule=f"{name}: better if the interval of score starts above {LEAST_SCORE_GAIN}, of speed above {LEAST_SPEED}",
         inputs=f"score {_ratio(judgement.score)}, speed {_ratio(judgement.speed)}",
         result=_yes(judgement.better),
     )
@@ -148,8 +148,8 @@ def _rules_of_judgement(judgement: Judgement, name: str) -> Iterator[VerdictRule
         known = {"steadiness": judgement.steadiness, "GPU utilization": judgement.utilization}
         shown = ", ".join(f"{what} {_ratio(ratio)}" for what, ratio in known.items() if ratio)
         yield VerdictRule(
-            rule=f"{name}: steadier, at no less speed",
-            inputs=shown or "neither is known",
+            rule=f"{name}: steadier without a loss of speed",
+            inputs=shown or "not measured",
             result=_yes(judgement.steadier),
         )
 
@@ -163,7 +163,7 @@ def _changes(values: Values, baseline: Values) -> str:
 
 
 def _ratio(ratio: Ratio) -> str:
-    return f"{ratio.ratio:.3f}x ({ratio.low:.3f} to {ratio.high:.3f})"
+    return f"{ratio.ratio:.3f}x ({ratio.low:.3f}-{ratio.high:.3f})"
 
 
 def _yes(is_so: bool) -> str:

@@ -1,7 +1,7 @@
-"""Record of a study: its trials, kept as Optuna trials, and the processes that run them.
+"""Record of a study: its trials as Optuna trials, and the processes that run them.
 
-A trial is claimed with its parameters when it begins, and finished with its score, a few scalar attributes and the
-whole `TrialRecord` as one JSON attribute. What was finished is never rewritten.
+A trial is claimed with its parameters, and finished with its score, scalar attributes and the `TrialRecord` as JSON.
+Finished trials are never rewritten.
 """
 
 from __future__ import annotations
@@ -18,32 +18,29 @@ from autotune.errors import StorageAway, StudyError
 from autotune.events import OnRemark, no_remark
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.study.calls import StorageCalls
-from autotune.study.claims import NOBODY, Claim, Owner, distribution_of, uuid_of
+from autotune.study.claims import NO_OWNER, Claim, Owner, distribution_of, uuid_of
 from autotune.study.entry import finished_trial, read_records, starts_of
 from autotune.study.members import ATTRIBUTE, Member, MemberPhase, joint_search, members_among
-from autotune.study.optuna_trials import News
+from autotune.study.optuna_trials import Updates
 from autotune.study.storage.lock import LockProbe
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import RATING, Rating, ratings_among
 
 
 class StudyRecord:
-    """All trials of one identity, in the order in which they ended, and the claims of this process.
+    """Trials of one identity, in order of completion, and the claims of this process.
 
-    Where its storage is a server, a trial goes on while that cannot be reached: what has finished is kept in a file of
-    this machine, and written when it answers again.
+    While a server is unreachable, finished trials are kept in a file on this machine.
 
     Args:
-        storage: Where it is kept; it is created there if it does not exist.
-        pending: File for what a server has not taken yet; None to raise `StorageAway` instead.
-        reads_only: Whether nothing will be written: then nothing is left beside what is read.
-        remark: Called with what the user should know of the storage.
+        storage: Its storage; the study is created if missing.
+        pending: File for trials that a server can't take; None to raise `StorageAway` instead.
+        reads_only: True to create no files.
+        remark: Called with messages for the user.
 
     Attributes:
-        calls: The calls to its storage, and the finished trials that wait for that.
-        members: The processes that are at work on it.
-        ratings: What searches have kept of the worth of each change of their answers, by search.
-        torn_bytes: Bytes of a torn last entry that were cut off at opening.
+        ratings: Stored ratings by search.
+        torn_bytes: Bytes of a torn last entry that were cut off.
 
     Raises:
         StudyError: The storage cannot be read or written; from every method that uses it.
@@ -55,7 +52,7 @@ class StudyRecord:
         storage: Storage,
         *,
         pending: Path | None = None,
-        owner: Owner = NOBODY,
+        owner: Owner = NO_OWNER,
         reads_only: bool = False,
         remark: OnRemark = no_remark,
     ) -> None:
@@ -77,42 +74,42 @@ class StudyRecord:
         self._waiting = {uuid: record for uuid, record in read if uuid in waiting}
 
     def records(self) -> list[TrialRecord]:
-        """All trials, oldest first."""
+        """Return all trials, oldest first."""
         return list(self._records)
 
     def join(self, member: Member) -> Member:
-        """Become a member of the study, and take part in the joint search of those who are at work in it.
+        """Become a member and join the search of the active members.
 
         Args:
-            member: How this process describes itself, with the search that it would begin by itself.
+            member: This process, with the search that it would start alone.
 
         Returns:
-            The member, with the name of the search that its trials belong to.
+            The member, with the joint search.
         """
-        joined = self.calls.insist(lambda: self.calls.call(partial(self.members.join, member)))
+        joined = self.calls.retry(lambda: self.calls.call(partial(self.members.join, member)))
         self.refresh()
         return joined
 
     def refresh(self) -> list[TrialRecord]:
-        """Read what others have written since the last time; their trials are in `records` from now on.
+        """Read other processes' changes into `records`.
 
         Returns:
-            Their trials that have ended with a record, oldest first; none while the storage is away.
+            New trials, oldest first; none while the storage is unreachable.
 
         Raises:
-            StudyError: The storage cannot be read, or the locks of a shared journal do not hold.
+            StudyError: The storage cannot be read, or the locks of a shared journal don't work.
         """
         try:
-            news = self.calls.call(partial(self.calls.trials.news, self._own() | self._own_uuids))
+            updates = self.calls.call(partial(self.calls.trials.updates, self._own() | self._own_uuids))
         except StorageAway:
             return []
-        self.members.update(news)
-        read = read_records(news.ended, (), self.where)
+        self.members.update(updates)
+        read = read_records(updates.ended, (), self.where)
         new = [record for uuid, record in read if uuid not in self._own_uuids]
         if new:
             self._records.extend(new)
-            self._starts.update(starts_of(news.ended, always=bool(self._starts)))
-            # As whoever opens the study later reads them.
+            self._starts.update(starts_of(updates.ended, always=bool(self._starts)))
+            # same order as when the study is opened later
             self._records.sort(key=lambda record: (self._starts.get(record.number, ("~", "")), record.number))
         return new
 
@@ -121,10 +118,10 @@ class StudyRecord:
     ) -> Claim:
         """Claim the next trial.
 
-        It is in the storage when this returns, unless that is away, or is a server that nobody else writes to now.
+        It is stored when this returns, except on an unreachable server or one without other writers.
 
         Args:
-            uuid: Its name, whichever storage it is in; None for a new one.
+            uuid: UUID of the trial, generated by default.
         """
         self.calls.deliver()
         claim = Claim(
@@ -136,35 +133,35 @@ class StudyRecord:
         )
         self._claims[claim.uuid] = claim
         self._own_uuids.add(claim.uuid)
-        make = partial(self.calls.trials.make, claim, self._own())
+        create = partial(self.calls.trials.create, claim, self._own())
         with suppress(StorageAway) if self.calls.pending else nullcontext():
             if self.calls.pending and not self.members.others():
-                self.calls.post(make)
+                self.calls.post(create)
             else:
-                self.calls.call(make)
+                self.calls.call(create)
         return claim
 
     def is_taken(self, claim: Claim) -> bool:
-        """Return whether somebody else makes a trial of the same point, and was first; False if that is not known."""
+        """Return whether another process claimed the same point first; False if unknown."""
         try:
-            return bool(claim.is_made) and self.calls.call(partial(self.calls.trials.is_taken, claim))
+            return bool(claim.is_written) and self.calls.call(partial(self.calls.trials.is_taken, claim))
         except StorageAway:
             return False
 
     def finish(
         self, claim: Claim, record: TrialRecord, *, score: float | None = None, speeds: Sequence[float] = ()
     ) -> TrialRecord:
-        """Finish a claimed trial; it is on disk when this returns, and soon in the storage, too.
+        """Finish a claimed trial; it is on disk when this returns.
 
         Args:
-            score: Its score over the baseline's, 1.0 for the baseline itself; None if it gave no comparable numbers.
-            speeds: Its speed over time, in samples per second, at even intervals of its window.
+            score: Ratio to the baseline's; None without a comparable measurement.
+            speeds: Samples per second at even intervals of the window.
 
         Returns:
             The record with its number.
 
         Raises:
-            StudyError: It could not be written. `records` has the trial all the same.
+            StudyError: It couldn't be written; `records` has it nevertheless.
         """
         written = replace(record, number=claim.number)
         self._records.append(written)  # it was measured: answers from this process include it
@@ -174,15 +171,15 @@ class StudyRecord:
             self._claims.pop(claim.uuid, None)
             return self._renumbered(written, number)
         self._waiting[claim.uuid] = written
-        self.calls.pending.add(finished)  # first: it is kept, whatever becomes of the server and of this process
+        self.calls.pending.add(finished)  # first: survives a crash
         self.calls.deliver()
         return written
 
     def _delivered(self, uuid: str | None, number: int) -> bool:
-        """Note that a trial that waited is in the storage; return whether its record is known here."""
+        """Handle the delivery of a waiting trial; return whether its record is known."""
         self._claims.pop(uuid or "", None)
         record = self._waiting.pop(uuid, None)
-        if record is not None:  # else nobody can read it, or it waited twice
+        if record is not None:  # None: unreadable, or delivered twice
             self._renumbered(record, number)
         return record is not None
 
@@ -194,62 +191,57 @@ class StudyRecord:
         return renumbered
 
     def abandon(self, claim: Claim, *, why: str = "") -> None:
-        """Give up a claim on a trial that was interrupted, as far as that can be written.
+        """Give up the claim on an interrupted trial.
 
         Args:
-            why: What was in its way, for people; empty if it was the end of the search.
+            why: Disturbing process; empty at the end of a search.
         """
         self._claims.pop(claim.uuid, None)
         with suppress(StudyError):
             self.calls.call(partial(self.calls.trials.give_up, claim, why))
 
     def close_abandoned(self) -> int:
-        """Close the trials of others that nobody makes any more: they were interrupted.
+        """Close other processes' abandoned trials; return their number.
 
-        Those whose process is known to be gone are closed at once, others when they gave no sign of life for a minute:
-        each `begin` looks again. What waits for the storage is written first: it finishes trials of an earlier search.
-
-        Returns:
-            Their number.
+        Waiting trials are written first, because they finish trials of an earlier search.
         """
         self.calls.write_pending()
-        return self.calls.insist(lambda: self.calls.call(partial(self.calls.trials.close_lapsed, self._own())))
+        return self.calls.retry(lambda: self.calls.call(partial(self.calls.trials.close_lapsed, self._own())))
 
     def keep_rating(self, search: str, rating: Rating) -> None:
-        """Keep what each change of a search's answer is worth."""
         self.ratings[search] = rating
         self.note(RATING + search, asdict(rating))
 
     def note(self, name: str, value: object) -> None:
-        """Set an attribute of the study, a JSON value, in place of an earlier one."""
+        """Set an attribute of the study, a JSON value."""
         self.calls.call(partial(self.calls.trials.note, name, value))
 
     def close(self) -> None:
-        """Give up all claims, write what waits for the storage as far as there is time, and close the storage.
+        """Give up all claims, write waiting trials and close the storage.
 
-        Who only reads writes nothing: a search may be at work on the same file.
+        Readers write nothing: a search may be running on the same file.
         """
         for claim in list(self._claims.values()):
             if claim.uuid not in self._waiting:
                 self.abandon(claim)
         self.members.describe(phase=MemberPhase.LEFT)
-        if self._owner is not NOBODY:
-            self.calls.ask_again()  # the file may be lost with this machine
+        if self._owner is not NO_OWNER:
+            self.calls.retry_now()  # the machine and its file may not come back
             with suppress(StudyError):
                 self.calls.write_pending()
-            if said := self.calls.undelivered:
-                self._remark(said)
+            if undelivered := self.calls.undelivered:
+                self._remark(undelivered)
         if self.members.probe is not None:
             self.members.probe.close()
         with suppress(StudyError):
             self.calls.call(self.calls.connection.close)
 
     def _own(self) -> set[str | None]:
-        """Return the UUIDs of the trials that this process makes, or has to write."""
+        """Return the UUIDs of the trials that this process runs or has to write."""
         return {*self._claims, *map(uuid_of, self.calls.waiting)}
 
     def renew(self) -> None:
-        """Give a sign of life for each claim; done by itself every few seconds."""
+        """Write a heartbeat for each claim; happens automatically every few seconds."""
         self.calls.thread.call(self._renew)
 
     def _renew(self) -> bool:
@@ -258,18 +250,18 @@ class StudyRecord:
         if claims or is_member:
             with suppress(StudyError), self.calls.connection.expected():
                 self.calls.trials.renew(claims)
-                self.members.present()
+                self.members.heartbeat()
         return bool(claims) or is_member
 
 
 class Members:
-    """Processes that are at work on a study: this one, once it has joined, and the others as of the latest refresh.
+    """Active processes of a study, as of the latest refresh.
 
     Attributes:
-        own: This process as a member; None while it is none.
-        seen: All members, those that have left included, who joined first in front.
-        trials_elsewhere: Values of the trials that others run.
-        probe: Probe of the locks of this member; None while it is none, or where nothing hangs on the locks of a disk.
+        own: This process; None before it joins.
+        seen: All members, also those that left, in order of joining.
+        trials_elsewhere: Values of other processes' running trials.
+        probe: Probe of this member's lock; None if the storage needs no file locks.
     """
 
     def __init__(self, calls: StorageCalls, owner: Owner) -> None:
@@ -279,25 +271,25 @@ class Members:
         self._calls = calls
         self._owner = owner
         self.probe: LockProbe | None = None
-        self._free_locks: dict[str, int | None] = {}  # of members, with their signs of life when that was known
+        self._free_locks: dict[str, int | None] = {}  # heartbeats of members when their lock was found free
 
     def join(self, member: Member) -> Member:
-        """Become a member, in the storage's thread; of two that come at once, one sees the other at least."""
+        """Become a member. Of two that join at once, at least one sees the other."""
         if self._calls.connection.lock_probe is not None:
             self.probe = self._calls.connection.lock_probe(member.uuid)
             self.probe.hold()
         self.own = member
-        self.present()
+        self.heartbeat()
         self.seen = members_among(self._calls.trials.attributes())
         search = joint_search(member, self.others(), self._owner.clock.utc())
         if search != member.search:
-            self.present(search=search)
+            self.heartbeat(search=search)
         return self.own
 
-    def present(self, **changes: Any) -> None:
-        """Write a sign of life, and what has changed; nothing for who is no member, or has left.
+    def heartbeat(self, **changes: Any) -> None:
+        """Write a heartbeat and changes, if this is an active member.
 
-        Called in the storage's thread alone, which also renews it: so nothing is overwritten by an older state.
+        Called only in the storage's thread, so that no older state overwrites a newer one.
         """
         if self.own is not None and not self.own.has_left:
             clock = self._owner.clock
@@ -306,55 +298,52 @@ class Members:
             self._calls.trials.note(ATTRIBUTE + self.own.uuid, self.own.attribute())
 
     def describe(self, *, phase: MemberPhase, point: str | None = None, left_because: str = "") -> None:
-        """Tell the others what this member does, as far as that can be written; nothing for who is none.
+        """Publish what this member does.
 
         Args:
-            left_because: Reason for which it leaves; empty where the study needs no more.
+            left_because: Why it leaves; empty if the study is done.
         """
         if self.own is not None:
-            present = partial(self.present, phase=phase, point=point, left_because=left_because)
+            heartbeat = partial(self.heartbeat, phase=phase, point=point, left_because=left_because)
             with suppress(StudyError):
-                self._calls.post(present)
+                self._calls.post(heartbeat)
 
-    def update(self, news: News) -> None:
-        """Take in what others have written.
+    def update(self, updates: Updates) -> None:
+        """Process other processes' changes.
 
         Raises:
-            StudyError: The lock of a member at work does not hold here, and all hangs on the locks of a disk.
+            StudyError: The file lock of an active member isn't visible on this machine.
         """
-        self.trials_elsewhere = news.pending
-        self.seen = members_among(news.attributes)
+        self.trials_elsewhere = updates.pending
+        self.seen = members_among(updates.attributes)
         if self.probe is None:
             return
         alive = self.others()
         for one in self.seen:
             if not (one in alive or one.has_left or (self.own and one.uuid == self.own.uuid)):
-                self.probe.delete_left(one.uuid)
+                self.probe.delete_stale(one.uuid)
         for one in alive:
             if self.probe.holds(one.uuid) is not False:
                 continue
-            # It may have been killed after it had written what is read here: only what comes later counts.
+            # it may have been killed after its last heartbeat: only a later one proves that locks fail
             if one.uuid not in self._free_locks:
                 self._free_locks[one.uuid] = None
             elif (before := self._free_locks[one.uuid]) is None:
                 self._free_locks[one.uuid] = one.n
             elif one.n > before:
                 raise StudyError(
-                    f"locks on this disk do not hold between {one.host} and this host, so that both would write into "
-                    "the journal at once",
+                    f"file locks on this disk do not work between {one.host} and this host, so both would write the "
+                    "journal at once",
                     where=self._calls.where,
                     remedy="Keep the study in PostgreSQL, or mount the disk with locks (for NFS: without nolock).",
                 )
 
     def others(self) -> list[Member]:
-        """Return the other members that are at work, as far as it is known; who joined first in front.
-
-        One that was killed counts until it has given no sign of life for a minute.
-        """
+        """Return the other active members, in order of joining; a killed one counts until its lease lapses."""
         own, leases = self.own.uuid if self.own else None, self._calls.leases
         others = (one for one in self.seen if one.uuid != own and not one.has_left)
         return [one for one in others if not leases.has_lapsed("members", one.uuid, {**one.about, "n": one.n})]
 
     def on_record(self) -> list[Member]:
-        """Read all members, those that have left included; who joined first in front."""
+        """Read all members, also those that left, in order of joining."""
         return members_among(self._calls.call(self._calls.trials.attributes))

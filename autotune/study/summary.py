@@ -1,6 +1,6 @@
-"""Summary of a search, computed from the record alone.
+"""Answer of a search, computed from the record alone.
 
-So ``search``, ``status`` and ``apply`` give the same answer, at once or after a crash.
+``search``, ``status`` and ``apply`` therefore give the same answer, also after a crash.
 """
 
 import math
@@ -50,14 +50,14 @@ from autotune.space.knob import Knob, Label, number_of, same_scalar
 from autotune.space.space import Space
 from autotune.study.achieved import achieved_with, claims_sd
 from autotune.study.answer import (
+    CurrentAnswer,
     Finalist,
     HeldBack,
     Kinds,
-    Standing,
+    answers_by_search,
     chosen_finalist,
     comparable_trials,
     judged_finalists,
-    standing_answers,
     until_the_end_of,
     withheld,
 )
@@ -69,7 +69,7 @@ from autotune.study.whole import whole_training
 
 @dataclass(frozen=True, kw_only=True)
 class RatedChange:
-    """Worth of one change of a point; the fields are those of `Change`."""
+    """Gain from one change of a point; fields as in `Change`."""
 
     path: str
     worth: Ratio | None
@@ -79,9 +79,9 @@ class RatedChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Rating:
-    """Worth of each change of a search's answer, largest first, as the search has kept it with the study.
+    """Gain from each change of a search's answer, largest first.
 
-    A model was fitted for it; everything else of an answer is worked out from the trials whenever it is asked for.
+    Stored with the study because it needs a fitted model; the rest of an answer is computed from the trials.
     """
 
     point: str
@@ -89,15 +89,15 @@ class Rating:
     changes: tuple[RatedChange, ...]
 
 
-Stood = Mapping[str | None, Standing | None]
-"""Answer that a study stood by when each of its searches began."""
+Answers = Mapping[str | None, CurrentAnswer | None]
+"""Answer of a study at the start of each search, and by None the current one."""
 
 
 def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
-    """Return the search to report: the last one with an answer, else the last; None for an empty record.
+    """Return the search to report: the last one with an answer, otherwise the last; None without any.
 
-    An answer is a full confirmation, or the finding that nothing was better than the baseline. A search that was killed
-    earlier does not hide the answer of an older one, and neither does what is no search: a diagnosis, a training.
+    An answer is a complete confirmation, or no point better than the baseline. A search that was killed before doesn't
+    hide an older answer.
     """
     firsts = {trial.search: trial for trial in reversed(records)}
     searches = [name for name in dict.fromkeys(trial.search for trial in records) if not _is_no_search(firsts[name])]
@@ -113,7 +113,7 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
 
 
 def _is_no_search(first: TrialRecord) -> bool:
-    """Return whether a search is none, by its first trial: a search begins with today's config as it is."""
+    """Return whether trials aren't a search: a search starts with the baseline."""
     return first.purpose in NO_SEARCH
 
 
@@ -123,35 +123,32 @@ def answer_of(
     *,
     objective: Objective,
     why_no_gpu: str | None = None,
-    today: str | None = None,
+    config_point: str | None = None,
     excluded: Kinds = frozenset(),
     ratings: Mapping[str, Rating] = MappingProxyType({}),
 ) -> SearchResult | None:
-    """Compute the answer of a study: the one that it stands by, else that of its latest search.
+    """Compute the current answer of a study, otherwise that of its latest search; None without comparable trials.
 
     Args:
-        records: The study's record, trials of other code left out.
-        space: The present search space; gives the labels.
-        why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
-        today: Name of the point that the config holds now; None takes that of the latest search.
-        excluded: Kinds of change of the training that are out of the question.
-
-    Returns:
-        The answer; None if no trial gave comparable numbers.
+        records: Trials of the current code.
+        space: Current search space, for the labels.
+        why_no_gpu: Why utilization isn't measured on this machine.
+        config_point: Name of the config's current point; by default that of the latest search.
+        excluded: Kinds of change that are out of the question.
     """
     latest = latest_search(records, objective)
     if latest is None:
         return None
-    shown, stood = latest, standing_answers(records, objective, excluded=excluded)
-    standing = stood[None]
-    if standing is not None and standing.search != latest:
+    shown, answers = latest, answers_by_search(records, objective, excluded=excluded)
+    current = answers[None]
+    if current is not None and current.search != latest:
         first = next(trial for trial in records if trial.search == latest)
-        met = any(one.trial.point == standing.point for one in judged_finalists(records, latest, objective))
-        is_outside = first.conditions.outside_answer == standing.point
-        is_about_others = first.point == standing.point or is_outside
-        is_about_others |= met and first.point != standing.baseline
-        if not (is_about_others and today in (None, first.point)):
-            shown = standing.search
+        met = any(one.trial.point == current.point for one in judged_finalists(records, latest, objective))
+        is_outside = first.conditions.outside_answer == current.point
+        is_about_others = first.point == current.point or is_outside
+        is_about_others |= met and first.point != current.baseline
+        if not (is_about_others and config_point in (None, first.point)):
+            shown = current.search
     result = summarize(
         records,
         shown,
@@ -159,7 +156,7 @@ def answer_of(
         objective=objective,
         why_no_gpu=why_no_gpu,
         excluded=excluded,
-        stood=stood,
+        answers=answers,
         ratings=ratings,
     )
     return result and _with_later_evidence(result, records, space, objective)
@@ -173,29 +170,24 @@ def summarize(
     objective: Objective,
     why_no_gpu: str | None = None,
     excluded: Kinds = frozenset(),
-    stood: Stood | None = None,
+    answers: Answers | None = None,
     ratings: Mapping[str, Rating] = MappingProxyType({}),
 ) -> SearchResult | None:
-    """Compute the answer of one search.
+    """Compute the answer of one search; None if none of its trials is comparable.
 
     Args:
-        records: The study's record; trials of other searches only contribute to the spread between trials, and those
-            after the search's last trial do not count: its answer stays the same.
-        space: The present search space; gives the labels, and nothing that the verdict depends on.
-        why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
-        excluded: Kinds of change of the training that are out of the question.
-        stood: The answer that the study stood by when each search began, see `standing_answers`; None to find out.
-
-    Returns:
-        The answer; None if no trial of the search gave comparable numbers.
+        records: The study's record. Other searches only contribute to the noise; later trials are ignored.
+        space: Current search space, for the labels; never affects the verdict.
+        why_no_gpu: Why utilization isn't measured on this machine.
+        excluded: Kinds of change that are out of the question.
+        answers: Result of `answers_by_search`, if known.
     """
     measured = until_the_end_of(search, records)
     space = labelled(space, measured)
     records = on_one_scale(measured)
     trials = [trial for trial in records if trial.search == search]
     good = comparable_trials(trials, objective)
-    # Each search starts with the baseline, also where that fails. Where its record could not be read, nothing means
-    # anything.
+    # each search starts with the baseline; if its record is unreadable, there is nothing to compare with
     baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
     if not good or baseline is None:
         return None
@@ -204,9 +196,9 @@ def summarize(
     if not searched.of(baseline.point):
         result = _without_baseline(searched, ratings.get(search))
         return replace(result, why_no_gpu=why_no_gpu)
-    if stood is None:
-        stood = standing_answers(records, objective, excluded=excluded)
-    result = _compared(searched, stood[search], excluded, ratings.get(search))
+    if answers is None:
+        answers = answers_by_search(records, objective, excluded=excluded)
+    result = _compared(searched, answers[search], excluded, ratings.get(search))
     shown = result.candidate if result.verdict is Verdict.NO_CHANGE else result.best
     if result.speedup is not None and shown is not None:
         result = replace(result, whole=_whole(measured, search, result.speedup, (baseline.point, shown.point)))
@@ -214,11 +206,7 @@ def summarize(
 
 
 def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> bool:
-    """Return whether the last search that has an answer confirmed a point against these values, whatever came of it.
-
-    Args:
-        records: The study's record, oldest first.
-    """
+    """Return whether the last search with an answer confirmed a point against these values, with any result."""
     search = latest_search(records, objective)
     made = [trial for trial in records if trial.search == search]
     if search is None or made[0].point != baseline_point:
@@ -228,12 +216,12 @@ def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: O
 
 @dataclass(frozen=True, kw_only=True)
 class _Searched:
-    """Trials of one search that has a baseline on record, and what is needed to read them.
+    """Trials of one search with a baseline.
 
     Attributes:
         records: The record up to its last trial.
-        good: Those of its trials with comparable numbers that tell the objective; at least one.
-        baseline: The first trial of the baseline, which may have failed.
+        good: Comparable trials with the objective, at least one.
+        baseline: First trial of the baseline, which may have failed.
     """
 
     records: Sequence[TrialRecord]
@@ -248,7 +236,7 @@ class _Searched:
         return [trial for trial in self.good if trial.point == point]
 
     def side(self, first: TrialRecord) -> Side:
-        """Pool the good trials of the point of a trial."""
+        """Pool the good trials of a trial's point."""
         measured = [trial.comparable for trial in self.of(first.point) if trial.comparable]
         times = [one.stages for one in measured if one.stages]
         return Side(
@@ -261,7 +249,7 @@ class _Searched:
         )
 
     def _step_samples(self, point: str) -> float | None:
-        """Return the samples of a step of all ranks and devices together; None without a good trial."""
+        """Return the samples of a step over all ranks and devices."""
         measured = [trial.comparable for trial in self.of(point) if trial.comparable]
         return median([one.samples_per_s * one.window_s / one.steps for one in measured]) if measured else None
 
@@ -305,7 +293,7 @@ def _without_baseline(searched: _Searched, rating: Rating | None) -> SearchResul
     ended = f"{baseline.ending.value}: {baseline.detail}" if baseline.detail else baseline.ending.value
     return SearchResult(
         verdict=Verdict.NO_BASELINE,
-        why=f"today's config gave no numbers ({ended}), so there is nothing to compare with",
+        why=f"the current config has no measurement ({ended}), so there is nothing to compare with",
         search=baseline.search,
         baseline=searched.side(baseline),
         best=candidate,
@@ -316,19 +304,20 @@ def _without_baseline(searched: _Searched, rating: Rating | None) -> SearchResul
     )
 
 
-def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rating: Rating | None) -> SearchResult:
-    """Return the answer of a search whose baseline gave numbers.
+def _compared(
+    searched: _Searched, previous: CurrentAnswer | None, excluded: Kinds, rating: Rating | None
+) -> SearchResult:
+    """Return the answer of a search with a measured baseline.
 
     Args:
-        stood: The answer that the study stood by when it began.
-        excluded: Kinds of change of the training that are out of the question.
+        previous: The study's answer when it began.
     """
     first, objective, search = searched.trials[0], searched.objective, searched.baseline.search
     confirmed = judged_finalists(searched.records, search, objective)
-    is_limited = first.conditions.left_out_answer is not None  # what stands could not be met: it speaks for itself
-    standing = None if is_limited else stood
-    chosen = chosen_finalist(confirmed, standing, searched.records, search, objective, excluded=excluded)
-    others = withheld(confirmed, chosen, standing, first)
+    is_limited = first.conditions.left_out_answer is not None  # it left the previous answer out
+    current = None if is_limited else previous
+    chosen = chosen_finalist(confirmed, current, searched.records, search, objective, excluded=excluded)
+    others = withheld(confirmed, chosen, current, first)
     judged = [one for one in confirmed if one.judgement is not None]
     finalist = chosen or next(iter(judged or confirmed), None)
     judgement = finalist.judgement if finalist else None
@@ -341,7 +330,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         labels = searched.space.labels_of(candidate.values, searched.baseline.values)
         race = judge_race(searched.trials, candidate.point, changes=labels)
     if chosen is None and others:
-        why = f"something is faster, and held back: {others[0].why}"
+        why = f"a faster point is held back: {others[0].why}"
     elif candidate is None:
         why = _why_nothing(searched)
     elif judgement is None:
@@ -351,7 +340,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         why = _why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
         if judgement.wins and finalist and finalist.broke:
             why += ", but it broke in a longer training"
-    alike = _same_training(searched)
+    same_training = _same_training(searched)
     result = SearchResult(
         verdict=_verdict(chosen),
         why=why,
@@ -363,7 +352,7 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         steadiness=judgement.steadiness if judgement else None,
         utilization=judgement.utilization if judgement else None,
         smallest_gain=judgement.smallest_gain if judgement else None,
-        same_training=alike,
+        same_training=same_training,
         same_training_confirmed=_same_training_confirmed(confirmed, chosen),
         trials=len(searched.trials),
         outcomes=dict(Counter(trial.ending.value for trial in searched.trials)),
@@ -376,12 +365,12 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
         confirmed_on=confirmed_on,
         broken=tuple(_broken(searched, other) for other in confirmed if other.broke and other is not finalist),
         data=finding_of(searched.trials, candidate.point) if candidate else None,
-        same_training_data=finding_of(searched.trials, alike[0].point) if alike else None,
+        same_training_data=finding_of(searched.trials, same_training[0].point) if same_training else None,
         cautions=(
             *_unvalidated(searched, finalist if chosen else None),
             *(_held_back_text(one, searched.baseline) for one in others),
-            *_unevenness(searched.of(searched.baseline.point)),
-            *_slower(searched.trials),
+            *_noise_cautions(searched.of(searched.baseline.point)),
+            *_slowdown_cautions(searched.trials),
             *(race.cautions if race else ()),
         ),
     )
@@ -391,19 +380,19 @@ def _compared(searched: _Searched, stood: Standing | None, excluded: Kinds, rati
 
 
 def _whole(records: Sequence[TrialRecord], search: str, speed: Ratio, points: tuple[str, str]) -> WholeTraining:
-    """Return the speed of whole training with a point over the baseline, by all that trials and trainings came to.
+    """Return the speed of whole training with a point over the baseline.
 
     Args:
-        records: The record as measured; of the machines that of the search's first trial tells.
-        points: The baseline and the other.
+        records: The record as measured; only the machine of the search's first trial counts.
+        points: Baseline, other.
     """
     machine = next(one.machine for one in records if one.search == search)
     here = [one for one in records if one.machine == machine and one.validity not in DISTURBED]
     tried = [[one.comparable for one in here if (one.search, one.point) == (search, point)] for point in points]
-    today, other = ([one for one in side if one] for side in tried)
+    baseline, other = ([one for one in side if one] for side in tried)
     known = [(one.point, one.measurement) for one in here if one.measurement and one.purpose is not Purpose.DIAGNOSE]
     pauses = ([one.pauses for at, one in known if at == point and one.pauses] for point in points)
-    return whole_training(speed, (today, other), *pauses) if today else WholeTraining()
+    return whole_training(speed, (baseline, other), *pauses) if baseline else WholeTraining()
 
 
 def _verdict(chosen: Finalist | None) -> Verdict:
@@ -416,60 +405,61 @@ def _why_nothing(searched: _Searched) -> str:
     """Return why a search has no candidate, without a full stop."""
     if not any(trial.purpose is Purpose.EXPLORE for trial in searched.trials):
         if any(trial.validation and trial.validation.broke for trial in searched.records):
-            return "what looked better broke when it was validated, and is not tried again"
-        return "nothing but today's values was tried: there was no time, or nothing else promised a gain"
+            return "a point that looked better broke in validation and is not retried"
+        return "only the current values were tried: out of time, or no other point promised a gain"
     if searched.objective.by_utilization:
-        return "nothing that was tried keeps the GPU busier without being slower than today's values"
-    return "nothing that was tried is faster than today's values, beyond what trials differ by"
+        return "no tried point keeps the GPU busier without being slower than the current values"
+    return "no tried point is faster than the current values by more than the noise"
 
 
 def _why_unconfirmed(pairs: int) -> str:
     if pairs == 0:
-        return "the best point was not confirmed against today's config: its pairs did not fit, or failed"
+        return "the best point was not confirmed against the current config: no time for its pairs, or they failed"
     return f"only {pairs} of at least {FEWEST_PAIRS} confirming pairs could be measured"
 
 
 def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:
-    """Return what pairs show, without a full stop."""
-    pairs = f"{judgement.pairs} interleaved pairs with today's config"
+    """Return what the pairs show, without a full stop."""
+    pairs = f"{judgement.pairs} interleaved pairs with the current config"
     if len(hosts) > 1:
         pairs += f" on {len(hosts)} machines ({', '.join(hosts)})"
     if judgement.better and is_filling:
         return (
-            f"confirmed by {pairs}; caches take longer to fill than there was time, so trials were compared without "
-            "the time they waited for data, and the interval holds whatever full caches will make of the two"
+            f"confirmed by {pairs}; caches did not fill in time, so trials were compared without their wait for data, "
+            "and the interval holds for any effect of full caches"
         )
     if judgement.better:
         return f"confirmed by {pairs}"
     if judgement.steadier:
         known = {"steadiness of steps": judgement.steadiness, "GPU utilization": judgement.utilization}
-        shown = [f"{what} {ratio.low:.2f}x to {ratio.high:.2f}x" for what, ratio in known.items() if ratio]
-        return f"confirmed by {pairs}: {', '.join(shown)}, and no loss of speed beyond {1 - LEAST_SPEED:.0%}"
+        shown = [f"{what} {ratio.low:.2f}-{ratio.high:.2f}x" for what, ratio in known.items() if ratio]
+        return f"confirmed by {pairs}: {', '.join(shown)}, and no loss of speed beyond {100 - 100 * LEAST_SPEED:.0f} %"
     if objective.by_utilization and judgement.score.low > LEAST_SCORE_GAIN:
         return (
-            f"{pairs} show a busier GPU, but not that training is no slower: the interval of its speed begins at "
+            f"{pairs} show a busier GPU, but training may be slower: the interval of its speed starts at "
             f"{judgement.speed.low:.2f}x, and {LEAST_SPEED}x is needed"
         )
     if is_filling:
         return (
-            f"{pairs} do not show a gain that would stay: caches take longer to fill than there was time, and with "
-            f"full ones it may be from {judgement.speed.low:.2f}x to {judgement.speed.high:.2f}x as fast"
+            f"{pairs} do not show a lasting gain: caches did not fill in time, and with full caches the speed may be "
+            f"{judgement.speed.low:.2f}-{judgement.speed.high:.2f}x"
         )
-    return f"{pairs} do not show a gain; one of {judgement.smallest_gain:.0%} or more would probably have been seen"
+    gain = f"{100 * judgement.smallest_gain:.0f} %"
+    return f"{pairs} do not show a gain; one of {gain} or more would probably have been detected"
 
 
 def _unvalidated(searched: _Searched, answer: Finalist | None) -> Iterator[str]:
     asked = any(trial.conditions.validate_s is not None for trial in searched.trials)
     if asked and answer is not None and answer.validation is None:
         yield (
-            "The answer is not validated, though that was asked for: there was no time, or the search was ended before "
-            "it was. What breaks in a longer training is not known."
+            "The answer is not validated, although requested: out of time, or the search was stopped before. Whether "
+            "it breaks in a longer training is unknown."
         )
 
 
 def _held_back_text(one: HeldBack, baseline: TrialRecord) -> str:
     changes = ", ".join(f"{path}={value}" for path, value in _differing(one.finalist, baseline).items())
-    return f"{changes} was confirmed at {one.speedup.ratio:.2f}x, and is held back: {one.why}."
+    return f"{changes} was confirmed at {one.speedup.ratio:.2f}x but is held back: {one.why}."
 
 
 def _differing(finalist: Finalist, baseline: TrialRecord) -> Values:
@@ -483,13 +473,13 @@ def _with_later_evidence(
     shown = result.best if result.verdict in CONFIRMED else None
     if shown is None or result.baseline is None:
         return result
-    baseline, today = result.baseline.point, result.baseline.values
+    baseline = result.baseline.point
     searches = list(dict.fromkeys(trial.search for trial in records))
     for search in reversed(searches[searches.index(result.search) + 1 :]):
         trials = [trial for trial in records if trial.search == search]
         if trials[0].point != baseline:
             continue
-        changes = labelled(space, records).labels_of(shown.values, today)
+        changes = labelled(space, records).labels_of(shown.values, result.baseline.values)
         race = judge_race(trials, shown.point, changes=changes)
         checked = [trial.validation for trial in trials if trial.point == shown.point and trial.validation]
         if race is not None and result.race is None:
@@ -526,20 +516,20 @@ def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
 
 
 def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
-    """Return the median of each metric over the comparable trials of a point; None if there is none."""
+    """Return the median of each metric over the comparable trials; None if there are none."""
     return _medians([trial.comparable for trial in trials if trial.comparable])
 
 
 def _medians(measured: Sequence[Measurement]) -> dict[str, float | None] | None:
     if not measured:
         return None
-    told = [values_of(one) for one in measured]
-    known = {name: [value for values in told if (value := values[name]) is not None] for name in METRICS}
+    metrics = [values_of(one) for one in measured]
+    known = {name: [value for values in metrics if (value := values[name]) is not None] for name in METRICS}
     return {name: median(values) if values else None for name, values in known.items()}
 
 
 def _best(good: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> str | None:
-    """Return the point with the best mean score; None if that is the baseline, or ahead of it by no more than noise."""
+    """Return the point with the best mean score; None unless it exceeds the baseline by more than noise."""
     means = _mean_scores(good, baseline_point, objective)
     best = max(means, key=lambda point: means[point], default=None)
     if best is None or best == baseline_point or baseline_point not in means:
@@ -547,7 +537,7 @@ def _best(good: Sequence[TrialRecord], baseline_point: str, objective: Objective
     counts = Counter(trial.point for trial in good)
     sd = expected_sd_of(good, objective) * math.sqrt(1 / counts[best] + 1 / counts[baseline_point])
     lead = means[best] - means[baseline_point]
-    # standard errors: one point in twenty that is no better looks so
+    # 1.64 standard errors: one in twenty points that aren't better passes
     return best if lead > max(math.log(LEAST_SCORE_GAIN), 1.64 * sd) else None
 
 
@@ -569,32 +559,32 @@ def _mean_scores(good: Sequence[TrialRecord], baseline_point: str, objective: Ob
 
 
 def _same_training_confirmed(confirmed: Sequence[Finalist], chosen: Finalist | None) -> Ratio | None:
-    """Return the speed of a finalist that leaves the training as it is, beside an answer that does not."""
+    """Return the speed of a winner that keeps the training unchanged, if the answer doesn't."""
     if chosen is None or not chosen.trial.conditions.changes:
         return None
-    alike = (finalist.judgement for finalist in confirmed if not finalist.trial.conditions.changes)
-    return next((judged.speed for judged in alike if judged is not None and judged.wins), None)
+    unchanged = (finalist.judgement for finalist in confirmed if not finalist.trial.conditions.changes)
+    return next((judged.speed for judged in unchanged if judged is not None and judged.wins), None)
 
 
 def _same_training(searched: _Searched) -> tuple[Side, float] | None:
     baseline, good = searched.baseline, searched.good
     means = _mean_scores(good, baseline.point, searched.objective)
-    alike = {
+    unchanged = {
         trial.point: trial
         for trial in good
         if trial.point != baseline.point
         and searched.space.is_same_training(trial.values, baseline.values)
-        and not _was_not_heeded(trial, baseline)
+        and not _had_no_effect(trial, baseline)
     }
-    confirmed = [point for point, trial in alike.items() if any(map(_confirms, searched.of(point)))]
-    best = max(confirmed or alike, key=lambda point: means[point], default=None)
+    confirmed = [point for point, trial in unchanged.items() if any(map(_confirms, searched.of(point)))]
+    best = max(confirmed or unchanged, key=lambda point: means[point], default=None)
     if best is None or means[best] <= means[baseline.point]:
         return None
-    return searched.side(alike[best]), speed_over(searched.of(best), searched.of(baseline.point))
+    return searched.side(unchanged[best]), speed_over(searched.of(best), searched.of(baseline.point))
 
 
-def _was_not_heeded(trial: TrialRecord, baseline: TrialRecord) -> bool:
-    """Return whether nothing that a trial changes can have had an effect in it."""
+def _had_no_effect(trial: TrialRecord, baseline: TrialRecord) -> bool:
+    """Return whether the trainer never read any value that a trial changes."""
     changed = {path for path, value in trial.values.items() if not same_scalar(value, baseline.values.get(path))}
     return changed <= set(trial.conditions.unheeded)
 
@@ -604,7 +594,7 @@ def _confirms(trial: TrialRecord) -> bool:
 
 
 def speed_over(trials: Sequence[TrialRecord], baseline: Sequence[TrialRecord]) -> float:
-    """Return the geometric mean speed of some trials over that of others, both comparable."""
+    """Return the geometric mean speed of comparable trials over that of others."""
     return math.exp(fmean(_ln_speeds(trials, baseline[0])) - fmean(_ln_speeds(baseline, baseline[0])))
 
 
@@ -613,30 +603,30 @@ def _ln_speeds(trials: Sequence[TrialRecord], unit: TrialRecord) -> list[float]:
     return [ln_speed(trial.comparable, unit.comparable) for trial in trials if trial.comparable]
 
 
-def _unevenness(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
-    """Return remarks on a baseline whose own trials differ widely."""
+def _noise_cautions(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
+    """Return a caution if trials of the baseline differ widely."""
     speeds = _ln_speeds(baseline, baseline[0])
     ratio = math.exp(max(speeds) - min(speeds))
     if ratio < 1.3:  # trials that differ by 8 % are within that 99 times in 100
         return ()
     return (
-        f"Of {len(speeds)} trials of today's config, one was {ratio:.2f} times as fast as another: something else may "
-        "be at work on this machine, or a few seconds do not show how fast this training is.",
+        f"Of {len(speeds)} trials of the current config, one was {ratio:.2f}x as fast as another: another process may "
+        "be using this machine, or a few seconds are too short to measure this training.",
     )
 
 
-def _slower(trials: Iterable[TrialRecord]) -> Iterator[str]:
-    """Yield a remark on training whose steps get slower."""
+def _slowdown_cautions(trials: Iterable[TrialRecord]) -> Iterator[str]:
+    """Yield a caution if steps get slower during training."""
     until = max((trial.conditions.until_step or 0 for trial in trials), default=0)
     if until:
-        yield f"Steps get slower as training goes on: all speeds are those up to the {until}th step, on either side."
+        yield f"Steps get slower during training: all speeds are measured up to step {until}, with both configs."
 
 
-# Changes of a point, and what the study has kept of their worth.
+# Changes of a point and their stored ratings
 
 
 def rating_of(attribute: object) -> Rating | None:
-    """Read a rating back, as JSON gives it; None for what is none."""
+    """Read a rating from JSON; None if it is invalid."""
     try:
         rating = msgspec.convert(attribute, Rating)
     except (ValueError, RecursionError):
@@ -646,11 +636,11 @@ def rating_of(attribute: object) -> Rating | None:
 
 
 RATING = "worth of changes:"
-"""Beginning of the attributes of a study that hold the rating of a search; its name follows."""
+"""Prefix of the study attributes with the rating of a search, followed by its name."""
 
 
 def ratings_among(attributes: Mapping[str, object]) -> dict[str, Rating]:
-    """Return the ratings among the attributes of a study, by search."""
+    """Return the ratings in the attributes of a study, by search."""
     found = {name: rating_of(some) for name, some in attributes.items() if name.startswith(RATING)}
     return {name.removeprefix(RATING): rating for name, rating in found.items() if rating}
 
@@ -663,14 +653,11 @@ def changes_of(
     *,
     step_samples: float | None = None,
 ) -> list[Change]:
-    """Return what a point changes.
+    """Return what a point changes, in the order of the rating.
 
     Args:
-        space: The present space; gives the labels.
-        step_samples: Samples of a step of the baseline, of all ranks together; None if unknown.
-
-    Returns:
-        One change for each knob that differs, in the order of the rating.
+        space: Current search space, for the labels.
+        step_samples: Samples of a step of the baseline over all ranks.
     """
     changed = [path for path in point if path in baseline and not same_scalar(point[path], baseline[path])]
     rated = {change.path: change for change in rating.changes} if rating else {}
@@ -693,7 +680,7 @@ def changes_of(
 
 
 def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
-    """Return changes of points of a space with the further keys that change along."""
+    """Return changes with the coupled keys that change too."""
     knobs = {knob.path: knob for knob in space.knobs}
     found = []
     for change in changes:
@@ -712,6 +699,6 @@ def _effective_batch(knob: Knob | None, old: Scalar, new: Scalar, step_samples: 
         return ""
     times = 1.0 if step_samples is None else step_samples / before
     devices = round(times)
-    # a smaller last batch, or batches by length, are no devices
+    # a fraction comes from a smaller last batch, or batches by length
     is_whole = devices > 1 and abs(times - devices) < 0.02 * devices
     return knob.batch.change(before, after, devices if is_whole else 1)

@@ -1,7 +1,7 @@
-"""Export of a study into a file, and its import: the union of the trials by UUID, in any order of files.
+"""Export of a study into a file, and import: the union of trials by UUID, independent of the order of files.
 
-The file is an Optuna journal with the finished trials of the study, oldest first, and a manifest as an attribute of its
-Optuna study. A file is read and checked as a whole before anything of it is written.
+The file is an Optuna journal with the study's finished trials, oldest first, and a manifest as study attribute. It is
+validated completely before anything is imported.
 """
 
 import json
@@ -25,7 +25,7 @@ from autotune import __version__
 from autotune.errors import StudyError
 from autotune.files import open_regular, read_beginning, replace_durably
 from autotune.records import FRAMEWORK, Scalar, TrialRecord
-from autotune.study.claims import CLAIM, NOBODY, LeaseWatch
+from autotune.study.claims import CLAIM, NO_OWNER, LeaseWatch
 from autotune.study.entry import (
     IMPORTED,
     RECORD,
@@ -47,20 +47,20 @@ FORMAT = 1
 """Version of the manifest."""
 
 MANIFEST = "autotune export"
-"""Attribute of the Optuna study of an export that holds its `Manifest`."""
+"""Attribute of the exported Optuna study with its `Manifest`."""
 
 _MOST_BYTES = 1 << 28
 _NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]{0,99})-([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})")
 _HARDWARE = ("cpu_model", "cpu_cores", "memory_bytes", "gpus")
-_EXPORT_AGAIN = "Export it again where the study is; nothing was imported."
+_EXPORT_AGAIN = "Nothing was imported. Export the study again."
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyName:
-    """Parts of the name of a study.
+    """Parts of a study's name.
 
     Attributes:
-        training: Hash of the training and the class of hardware.
+        training: Hash of training and hardware class.
     """
 
     text: str
@@ -71,7 +71,7 @@ class StudyName:
 
     @classmethod
     def of(cls, text: str) -> "StudyName | None":
-        """Return the parts of a name; None if it is not the name of a study of ours: it becomes part of paths."""
+        """Parse a name, which becomes part of paths; None if it isn't a study's."""
         match = _NAME.fullmatch(text)
         return match and cls(text=match[0], stem=match[1], training=match[2], frameworks=match[3], command=match[4])
 
@@ -80,8 +80,8 @@ class Manifest(msgspec.Struct, kw_only=True):
     """Manifest of an export.
 
     Attributes:
-        hardware: Facts about the machines of its trials, for people.
-        frameworks: Versions of their frameworks, for people.
+        hardware: Hardware of its trials, for display.
+        frameworks: Their framework versions, for display.
     """
 
     format: int = FORMAT
@@ -93,7 +93,6 @@ class Manifest(msgspec.Struct, kw_only=True):
 
     @classmethod
     def of(cls, study: StudyName, records: Sequence[TrialRecord]) -> "Manifest":
-        """Return the manifest of these trials."""
         facts: dict[str, dict[Scalar, None]] = {}
         for record in records:
             for name, value in record.conditions.as_stored().items():
@@ -108,7 +107,7 @@ class Manifest(msgspec.Struct, kw_only=True):
         )
 
 
-# A trial in an export, and the checks of one that was read from a file.
+# Trial of an export, and its validation
 
 
 _CLAIMED = ("uuid", "machine", "purpose", "sampler")
@@ -116,7 +115,7 @@ _FOLDERS = re.compile(r"(?<![\w.…])(?:~|[A-Za-z]:)?[/\\](?:[^\s:;,'\"()<>|/\\]
 _INSTANT = re.compile(r"2[01]\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")
 
 _Uuid = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z")]
-_Key = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]  # a column of Optuna's tables holds 512
+_Key = Annotated[str, msgspec.Meta(min_length=1, max_length=500)]  # Optuna's column holds 512
 _Text = Annotated[str, msgspec.Meta(max_length=10_000)]
 _Integer = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)]  # Optuna's tables keep parameters as floats
 _Number = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
@@ -127,11 +126,10 @@ _Speed = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
 
 @dataclass(frozen=True, kw_only=True)
 class PortableTrial:
-    """Finished trial, checked, without facts about processes and folders.
+    """Validated finished trial without facts about processes and folders.
 
     Attributes:
-        started: Its start in UTC.
-        trial: The trial as Optuna takes it.
+        started: Start in UTC.
     """
 
     uuid: str
@@ -141,18 +139,15 @@ class PortableTrial:
 
     @property
     def text(self) -> str:
-        """Text of the record, equal for two equal trials."""
+        """Text of the record, equal for equal trials."""
         return json.dumps(attributes_of(self.record), sort_keys=True)
 
 
 def portable_of(trial: FrozenTrial) -> PortableTrial | None:
-    """Check a trial of a storage, or of an export.
-
-    Returns:
-        None for a trial without a record: it was interrupted, or is running.
+    """Validate a trial of a storage or export; None if it has no record (interrupted or running).
 
     Raises:
-        ValueError: It is not a trial of ours, or holds what no trial can; with the reason.
+        ValueError: Foreign or invalid, with the reason.
     """
     try:
         written = written_record(trial) if trial.state.is_finished() else None
@@ -162,8 +157,8 @@ def portable_of(trial: FrozenTrial) -> PortableTrial | None:
         _check(record, trial)
         claim = {name: text for name in _CLAIMED if isinstance(text := trial.user_attrs[CLAIM].get(name), str)}
         if trial.datetime_start is None or trial.datetime_complete is None:
-            raise ValueError("no times")
-        imported = trial.user_attrs.get(IMPORTED)  # tables of Optuna keep times without their zone
+            raise ValueError("times are missing")
+        imported = trial.user_attrs.get(IMPORTED)  # Optuna's tables keep times without zone
         start = datetime.fromisoformat(imported["started"]) if imported else trial.datetime_start
         score = msgspec.convert(trial.value, _Score | None)
         portable = create_trial(
@@ -180,7 +175,7 @@ def portable_of(trial: FrozenTrial) -> PortableTrial | None:
             intermediate_values=msgspec.convert(trial.intermediate_values, dict[int, _Speed]),
         )
         portable.datetime_start, portable.datetime_complete = local_time(utc_text(start)), trial.datetime_complete
-        json.dumps(portable.user_attrs, allow_nan=False, ensure_ascii=False).encode()  # no halves of characters
+        json.dumps(portable.user_attrs, allow_nan=False, ensure_ascii=False).encode()  # rejects lone surrogates
         uuid = msgspec.convert(claim.get("uuid"), _Uuid)
     except ValueError:
         raise
@@ -197,16 +192,16 @@ def _check(record: TrialRecord, trial: FrozenTrial) -> None:
     conditions = record.conditions.as_stored()
     msgspec.convert([*record.values.values(), *conditions.values()], list[_Choice])
     if not all(path.isprintable() for path in msgspec.convert([*record.values, *conditions], list[_Key])):
-        raise ValueError("a key that no config has")
+        raise ValueError("invalid key")
     if any(record.values[path] != value for path, value in trial.params.items()):
-        raise ValueError("values: not those of the record")
+        raise ValueError("values differ from the record")
     for one in trial.distributions.values():
         if isinstance(one, CategoricalDistribution):
             msgspec.convert(list(one.choices), list[_Choice])
 
 
 def _without_folders(record: TrialRecord) -> TrialRecord:
-    """Return a record whose texts name files without their folders, which are a machine's own."""
+    """Remove folders, which are specific to a machine, from a record's texts."""
     checked = record.validation
     if checked is not None:
         checked = replace(checked, broke=_bare(checked.broke), remarks=_bare(checked.remarks))
@@ -217,16 +212,16 @@ def _bare(texts: Sequence[str]) -> tuple[str, ...]:
     return tuple(_FOLDERS.sub("…/", text) for text in texts)
 
 
-# Export.
+# Export
 
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Finished trials of a study, oldest first, by UUID.
+    """Finished trials of a study by UUID, oldest first.
 
     Attributes:
-        interrupted: Number of trials without a record: they were interrupted, or are running.
-        unread: Number of trials that cannot be read.
+        interrupted: Number of trials without a record: interrupted or running.
+        unread: Number of unreadable trials.
     """
 
     trials: Mapping[str, PortableTrial]
@@ -238,7 +233,7 @@ def contents_of(study: str, storage: Storage, *, pending: Path | None = None) ->
     """Read the trials of a study.
 
     Args:
-        pending: File of trials that wait for the storage, see `UndeliveredTrials`.
+        pending: File of `UndeliveredTrials`.
     """
     opened = _opened(study, storage, reads_only=True)
     try:
@@ -263,7 +258,7 @@ def _contents(found: Iterable[FrozenTrial]) -> Contents:
 
 
 def _in_order(trials: Iterable[PortableTrial]) -> dict[str, PortableTrial]:
-    """Return trials by UUID, oldest first; of several of one UUID one, the same in whichever order they come."""
+    """Return trials by UUID, oldest first; the choice among duplicates is independent of their order."""
     found: dict[str, PortableTrial] = {}
     for trial in sorted(trials, key=lambda one: (one.started, one.uuid, one.text)):
         found.setdefault(trial.uuid, trial)
@@ -271,18 +266,18 @@ def _in_order(trials: Iterable[PortableTrial]) -> dict[str, PortableTrial]:
 
 
 def export_study(study: str, storage: Storage, path: Path, *, pending: Path | None = None) -> Contents:
-    """Write the finished trials of a study into an Optuna journal, in one step; return what it holds and lacks.
+    """Write the finished trials of a study into an Optuna journal, atomically; return what it contains and lacks.
 
     Raises:
-        StudyError: The study cannot be read or is not one of ours, or the file cannot be written, is too large, or
-            another file is in its place.
+        StudyError: The study is unreadable or foreign, or the file is too large, not writable, or would replace
+            something else.
     """
     name = StudyName.of(study)
     if name is None:
-        raise StudyError(f"{study!a} is not a study of a config", remedy="`autotune study list` shows them.")
+        raise StudyError(f"{study!a} is not the name of a study", remedy="Run `autotune study list`.")
     if os.path.lexists(path) and MANIFEST.encode() not in read_beginning(path, 2000):
         raise StudyError(
-            "this file is not an exported study, and is not replaced", where=str(path), remedy="Name another file."
+            "this file is not an exported study and is not overwritten", where=str(path), remedy="Name another file."
         )
     contents = contents_of(study, storage, pending=pending)
     manifest = Manifest.of(name, [one.record for one in contents.trials.values()])
@@ -302,21 +297,21 @@ def export_study(study: str, storage: Storage, path: Path, *, pending: Path | No
         raise StudyError(
             f"cannot be written: {error.strerror}",
             where=str(path),
-            remedy="Name a file in a folder of yours, on a disk with free space.",
+            remedy="Name a file in a writable folder with free space.",
         ) from error
     return contents
 
 
 def _opened(study: str, storage: Storage, *, reads_only: bool) -> OptunaTrials:
-    return OptunaTrials(study, storage, LeaseWatch(NOBODY.clock, NOBODY.is_gone), reads_only=reads_only)
+    return OptunaTrials(study, storage, LeaseWatch(NO_OWNER.clock, NO_OWNER.is_gone), reads_only=reads_only)
 
 
-# Import.
+# Import
 
 
 @dataclass(frozen=True, kw_only=True)
 class Export:
-    """Exported study that was read from a file, and checked."""
+    """Validated export."""
 
     path: Path
     study: StudyName
@@ -325,38 +320,36 @@ class Export:
 
 
 def read_export(path: Path) -> Export:
-    """Read an exported study.
+    """Read and validate an exported study.
 
     Raises:
-        StudyError: The file cannot be read, is not an exported study, or is damaged.
+        StudyError: The file is unreadable, damaged, or not an exported study.
     """
     try:
         with open_regular(path.resolve()) as file:
             size = os.fstat(file.fileno()).st_size
         if size > _MOST_BYTES:
-            raise ValueError(f"it has {size >> 20} MiB, and {_MOST_BYTES >> 20} are the most")
-        # Only read: nobody waits for the lock, and no lock file is made.
+            raise ValueError(f"{size >> 20} MiB is over the limit of {_MOST_BYTES >> 20} MiB")
+        # read only: no lock file
         storage = JournalStorage(JournalFile(path.resolve(), FileLock(path), creates=False))  # type: ignore[arg-type]
         studies = {study.study_name: study for study in storage.get_all_studies()}
         main = next((study for study in studies.values() if MANIFEST in study.user_attrs), None)
         if main is None:
-            raise ValueError("it has no manifest")
+            raise ValueError("the manifest is missing")
         manifest = _manifest(main.user_attrs[MANIFEST])
         name = StudyName.of(main.study_name)
         if name is None:
-            raise ValueError("its name is not that of a study")
+            raise ValueError("invalid study name")
         members = map(storage.get_study_id_from_name, member_names(name.text, studies))
         contents = [portable_of(trial) for one in members for trial in storage.get_all_trials(one)]
         trials = _in_order(filter(None, contents))
         if len(trials) != manifest.trials:
-            raise ValueError(f"it is cut off: it holds {len(trials)} of its {manifest.trials} trials")
+            raise ValueError(f"truncated: {len(trials)} of {manifest.trials} trials")
     except StudyError as error:
         raise StudyError(error.message, where=error.where, remedy=_EXPORT_AGAIN) from error
     except (*DAMAGE, optuna.exceptions.OptunaError) as error:
         why = ascii(str(error))[1:121] if isinstance(error, ValueError) else type(error).__name__
-        raise StudyError(
-            f"this is not an exported study, or it is damaged: {why}", where=str(path), remedy=_EXPORT_AGAIN
-        ) from error
+        raise StudyError(f"not an exported study, or damaged: {why}", where=str(path), remedy=_EXPORT_AGAIN) from error
     except (OSError, RuntimeError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise StudyError(f"cannot be read: {ascii(why)[1:-1]}", where=str(path), remedy="Check the path.") from error
@@ -366,7 +359,7 @@ def read_export(path: Path) -> Export:
 def _manifest(written: Any) -> Manifest:
     manifest = msgspec.convert(written, Manifest)
     if manifest.format != FORMAT:
-        raise ValueError(f"its format is {manifest.format}, and {FORMAT} is the one of autotune {__version__}")
+        raise ValueError(f"format {manifest.format}, but autotune {__version__} reads format {FORMAT}")
     return manifest
 
 
@@ -375,8 +368,8 @@ class Imported:
     """Outcome of an import.
 
     Attributes:
-        known: Number of trials that were there already.
-        differing: Number of trials of the files whose record differs from the one that is kept.
+        known: Number of trials that were already there.
+        differing: Number of trials that differ from the stored ones.
     """
 
     study: str
@@ -392,16 +385,14 @@ def import_files(
     *,
     prepare: Callable[[], None] = lambda: None,
 ) -> Imported:
-    """Add the trials of exported studies that a study does not have yet.
-
-    What is added is on disk when this returns; after a crash in the middle, the same import adds the rest.
+    """Add the missing trials of exported studies to a study, durably; after a crash, the same import adds the rest.
 
     Args:
-        target_of: Returns the study that takes them, or refuses them with a `StudyError`.
-        prepare: Called before the first trial is added, e.g. to make the folder that the storage lies in.
+        target_of: Returns the target study, or raises `StudyError`.
+        prepare: Called before the first write, e.g. to create the storage's folder.
 
     Raises:
-        StudyError: A file cannot be read, or is refused: then nothing is added; or the storage cannot be written.
+        StudyError: A file is unreadable or rejected (nothing is added), or the storage isn't writable.
     """
     exports = [read_export(path) for path in paths]
     target = target_of(exports).text

@@ -26,7 +26,7 @@ from autotune.search.warm_start import WarmStart
 from autotune.study.claims import RENEWAL_S, Owner
 from autotune.study.members import Role
 from autotune.study.record import StudyRecord
-from autotune.study.storage.address import address_of, said_by_environment
+from autotune.study.storage.address import address_in_environment, address_of
 from autotune.study.storage.journal import open_storage
 from scripts.bench.harness import OURS, Harness
 from scripts.bench.results import Commands, markdown_table, parse_seeds
@@ -109,7 +109,7 @@ def _search(
         harness = Harness(one, budget_s, folder / str(place), method=f"{OURS}{place or ''}", clock=clock)
         machine = replace(harness.problem.machine, name=f"{place:08x}")
         problem = replace(harness.problem, hardware=replace(harness.problem.hardware, machine=machine))
-        storage = open_storage(address_of(said_by_environment(os.environ, folder)), folder / "shared")
+        storage = open_storage(address_of(address_in_environment(os.environ, folder)), folder / "shared")
         budget = harness.budget()
         owner = Owner(about={"host": str(place)}, is_gone=lambda _: False, clock=clock, ends_s=budget.wall_s)
         study = clock.study = StudyRecord(name, storage, pending=folder / f"{place}.pending", owner=owner)

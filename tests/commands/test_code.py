@@ -69,7 +69,7 @@ def test_trials_of_other_code_are_in_no_verdict_and_their_best_point_is_tried_fi
     recorded.trainer = slower
     done = recorded.search("--no-apply", "--json", budget="2m")
     assert "The search starts with" in done.stderr
-    assert "code of before" in done.stderr
+    assert "earlier code" in done.stderr
     assert done.document["speedup"]["ratio"] < 2.3
     now = said_by(recorded, "status", "--json").document
     assert (now["speedup"], now["answer"]) == (done.document["speedup"], done.document["answer"])

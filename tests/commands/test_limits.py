@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 SEARCH = (sys.executable, "-m", "autotune", "search", "--config", "config.yaml", "--budget", "20s", "--json")
-NOBODY = 54_321
+NO_OWNER = 54_321
 """User who has no other processes that would count."""
 
 
@@ -47,7 +47,7 @@ def test_too_few_processes_are_an_expected_error(project: Path, processes: int) 
     script = (
         "import os, resource, sys\n"
         f"resource.setrlimit(resource.RLIMIT_NPROC, ({processes}, {processes}))\n"
-        f"os.setresuid({NOBODY}, 0, 0)\n"
+        f"os.setresuid({NO_OWNER}, 0, 0)\n"
         f"os.execv(sys.executable, {SEARCH!r})\n"
     )
     drop = ("setpriv", "--bounding-set=-sys_resource,-sys_admin", "--inh-caps=-all")

@@ -244,7 +244,7 @@ def test_init_starts_nothing_before_yes_and_diagnose_nothing_before_it_measures(
     opened = problem.open_problem(project.folder / "local.yaml", command=None, state_dir=None, storage=None)
     with sole_search(opened.state.search_lock(opened.study, opened.machine.name), opened.study):
         refused = project.forked("diagnose", "--config", "local.yaml", "--budget", "20s")
-    assert "another search or worker of this machine" in refused.stderr
+    assert "another search or worker on this machine" in refused.stderr
     assert project.fired() == set()
 
 

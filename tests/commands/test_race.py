@@ -94,7 +94,7 @@ def test_an_answer_that_was_to_be_validated_and_is_not_is_not_offered(tmp_path: 
     commands = project_in(tmp_path, breaks, CONFIG)
     search = ("search", "--config", "config.yaml", "--budget", "4m", "--validate", "50s")
     done = commands(*search, *options, answers="y\n")
-    assert "The answer is not validated, though that was asked for" in done.stdout
+    assert "The answer is not validated, although requested" in done.stdout
     assert "[y/N]" not in done.stdout + done.stderr
     assert ("Not applied: the answer is not validated" in done.stderr) is bool(options)
     assert (tmp_path / "config.yaml").read_text() == CONFIG

@@ -138,7 +138,7 @@ def test_a_study_that_somebody_works_on_stays(project: Path, autotune: CommandLi
     with sole_search(state.search_lock(study, this_machine((), {}, {}).name), study):
         done = autotune("study", "delete", "--config", "config.yaml", "--yes")
     assert done.returncode == 1
-    assert "another search or worker of this machine is working" in done.stderr
+    assert "another search or worker on this machine is using" in done.stderr
     assert trials_of(autotune) == {study: 2}
 
 

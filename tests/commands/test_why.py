@@ -30,7 +30,7 @@ def test_rules_lead_to_the_verdict(trainer: Any, tmp_path: Path) -> None:
     assert rules["verdict"]["inputs"] == answer["why"]
     if answer["verdict"] == "better":
         speed = answer["speedup"]
-        shown = f"{speed['ratio']:.3f}x ({speed['low']:.3f} to {speed['high']:.3f})"
+        shown = f"{speed['ratio']:.3f}x ({speed['low']:.3f}-{speed['high']:.3f})"
         assert shown in [rule["result"] for rule in answer["rules"] if "interval of the speed ratio" in rule["rule"]]
     screen = commands("status", "--config", "config.yaml", "--why").well().stdout
     assert [rule["rule"] for rule in answer["rules"] if rule["rule"] not in screen] == []
@@ -53,5 +53,5 @@ def test_it_says_that_the_baseline_failed(tmp_path: Path) -> None:
     commands = project_in(tmp_path / "project", fails)
     commands.search()
     rules = commands("status", "--config", "config.yaml", "--why", "--json").document["rules"]
-    assert [rule["result"] for rule in rules if rule["rule"] == "the baseline has numbers"] == ["no"]
+    assert [rule["result"] for rule in rules if rule["rule"] == "the baseline is measured"] == ["no"]
     assert rules[-1]["result"] == "no_baseline"

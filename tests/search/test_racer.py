@@ -89,7 +89,7 @@ def test_a_faster_batch_that_learns_as_much_from_each_sample_learns_faster(faste
 
 
 def test_a_training_loss_that_leaves_the_held_out_loss_behind_is_memorised(search: Search) -> None:
-    """As of an augmentation that a cache has frozen, along with a larger batch; it is never applied without a yes."""
+    """As of augmentation frozen by a cache, along with a larger batch; it is never applied without a yes."""
 
     def sixfold(config: Mapping[str, Any]) -> float:
         return 6.0 if config["data"]["batch_size"] == 32 else 1.0
@@ -98,7 +98,7 @@ def test_a_training_loss_that_leaves_the_held_out_loss_behind_is_memorised(searc
     assert answer.race.winner.learning is Learning.MEMORISES
     assert answer.race.winner.learning_speed is None
     assert answer.race.winner.held_out is not None
-    assert any("an augmentation that a cache has frozen" in said for said in answer.cautions)
+    assert any("augmentation frozen by a cache" in said for said in answer.cautions)
     assert answer.may_learn_more_slowly
 
 

@@ -205,7 +205,7 @@ def test_an_answer_whose_validation_is_missing_says_so_from_the_record(search: S
     result = Study.of(problem).answer()
     assert result.verdict is Verdict.BETTER
     assert result.validation is None
-    assert any("not validated, though that was asked for" in caution for caution in result.cautions)
+    assert any("not validated, although requested" in caution for caution in result.cautions)
 
 
 def test_what_was_confirmed_beside_it_is_the_answer_where_there_is_no_time_for_another(search: Search) -> None:

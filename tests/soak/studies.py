@@ -23,7 +23,7 @@ import psutil
 from optuna.trial import TrialState
 
 from autotune.clock import parse_duration_s
-from autotune.study.storage.address import SaidAddress, parse_address
+from autotune.study.storage.address import GivenAddress, parse_address
 from autotune.study.storage.journal import open_storage
 from tests.command_line import CONFIG
 from tests.netns import hosts
@@ -48,7 +48,7 @@ class Tally:
     """
 
     def __init__(self, address: str, folder: Path) -> None:
-        said = SaidAddress(text=address, where="", folder=folder, may_hold_password=True)
+        said = GivenAddress(text=address, where="", folder=folder, may_hold_password=True)
         storage, trials = open_storage(parse_address(said), folder), []
         if (name := storage.latest("*")) is not None:
             connection = storage.connect(name)

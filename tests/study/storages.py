@@ -9,7 +9,7 @@ from autotune.clock import SystemClock
 from autotune.records import Conditions, Ending, Measurement, Purpose, Scalar, TrialRecord, Validity, Values
 from autotune.study.claims import Owner
 from autotune.study.record import StudyRecord
-from autotune.study.storage.address import SaidAddress, parse_address
+from autotune.study.storage.address import GivenAddress, parse_address
 from autotune.study.storage.journal import JournalFolder, open_storage
 from autotune.study.storage.storage import Storage
 from autotune.study.travel import Export, StudyName
@@ -28,7 +28,7 @@ OWNER = Owner(about={"host": "a", "pid": 17, "boot_id": "b"}, is_gone=lambda _cl
 
 def at(text: str, folder: Path) -> Storage:
     """Return the storage at an address, as the environment may say it."""
-    return open_storage(parse_address(SaidAddress(text=text, where="", folder=folder, may_hold_password=True)), folder)
+    return open_storage(parse_address(GivenAddress(text=text, where="", folder=folder, may_hold_password=True)), folder)
 
 
 def journal_study(path: Path, *, is_gone: bool = False) -> StudyRecord:

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import ConfigError
-from autotune.study.storage.address import SaidAddress, StorageKind, address_of, parse_address, said_by_environment
+from autotune.study.storage.address import GivenAddress, StorageKind, address_in_environment, address_of, parse_address
 
 
-def said(text: str, *, private: bool = True) -> SaidAddress:
+def said(text: str, *, private: bool = True) -> GivenAddress:
     """Return an address as the environment, or as the command line, says it."""
-    return SaidAddress(text=text, where="--storage", folder=Path("/here"), may_hold_password=private)
+    return GivenAddress(text=text, where="--storage", folder=Path("/here"), may_hold_password=private)
 
 
 @pytest.mark.parametrize(
@@ -40,23 +40,23 @@ def test_what_is_taken(text: str, kind: StorageKind, shown: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("redis://host", "unpickled"),
-        ("mysql+pymysql://me:secret@host/name", "no study was ever tried"),
-        ("https://host/grpc", "no password of its own"),
-        ("postgresql+psycopg2://host/name", "not used through psycopg2"),
+        ("redis://host", "unpickles"),
+        ("mysql+pymysql://me:secret@host/name", "untested"),
+        ("https://host/grpc", "no password, and it is untested"),
+        ("postgresql+psycopg2://host/name", "does not support the driver psycopg2"),
         ("postgresql://me:a@secret/word@127.0.0.1:5432/name", r"more than once \(postgresql://me:\.\.\.\)"),
         ("postgresql://me:a@host/name?user=secret@x", "more than once"),
         ("postgresql://:a@secret/b@host/name", "more than once"),
-        ("postgresql://me:secret@host/name%00", "no URL of a PostgreSQL database"),
-        ("postgresql://m\udcff:secret@host/name", "no URL of a PostgreSQL database"),
-        ("file+x:address", "not used through x"),
-        ("sqlite::memory:", "path of a file"),
-        ("sqlite:a.db?mode=ro", "path of a file"),
-        ("journal:", "no path"),
+        ("postgresql://me:secret@host/name%00", "not a PostgreSQL URL"),
+        ("postgresql://m\udcff:secret@host/name", "not a PostgreSQL URL"),
+        ("file+x:address", "does not support the driver x"),
+        ("sqlite::memory:", "file path"),
+        ("sqlite:a.db?mode=ro", "file path"),
+        ("journal:", "path of this address is missing"),
         ("journal:~nobody-of-this-name/x", "home folder"),
-        ("studies.db", "'studies.db' names no storage"),
-        ("me/secret@host", "^[^']*names no storage"),
-        ("s3://bucket", "not kept in such a storage"),
+        ("studies.db", "'studies.db' is not a storage address"),
+        ("me/secret@host", "^[^']*is not a storage address"),
+        ("s3://bucket", "unknown kind of storage"),
     ],
 )
 def test_what_is_refused(text: str, why: str) -> None:
@@ -98,7 +98,7 @@ def test_a_password_is_kept_and_never_shown(typed: str, password: str, url: str)
 )
 def test_a_password_where_others_can_read_it_is_refused(url: str) -> None:
     """On the command line and in the section, with the way out."""
-    with pytest.raises(ConfigError, match="holds a password") as caught:
+    with pytest.raises(ConfigError, match="contains a password") as caught:
         parse_address(said(url, private=False))
     assert "AUTOTUNE_STORAGE" in str(caught.value.remedy)
     assert "secret" not in str(caught.value)
@@ -112,21 +112,21 @@ def test_a_file_of_its_owner_may_hold_it(tmp_path: Path) -> None:
     address = parse_address(said(f"file:{path}", private=False))
     assert address.secrets == {"password": "secret"}
     path.chmod(0o640)
-    with pytest.raises(ConfigError, match="read by others"):
+    with pytest.raises(ConfigError, match="other users can access"):
         parse_address(said(f"file:{path}"))
     path.chmod(0o600)
     path.write_text(f"file:{path}")
-    with pytest.raises(ConfigError, match="no address"):
+    with pytest.raises(ConfigError, match="no storage address"):
         parse_address(said(f"file:{path}"))
     (tmp_path / "link").symlink_to(path)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="cannot read the storage address"):
         parse_address(said(f"file:{tmp_path / 'link'}"))
 
 
 def test_the_first_that_says_something_counts(tmp_path: Path) -> None:
     """What was typed, then the environment, then the section; an empty variable says nothing."""
-    assert said_by_environment({"AUTOTUNE_STORAGE": ""}, tmp_path) is None
-    environment = said_by_environment({"AUTOTUNE_STORAGE": "sqlite:b.db"}, tmp_path)
+    assert address_in_environment({"AUTOTUNE_STORAGE": ""}, tmp_path) is None
+    environment = address_in_environment({"AUTOTUNE_STORAGE": "sqlite:b.db"}, tmp_path)
     address = address_of(None, environment, said("sqlite:c.db"))
     assert address.path == tmp_path / "b.db"
     assert address_of(None, None) is None
@@ -137,9 +137,9 @@ def test_the_first_that_says_something_counts(tmp_path: Path) -> None:
     [
         ("studies.db", "write sqlite:studies.db."),
         ("studies", "Write journal:FOLDER"),
-        ("sqllite:studies.db", "Is sqlite: meant?"),
-        ("postgres+x:", "Write postgresql: alone"),
-        ("postgresq://me@host/name", "Is postgresql: meant?"),
+        ("sqllite:studies.db", "Did you mean sqlite:?"),
+        ("postgres+x:", "Write postgresql: without a driver"),
+        ("postgresq://me@host/name", "Did you mean postgresql:?"),
         ("s3://bucket", "Write journal:FOLDER"),
     ],
 )

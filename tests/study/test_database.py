@@ -15,7 +15,7 @@ import sqlalchemy
 from autotune.errors import StorageAway, StudyError
 from autotune.search.problem import open_problem
 from autotune.study.record import StudyRecord
-from autotune.study.storage.address import SaidAddress, parse_address
+from autotune.study.storage.address import GivenAddress, parse_address
 from autotune.study.storage.database import Database, DatabaseErrors
 from tests.postgresql import Server
 from tests.study.storages import CHOICES, VALUES, at, record
@@ -51,7 +51,7 @@ def test_content_that_optuna_did_not_write(tmp_path: Path, statement: str) -> No
     study.renew()
     study.close()
     for use in (lambda: database.latest("s"), lambda: opened(tmp_path)):
-        with pytest.raises(StudyError, match="holds what cannot be read") as caught:
+        with pytest.raises(StudyError, match="the storage is damaged") as caught:
             use()
         assert caught.value.remedy
 
@@ -95,12 +95,12 @@ def test_masking_a_password_changes_nothing_else(tmp_path: Path, password: str, 
         ("fe_sendauth: no password supplied", "postgresql://me@host/name", "PGPASSWORD or the file ~/.pgpass"),
         ('FATAL: database "me" does not exist', "postgresql://me@host", "add /NAME"),
         ('FATAL: database "name" does not exist', "postgresql://me@host/name", "createdb"),
-        ("permission denied for table", "postgresql://me@host/name", "Ask for the right to use this database"),
+        ("permission denied for table", "postgresql://me@host/name", "Ask its administrator for access"),
     ],
 )
 def test_what_helps_against_a_servers_refusal(tmp_path: Path, said: str, url: str, remedy: str) -> None:
     """It never helps to wait."""
-    address = parse_address(SaidAddress(text=url, where="", folder=tmp_path))
+    address = parse_address(GivenAddress(text=url, where="", folder=tmp_path))
     refused = psycopg.OperationalError(said)
     error = DatabaseErrors(address).of(sqlalchemy.exc.OperationalError("", {}, refused))
     assert remedy in str(error.remedy)
@@ -154,7 +154,7 @@ def test_what_helps_is_said(tmp_path: Path) -> None:
     with pytest.raises(StudyError) as caught:
         study.begin(VALUES, CHOICES)
     study.close()
-    assert "still the same" in str(caught.value.remedy)
+    assert "not replaced" in str(caught.value.remedy)
 
 
 @pytest.mark.services

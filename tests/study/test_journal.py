@@ -33,7 +33,7 @@ def test_damage_in_the_middle_is_named_and_left_alone(tmp_path: Path, make_trial
     for rest in (b"", b'{"half": '):
         content = first + b"garbage\n" + second + rest
         path.write_bytes(content)
-        with pytest.raises(StudyError, match="cut it before that line") as caught:
+        with pytest.raises(StudyError, match="truncate it before that line") as caught:
             JournalFolder(tmp_path).connect("s")
         assert caught.value.where == f"{path}:2"
         assert path.read_bytes() == content
@@ -125,7 +125,7 @@ def test_what_is_no_file_in_the_place_of_the_lock_is_an_expected_error(tmp_path:
     victim, lock = tmp_path / "victim", tmp_path / "study.search"
     victim.write_text("precious")
     {"pipe": os.mkfifo, "folder": os.mkdir, "link": lambda path: os.symlink(victim, path)}[kind](lock)
-    with pytest.raises(StudyError, match="lock of this study"), sole_search(lock, "study"):
+    with pytest.raises(StudyError, match="cannot lock this study"), sole_search(lock, "study"):
         pass
     assert victim.read_text() == "precious"
 

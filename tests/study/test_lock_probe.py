@@ -51,5 +51,5 @@ def test_a_disk_whose_locks_do_not_hold_is_refused(tmp_path: Path) -> None:
     first.members.describe(phase=MemberPhase.EXPLORING)
     second.refresh()  # the last that a killed one has written may be read only now
     first.members.describe(phase=MemberPhase.EXPLORING)
-    with pytest.raises(StudyError, match="do not hold between host-a1 and this host"):
+    with pytest.raises(StudyError, match="do not work between host-a1 and this host"):
         second.refresh()

@@ -80,8 +80,8 @@ def test_trials_go_on_while_the_server_is_away(server: Server, tmp_path: Path, c
     study.close()
     assert details(server.url, how, tmp_path) == ["0", "1", "2", "3", "4"]
     assert "kept here, and written when it answers" in said[0]
-    assert any("The storage answers again" in one for one in said)
-    assert any("Trials that the storage had missed are written: " in one for one in said)
+    assert any("The storage is reachable again" in one for one in said)
+    assert any("Delayed trials written to the storage: " in one for one in said)
     assert [one.number for one in study.records()] == sorted({one.number for one in study.records()})
 
 

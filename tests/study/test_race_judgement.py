@@ -104,10 +104,10 @@ def test_what_is_as_fast_as_its_samples_explain_learns_faster() -> None:
 @pytest.mark.parametrize(
     ("rate", "worth", "held_out", "learning", "why"),
     [
-        (100.0, 3.0, True, Learning.UNKNOWN, "3.03x as fast, with 1x the samples per second"),
+        (100.0, 3.0, True, Learning.UNKNOWN, "3.03x as fast with 1x the samples per second"),
         (150.0, 1.25, True, Learning.FASTER, ""),
         (150.0, 1.4, True, Learning.FASTER, ""),
-        (100.0, 1.5, False, Learning.MEMORISES, "which is lower than another batch or cache makes it"),
+        (100.0, 1.5, False, Learning.MEMORISES, "lower than a batch or cache can make it"),
     ],
 )
 def test_what_no_batch_explains_is_not_told_as_learning_so_much_faster(
@@ -143,7 +143,7 @@ def test_the_same_training_has_to_learn_alike_from_equally_many_samples() -> Non
         (None, False, Learning.UNKNOWN, "no end of an epoch was seen, and no held-out loss is reported"),
         (8573.0, False, Learning.UNKNOWN, "the data were seen 1.1 times"),
         (8575.0, False, Learning.FASTER, ""),
-        (8575.0, True, Learning.UNKNOWN, "the checkpoint may have seen the same data"),
+        (8575.0, True, Learning.UNKNOWN, "the checkpoint may have been trained on the same data"),
     ],
 )
 def test_a_training_loss_tells_learning_from_memorising_while_no_sample_comes_again(
@@ -180,7 +180,7 @@ def test_the_more_frequent_updates_of_a_smaller_batch_explain_that_a_sample_teac
 def test_an_epoch_of_another_size_is_told_as_a_caution(today: float, other: float, batch: float, is_told: bool) -> None:
     """Beyond 2 %, and beyond what the last batch of an epoch makes: one and a half of the larger batch."""
     cautions = judged(batch=batch, epochs=(today, other)).cautions
-    assert cautions == ((f"an epoch of it has {other:,.0f} samples, and {today:,.0f} today",) if is_told else ())
+    assert cautions == ((f"an epoch has {other:,.0f} samples instead of {today:,.0f}",) if is_told else ())
 
 
 @pytest.mark.parametrize(("stretch_s", "noise"), [(1, 0.02), (1, 0.004), (5, 0.02)])
@@ -257,11 +257,11 @@ def judge(trials: list[TrialRecord]) -> Race:
 @pytest.mark.parametrize(
     ("arm", "ending", "is_slower", "why"),
     [
-        (RaceArm.BASELINE, Ending.DIVERGED, False, "the loss of today's config itself is not a number"),
+        (RaceArm.BASELINE, Ending.DIVERGED, False, "the loss of the current config is not a number"),
         (RaceArm.WINNER, Ending.DIVERGED, True, ""),
-        (RaceArm.BASELINE, Ending.CRASHED, False, "the training of today's config ended early: crashed"),
-        (RaceArm.WINNER, Ending.CRASHED, False, "the training of these values ended early: crashed"),
-        (RaceArm.WINNER, Ending.HUNG, False, "the training of these values ended early: hung"),
+        (RaceArm.BASELINE, Ending.CRASHED, False, "the training with the current config ended early: crashed"),
+        (RaceArm.WINNER, Ending.CRASHED, False, "the training with these values ended early: crashed"),
+        (RaceArm.WINNER, Ending.HUNG, False, "the training with these values ended early: hung"),
         (RaceArm.WINNER, Ending.COMPLETED, True, ""),
     ],
 )
@@ -321,7 +321,7 @@ def test_a_round_without_losses_of_the_scaled_learning_rate_is_left_out() -> Non
     trials = trainings()
     assert trials[0].race is not None
     trials[0] = replace(trials[0], race=replace(trials[0].race, curve=None))
-    assert judge(trials).why_unknown == "too few losses were seen in that time"
+    assert judge(trials).why_unknown == "too few losses were reported in that time"
 
 
 @pytest.mark.parametrize("unit", [0.01, 1.0, 100.0])

@@ -18,7 +18,7 @@ from autotune.records import (
 )
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from autotune.study.answer import judged_finalists, standing_answer
+from autotune.study.answer import current_answer, judged_finalists
 from autotune.study.summary import answer_of, summarize
 from tests.runs import MakeTrial, knob
 
@@ -73,12 +73,12 @@ class Study:
 
     def stands(self, **question: Any) -> Values | None:
         """Return the values that the study stands by."""
-        found = standing_answer(self.records, EFFECTIVE_UTILIZATION, **question)
+        found = current_answer(self.records, EFFECTIVE_UTILIZATION, **question)
         return found and found.trial.values
 
     def answer(self, today: Values = TODAY) -> SearchResult:
         """Return the answer, where the config holds these values."""
-        result = answer_of(self.records, SPACE, objective=EFFECTIVE_UTILIZATION, today=point_name(today))
+        result = answer_of(self.records, SPACE, objective=EFFECTIVE_UTILIZATION, config_point=point_name(today))
         assert result is not None
         return result
 
@@ -134,7 +134,7 @@ def test_in_force_it_is_todays_training_and_another_batch_is_another_change(stud
     assert study.stands() == BATCH
     result = study.answer(BATCH)
     assert (result.verdict, result.search) == (Verdict.NO_CHANGE, "s1")
-    assert "held back: it changes the batch, and --batch 4x would have to allow that" in result.why
+    assert "held back: it changes the batch; allow that with --batch 4x" in result.why
     study.search((larger, 400.0), today=BATCH, speed=200.0, allowed="batch")
     assert (study.stands(), study.answer(BATCH).verdict) == (larger, Verdict.BETTER)
 
@@ -142,15 +142,15 @@ def test_in_force_it_is_todays_training_and_another_batch_is_another_change(stud
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"workers": 4}, "it is not shown to be faster than the answer that stands, in pairs with that"),
-        ({"batch": 32}, "it changes the batch, and --batch 4x would have to allow that"),
+        ({"workers": 4}, "it is not shown to be faster than the current answer in pairs with it"),
+        ({"batch": 32}, "it changes the batch; allow that with --batch 4x"),
         (
             {"precision": "bfloat16"},
-            "it changes the precision, and its key listed under knobs: would have to allow that",
+            "it changes the precision; allow that with its key under knobs:",
         ),
         (
             {"batch": 32, "precision": "bfloat16"},
-            "it changes the batch and the precision, and its key listed under knobs: would have to allow that",
+            "it changes the batch and the precision; allow that with its key under knobs:",
         ),
     ],
 )
@@ -159,7 +159,7 @@ def test_what_is_held_back_says_why_and_how_to_have_it(study: Study, changes: Va
     study.search((WORKERS, 100.0)).search(({**TODAY, **changes}, 120.0))
     assert study.stands() == WORKERS
     own = summarize(study.records, "s1", SPACE, objective=EFFECTIVE_UTILIZATION)
-    assert (own.verdict, own.why) == (Verdict.NO_CHANGE, f"something is faster, and held back: {why}")
+    assert (own.verdict, own.why) == (Verdict.NO_CHANGE, f"a faster point is held back: {why}")
 
 
 @pytest.mark.parametrize(("between", "is_known"), [(10, True), (11, False)])

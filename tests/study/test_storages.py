@@ -105,10 +105,10 @@ class StorageContract:
     def test_a_study_that_is_set_aside_is_kept(self, tmp_path: Path) -> None:
         """The next one of its name begins anew."""
         storage = self.opened(tmp_path)
-        storage.set_aside("s-1", VirtualClock())  # there is none yet
+        storage.archive("s-1", VirtualClock())  # there is none yet
         study = self.study(tmp_path)
         study.finish(study.begin(VALUES, CHOICES), record(), score=1.0)
-        self.opened(tmp_path).set_aside("s-1", VirtualClock())
+        self.opened(tmp_path).archive("s-1", VirtualClock())
         again = self.study(tmp_path)
         assert again.records() == []
         again.finish(again.begin(VALUES, CHOICES), replace(record(), detail="anew"), score=1.0)

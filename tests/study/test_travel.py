@@ -149,14 +149,14 @@ Change = Callable[[list[dict[str, Any]]], object]
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda entries: entries[1]["user_attr"][MANIFEST].update(format=2), "its format is 2"),
-        (lambda entries: entries[1]["user_attr"][MANIFEST].update(trials=2), "holds 3 of its 2 trials"),
-        (lambda entries: entries[1].update(user_attr={"other": 1}), "no manifest"),
-        (lambda entries: entries[0].update(study_name="../../etc-01234567-0123-0123"), "not that of a study"),
+        (lambda entries: entries[1]["user_attr"][MANIFEST].update(format=2), "format 2, but"),
+        (lambda entries: entries[1]["user_attr"][MANIFEST].update(trials=2), "truncated: 3 of 2 trials"),
+        (lambda entries: entries[1].update(user_attr={"other": 1}), "manifest is missing"),
+        (lambda entries: entries[0].update(study_name="../../etc-01234567-0123-0123"), "invalid study name"),
         (lambda entries: entries[-1].update(values=["1.0"]), "damaged"),
         (lambda entries: entries[2]["params"].update({"x.rate": 0.2}), "damaged"),
         (lambda entries: entries[2]["distributions"].update({"x.rate": "{}"}), "damaged"),
-        (lambda entries: entries[2]["user_attrs"]["record"]["values"].update({"x.\u202eon": 1}), "no config has"),
+        (lambda entries: entries[2]["user_attrs"]["record"]["values"].update({"x.\u202eon": 1}), "invalid key"),
         (lambda entries: entries[2]["user_attrs"]["record"].update(ended_utc="2026-13-01T00:00:00Z"), "damaged"),
         (lambda entries: entries[2]["user_attrs"]["claim"].update(uuid="../x"), "damaged"),
         (lambda entries: entries[2]["user_attrs"]["imported"].update(started="yesterday"), "damaged"),
@@ -193,6 +193,6 @@ def test_a_file_that_is_no_export_is_not_replaced(tmp_path: Path, make_trial: Ma
     for path in (tmp_path / "notes.txt", tmp_path / "studies" / f"{NAME}.journal"):
         path.touch()
         before = path.read_bytes()
-        with pytest.raises(StudyError, match="not replaced"):
+        with pytest.raises(StudyError, match="not overwritten"):
             export_study(NAME, storage, path)
         assert path.read_bytes() == before

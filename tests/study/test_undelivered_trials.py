@@ -16,7 +16,7 @@ from autotune.options import SearchOptions
 from autotune.search.answer import Study as KnownStudy
 from autotune.search.open import Session, open_search
 from autotune.search.problem import Problem, open_problem
-from autotune.study.claims import LEASE_S, NOBODY, Owner
+from autotune.study.claims import LEASE_S, NO_OWNER, Owner
 from autotune.study.entry import UndeliveredTrials
 from autotune.study.record import StudyRecord
 from autotune.study.storage.storage import Connection, Storage
@@ -30,7 +30,7 @@ class Remote:
     away = False  # True while no storage of this kind answers
 
     def __init__(self, storage: Storage) -> None:
-        self.where, self.latest, self.set_aside = storage.where, storage.latest, storage.set_aside
+        self.where, self.latest, self.archive = storage.where, storage.latest, storage.archive
         self.names, self.discard = storage.names, storage.discard
         self._storage = storage
 
@@ -58,7 +58,7 @@ def opened(folder: Path, owner: Owner | None = None, remark: OnRemark = no_remar
 
 def details(folder: Path) -> list[str]:
     """Return what is known, what waits included."""
-    study = opened(folder, NOBODY)
+    study = opened(folder, NO_OWNER)
     study.close()
     return [one.detail for one in study.records()]
 
@@ -172,7 +172,7 @@ def test_what_waits_is_tried_once_more_at_the_end(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(Remote, "away", False)
     study.close()
     assert not (tmp_path / "s.pending").exists()
-    assert len(opened(tmp_path, NOBODY).records()) == 1
+    assert len(opened(tmp_path, NO_OWNER).records()) == 1
 
 
 def search_again(folder: Path, remark: OnRemark = no_remark) -> StudyRecord:
@@ -185,7 +185,7 @@ def search_again(folder: Path, remark: OnRemark = no_remark) -> StudyRecord:
 @pytest.mark.usefixtures("before_and_in_an_outage")
 def test_a_trial_keeps_its_number_through_an_outage(tmp_path: Path) -> None:
     """The number that a user saw means that trial: while it waits, and when the next search has written it."""
-    for study in (opened(tmp_path, NOBODY), search_again(tmp_path), opened(tmp_path, NOBODY)):
+    for study in (opened(tmp_path, NO_OWNER), search_again(tmp_path), opened(tmp_path, NO_OWNER)):
         assert [(one.number, one.detail) for one in study.records()] == [(0, "0"), (2, "2"), (3, "3"), (4, "4")]
         study.close()
     trials = optuna.load_study(study_name="s", storage=at("journal:studies", tmp_path).connect("s").storage).trials
@@ -217,7 +217,7 @@ def test_a_trial_that_was_closed_by_another_machine_keeps_its_number(tmp_path: P
         (5, "3"),
         (6, "4"),
     ]
-    assert "trial 3 is 5, 4 is 6 from now on" in said
+    assert "trial 3 is now 5, 4 is now 6" in said
 
 
 @pytest.mark.usefixtures("before_and_in_an_outage")

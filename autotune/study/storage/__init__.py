@@ -1,1 +1,1 @@
-"""Storages of studies: where they are kept, and how that is said."""
+"""Storages of studies, and their addresses."""

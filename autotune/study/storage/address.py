@@ -1,6 +1,6 @@
-"""Address of a storage: how a user says where studies are kept, what is refused, and what is shown of it.
+"""Address of a storage: parsing, validation, display.
 
-``journal:FOLDER``, ``sqlite:FILE``, ``postgresql://user@host/name``, or ``file:FILE`` for a file that holds one.
+``journal:FOLDER``, ``sqlite:FILE``, ``postgresql://user@host/name``, or ``file:FILE`` for a file with one of them.
 """
 
 import os
@@ -31,16 +31,16 @@ _PYTHON_DRIVERS = {
 }
 
 _REFUSED = {
-    "redis": "what Optuna keeps there is unpickled when it is read: whoever can write it can run programs here",
-    "mysql": "no study was ever tried on it",
-    "http": "Optuna's proxy has no password of its own, and no study was ever tried on it",
+    "redis": "Optuna unpickles what it reads there, so anyone who can write it can run code here",
+    "mysql": "it is untested",
+    "http": "Optuna's proxy has no password, and it is untested",
 }
-"""Reason why a storage that Optuna knows is refused, by the beginning of its scheme."""
+"""Why a storage supported by Optuna is rejected, by scheme."""
 _SAME_AS = {"rediss": "redis", "unix": "redis", "mariadb": "mysql", "https": "http", "grpc": "http"}
 
 
 class StorageKind(Enum):
-    """Kind of a storage."""
+    """Kind of storage."""
 
     JOURNAL = "journal"
     SQLITE = "sqlite"
@@ -49,11 +49,10 @@ class StorageKind(Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class StorageAddress:
-    """Address of a storage, which shows no password, whatever prints it.
+    """Address of a storage; its repr has no password.
 
     Attributes:
-        secrets: Passwords that stood in its URL, decoded, by the name that the driver has for each; without one,
-            the driver's own files may have it.
+        secrets: Decoded passwords of the URL, by driver parameter; the driver's own files may have others.
     """
 
     kind: StorageKind
@@ -64,18 +63,18 @@ class StorageAddress:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Folder, or files, on this machine that hold it; none of a server."""
+        """Folder or files of the storage; none for a server."""
         if self.path is None or self.kind is StorageKind.JOURNAL:
             return () if self.path is None else (self.path,)
         return tuple(self.path.with_name(self.path.name + end) for end in ("", "-journal", "-wal", "-shm", ".flock"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class SaidAddress:
-    """Text of an address, and where it was said.
+class GivenAddress:
+    """Address text and its source.
 
     Attributes:
-        may_hold_password: Whether nobody else can read that place.
+        may_hold_password: Whether no other user can read the source.
     """
 
     text: str = field(repr=False)
@@ -87,89 +86,89 @@ class SaidAddress:
         return ConfigError(what, where=self.where, remedy=remedy)
 
 
-def address_of(*said: SaidAddress | None) -> StorageAddress | None:
-    """Return the first address that was said; None if there is none, and studies are kept in the state folder.
+def address_of(*given: GivenAddress | None) -> StorageAddress | None:
+    """Return the first given address; None without any: studies are in the state folder.
 
     Raises:
-        ConfigError: It cannot be used.
+        ConfigError: It is invalid.
     """
-    first = next((one for one in said if one is not None and one.text.strip()), None)
+    first = next((one for one in given if one is not None and one.text.strip()), None)
     return None if first is None else parse_address(first)
 
 
-def said_by_environment(environ: Mapping[str, str], folder: Path) -> SaidAddress | None:
-    """Return what the environment says; None if it says nothing."""
+def address_in_environment(environ: Mapping[str, str], folder: Path) -> GivenAddress | None:
+    """Return the address in the environment variable; None if it is unset."""
     text = environ.get(STORAGE_VARIABLE)
-    return SaidAddress(text=text, where=STORAGE_VARIABLE, folder=folder, may_hold_password=True) if text else None
+    return GivenAddress(text=text, where=STORAGE_VARIABLE, folder=folder, may_hold_password=True) if text else None
 
 
-def parse_address(said: SaidAddress) -> StorageAddress:
+def parse_address(given: GivenAddress) -> StorageAddress:
     """Parse an address.
 
     Raises:
-        ConfigError: It is none, of a kind that is refused, or holds a password where others can read it.
+        ConfigError: It is invalid, unsupported, or contains a password that others can read.
     """
-    match = _SCHEME.fullmatch(said.text.strip())
+    match = _SCHEME.fullmatch(given.text.strip())
     if match is None:
-        raise _none(said)
+        raise _not_an_address(given)
     scheme, driver, rest = match[1].lower(), match[2], match[3]
     scheme = {"postgres": "postgresql"}.get(scheme, scheme)
     if scheme in _PYTHON_DRIVERS and driver not in _PYTHON_DRIVERS[scheme]:
-        raise said.error(f"{scheme} is not used through {driver} here", f"Write {scheme}: alone.")
+        raise given.error(f"{scheme} does not support the driver {driver}", f"Write {scheme}: without a driver.")
     if scheme == "file":
-        path = _path(rest, said)
-        return parse_address(_read(path, said))
+        path = _path(rest, given)
+        return parse_address(_read(path, given))
     if scheme == "journal":
-        path = _path(rest, said)
+        path = _path(rest, given)
         return StorageAddress(kind=StorageKind.JOURNAL, shown=f"journal:{path}", path=path)
     if scheme == "sqlite":
-        return _of_sqlite(rest, said)
+        return _of_sqlite(rest, given)
     if scheme == "postgresql":
-        return _of_postgresql(rest, said)
-    why = _REFUSED.get(_SAME_AS.get(scheme, scheme), "studies are not kept in such a storage")
-    meant = get_close_matches(scheme, _PYTHON_DRIVERS, 1)
-    remedy = f"Is {meant[0]}: meant? Else write {FORMS}." if meant else f"Write {FORMS}."
-    raise said.error(f"{scheme}: is refused as a storage: {why}", remedy)
+        return _of_postgresql(rest, given)
+    why = _REFUSED.get(_SAME_AS.get(scheme, scheme), "unknown kind of storage")
+    similar = get_close_matches(scheme, _PYTHON_DRIVERS, 1)
+    remedy = f"Did you mean {similar[0]}:? Otherwise write {FORMS}." if similar else f"Write {FORMS}."
+    raise given.error(f"{scheme}: is not supported as a storage: {why}", remedy)
 
 
-def _none(said: SaidAddress) -> ConfigError:
-    """Return the error for a text that names no kind of storage; it is repeated where it can hold no password."""
-    text = said.text.strip()
+def _not_an_address(given: GivenAddress) -> ConfigError:
+    """Return the error for text that isn't an address; it is quoted unless it may contain a password."""
+    text = given.text.strip()
     if "@" in text or len(text) > _LONGEST_SHOWN:
-        return said.error("this names no storage")
-    form = f"For a file of SQLite's write sqlite:{text}" if _DATABASE.search(text) else f"Write {FORMS}"
-    return said.error(f"{text!a} names no storage", f"{form}.")
+        return given.error("this is not a storage address")
+    form = f"For an SQLite file, write sqlite:{text}" if _DATABASE.search(text) else f"Write {FORMS}"
+    return given.error(f"{text!a} is not a storage address", f"{form}.")
 
 
-def _of_sqlite(rest: str, said: SaidAddress) -> StorageAddress:
-    # As in a URL of SQLAlchemy's, three slashes begin a relative path and four an absolute one.
+def _of_sqlite(rest: str, given: GivenAddress) -> StorageAddress:
+    # as in SQLAlchemy URLs: three slashes start a relative path, four an absolute one
     rest = rest.removeprefix("///") if rest.startswith("///") else rest
     if not rest or rest.startswith((":", "//", "file:")) or "?" in rest:
-        raise said.error("sqlite: needs the path of a file, and nothing else", "Write sqlite:studies.db.")
-    path = _path(rest, said)
+        raise given.error("sqlite: needs a file path and nothing else", "Write sqlite:studies.db.")
+    path = _path(rest, given)
     return StorageAddress(kind=StorageKind.SQLITE, shown=f"sqlite:{path}", path=path)
 
 
-def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
+def _of_postgresql(rest: str, given: GivenAddress) -> StorageAddress:
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
-    if rest.count("@") > 1:  # one of them is in a password: the rest of that would be taken for a host or a database
+    if rest.count("@") > 1:  # one is in a password, whose rest would be parsed as a host or database
         user = _USER.match(rest)
-        raise ConfigError(  # without the text behind the user
-            "this is no URL of a PostgreSQL database: @ stands in it more than once"
+        raise ConfigError(  # without the text after the user
+            "this is not a PostgreSQL URL: it contains @ more than once"
             + (f" (postgresql://{ascii(user[1])[1:-1]}:...)" if user else ""),
-            where=said.where,
-            remedy="In a user, a password, and whatever comes behind them, write @ as %40, / as %2F, : as %3A.",
+            where=given.where,
+            remedy="Percent-encode user, password and all that follows: @ as %40, / as %2F, : as %3A.",
         )
     try:
         url = make_url(f"postgresql+psycopg:{rest}")
-        rest.encode()  # what is not UTF-8 cannot be sent
-        if "\0" in unquote(rest):  # the end of what the driver reads
+        rest.encode()  # must be UTF-8
+        if "\0" in unquote(rest):  # ends the text for the driver
             raise ValueError("misread")
     except (ArgumentError, ValueError):
-        raise said.error(  # without the text, which may hold a password
-            "this is no URL of a PostgreSQL database",
+        raise given.error(  # without the text, which may contain a password
+            "this is not a PostgreSQL URL",
             "Write postgresql://user@host:5432/name; in a password, @ is written %40, / %2F, : %3A.",
         ) from None
     query = dict(url.query)
@@ -177,11 +176,11 @@ def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
     if url.password:
         secrets["password"] = url.password
     bare = url._replace(password=None).set(query=query)
-    if secrets and not said.may_hold_password:
-        raise said.error(
-            "this URL holds a password, which others can read here",
-            f"Put the URL into the variable {STORAGE_VARIABLE}, or into a file of mode 0600 and write file:FILE "
-            "here; or leave the password out and keep it in ~/.pgpass.",
+    if secrets and not given.may_hold_password:
+        raise given.error(
+            "this URL contains a password that others can read here",
+            f"Put the URL into the variable {STORAGE_VARIABLE} or a file of mode 0600 (file:FILE), or only the "
+            "password into ~/.pgpass.",
         )
     shown = bare.set(drivername="postgresql").render_as_string(hide_password=True)
     return StorageAddress(
@@ -193,41 +192,41 @@ def _of_postgresql(rest: str, said: SaidAddress) -> StorageAddress:
 
 
 def _last(texts: str | tuple[str, ...]) -> str:
-    """Return the value of a name in a query, which may stand there more than once."""
+    """Return the last value of a query parameter."""
     return texts if isinstance(texts, str) else texts[-1]
 
 
-def _path(text: str, said: SaidAddress) -> Path:
+def _path(text: str, given: GivenAddress) -> Path:
     text = text.removeprefix("//") if text.startswith("///") else text
     if not text or "\0" in text:
-        raise said.error("this address has no path")
+        raise given.error("the path of this address is missing")
     try:
         path = Path(text).expanduser()
     except RuntimeError as error:
-        raise said.error(f"this path has no home folder: {error}", "Write it out.") from error
-    return Path(os.path.abspath(said.folder / path))
+        raise given.error(f"unknown home folder: {error}", "Write the full path.") from error
+    return Path(os.path.abspath(given.folder / path))
 
 
-def _read(path: Path, said: SaidAddress) -> SaidAddress:
-    """Return the address in a file that is its owner's alone."""
+def _read(path: Path, given: GivenAddress) -> GivenAddress:
+    """Read the address from a file that only its owner can access."""
     try:
         with open_regular(path) as file:
             about = os.fstat(file.fileno())
             text = file.read(10_000).decode(errors="replace").strip()
     except OSError as error:
         raise ConfigError(
-            f"the file with the storage's address cannot be read: {error.strerror}",
-            where=f"{said.where}: {path}",
-            remedy="Write the address into it, and make it yours alone: chmod 600.",
+            f"cannot read the storage address: {error.strerror}",
+            where=f"{given.where}: {path}",
+            remedy=f"Write the address into this file, then run: chmod 600 {path}",
         ) from error
     if about.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(about.st_mode) & 0o077:
         raise ConfigError(
-            "the file with the storage's address can be read by others",
-            where=f"{said.where}: {path}",
-            remedy=f"Make it yours alone: chmod 600 {path}",
+            "other users can access the file with the storage address",
+            where=f"{given.where}: {path}",
+            remedy=f"Run: chmod 600 {path}",
         )
     if not text or "\n" in text or text.lower().startswith("file:"):
         raise ConfigError(
-            "the file holds no address of a storage", where=f"{said.where}: {path}", remedy=f"Write one line: {FORMS}."
+            "this file contains no storage address", where=f"{given.where}: {path}", remedy=f"Write one line: {FORMS}."
         )
-    return SaidAddress(text=text, where=f"{said.where}: {path}", folder=path.parent, may_hold_password=True)
+    return GivenAddress(text=text, where=f"{given.where}: {path}", folder=path.parent, may_hold_password=True)

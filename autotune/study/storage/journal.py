@@ -1,8 +1,7 @@
-"""Folder of journals: the storage that needs nothing but a disk, a file for each study.
+"""Folder of journals: a storage that needs only a disk, with a file per study.
 
-As Optuna ships its journal, a line torn by a crash and followed by an append makes the file unreadable for
-ever, and a stale lock file costs 30 s. A lock that the kernel frees with its holder, and a look at the last
-line before the file is opened, avoid both.
+In Optuna's own journal, a torn line followed by an append makes the file unreadable forever, and a stale lock file
+costs 30 s. A kernel lock and a check of the last line before opening avoid both.
 """
 
 from __future__ import annotations
@@ -34,37 +33,36 @@ _UNTIL = re.compile(r"\.until-\d{8}T\d{6}Z$")
 
 
 class JournalFolder:
-    """Storage of studies in one folder, a journal each; see `Storage`.
+    """Storage of studies in one folder, a journal each.
 
     Args:
-        folder: The folder. It is made with the first study, if the one above it is there.
+        folder: The folder, created with the first study if its parent exists.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def path(self, study: str) -> Path:
-        """Return the file that holds a study."""
+        """Return the file of a study."""
         return self._folder / f"{study}.journal"
 
     def where(self, study: str) -> str:
         return str(self.path(study))
 
     def latest(self, pattern: str) -> str | None:
-        """Return the study whose journal was written last."""
         with _expected(self._folder):
             latest = max(self._folder.glob(f"{pattern}.journal"), key=lambda path: path.stat().st_mtime, default=None)
         return latest.stem if latest else None
 
     def names(self) -> list[str]:
-        """Return the names of the journals, without those that were set aside."""
+        """Return the names of the journals, without archived ones."""
         with _expected(self._folder):
             found = sorted(path.stem for path in self._folder.glob("*.journal"))
         return [name for name in found if not _UNTIL.search(name)]
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
-        """Open a journal, which is created if it does not exist and is to be written; its last line is repaired."""
-        import optuna  # takes longer than all else that a reader of a study does
+        """Open a journal, creating it if necessary and writable; repair its last line."""
+        import optuna  # slow
         from optuna.storages import JournalStorage
 
         path = self.path(study)
@@ -74,7 +72,7 @@ class JournalFolder:
                 _require_own(path)
             file = JournalFile(path, _lock(path), creates=not reads_only)
             storage = JournalStorage(file)  # type: ignore[arg-type]
-            torn_bytes = file.repair()  # once every line before it was read: what is damaged stays as it is
+            torn_bytes = file.repair()  # after reading all lines before it: damaged files aren't changed
         return Connection(
             storage=storage,
             expected=lambda: _expected(path, file),
@@ -84,10 +82,10 @@ class JournalFolder:
         )
 
     def read(self, study: str) -> tuple[list[tuple[int, JournalTrial]], dict[str, Any]] | None:
-        """Read a study without Optuna: its trials with their numbers, and its attributes.
+        """Read a study without Optuna: trials by number, and attributes.
 
         Returns:
-            None where the journal does not have it, or has what only Optuna can judge.
+            None if the journal doesn't have it, or only Optuna can read it.
         """
         path = self.path(study)
         with _expected(path):
@@ -111,60 +109,60 @@ class JournalFolder:
         return numbered, members[first][0]
 
     def attributes(self, name: str) -> list[object]:
-        """Return nothing: each journal is a file of its own, and many of them take long to read."""
+        """Return nothing: reading every journal is slow."""
         return []
 
-    def set_aside(self, study: str, clock: Clock) -> None:
-        """Rename a journal, with the time in its new name."""
+    def archive(self, study: str, clock: Clock) -> None:
+        """Append the time to a journal's name."""
         path = self.path(study)
         with _expected(path):
             if os.path.lexists(path):
                 path.rename(path.with_name(f"{path.stem}.until-{clock.utc():%Y%m%dT%H%M%SZ}{path.suffix}"))
 
     def discard(self, study: str, trash: Path) -> None:
-        """Move a journal, and what lies beside it, into a folder."""
+        """Move a journal and its torn lines into a folder."""
         path = self.path(study)
-        with _expected(path), _lock(path):  # no entry is half written
+        with _expected(path), _lock(path):  # not during a write
             for end in ("", ".torn"):
-                beside = path.with_name(path.name + end)
-                if os.path.lexists(beside):
-                    shutil.move(beside, trash / beside.name)  # perhaps onto another disk
+                file = path.with_name(path.name + end)
+                if os.path.lexists(file):
+                    shutil.move(file, trash / file.name)  # works across disks
 
 
 def _lock(path: Path) -> FileLock:
-    # Not "<journal>.lock": that is the name of Optuna's own lock, which would wait 30 s for ours to go.
+    # not "<journal>.lock": Optuna's own lock has that name and would wait 30 s
     return FileLock(path.with_name(path.name + ".flock"))
 
 
 @dataclass(kw_only=True)
 class JournalTrial:
-    """Trial as the entries of a journal make it, as far as a record needs it."""
+    """Trial from a journal, with the fields that a record needs."""
 
     user_attrs: dict[str, Any]
     datetime_start: datetime | None
     is_finished: bool
 
 
-_IS_FINISHED = {0: False, 1: True, 2: True, 3: True}  # by Optuna's state; a trial of 4 waits for a worker of Optuna
+_IS_FINISHED = {0: False, 1: True, 2: True, 3: True}  # by Optuna's state; 4 is waiting
 
 
 def _replayed(entries: Iterable[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], list[JournalTrial]]]:
-    """Return the attributes and the trials of each Optuna study in a journal, as `JournalStorage` reads it.
+    """Return the attributes and trials of each Optuna study in a journal, like `JournalStorage`.
 
     Raises:
-        LookupError: An entry is of a kind that autotune does not write. Other errors of `DAMAGE`: one is damaged.
+        LookupError: Unknown entry. Other errors of `DAMAGE`: damaged entry.
     """
     studies: dict[str, tuple[dict[str, Any], list[JournalTrial]]] = {}
     by_id: dict[int, tuple[dict[str, Any], list[JournalTrial]]] = {}
     trials: dict[int, JournalTrial] = {}
     for entry in entries:
         operation = entry["op_code"]
-        if operation == 0:  # a study is created, perhaps by several machines at once
+        if operation == 0:  # create a study, possibly repeated
             if entry["study_name"] not in studies:
                 studies[entry["study_name"]] = by_id[len(by_id)] = {}, []
-        elif operation == 2:  # an attribute of a study
+        elif operation == 2:  # study attribute
             by_id[entry["study_id"]][0].update(entry["user_attr"])
-        elif operation == 4:  # a trial is created
+        elif operation == 4:  # create a trial
             start = entry["datetime_start"]
             trials[len(trials)] = trial = JournalTrial(
                 user_attrs=entry.get("user_attrs", {}),
@@ -172,47 +170,47 @@ def _replayed(entries: Iterable[dict[str, Any]]) -> dict[str, tuple[dict[str, An
                 is_finished=_IS_FINISHED[entry.get("state", 0)],
             )
             by_id[entry["study_id"]][1].append(trial)
-        elif operation in (6, 7, 8):  # its state, an intermediate value, an attribute; nothing once it has finished
+        elif operation in (6, 7, 8):  # trial state, intermediate value, attribute; ignored after its end
             trial = trials[entry["trial_id"]]
             if operation == 8 and not trial.is_finished:
                 trial.user_attrs = {**trial.user_attrs, **entry["user_attr"]}
             elif operation == 6 and not trial.is_finished:
                 trial.is_finished = _IS_FINISHED[entry["state"]]
-        elif operation not in (3, 9):  # attributes of Optuna's own
+        elif operation not in (3, 9):  # Optuna's system attributes
             raise LookupError(operation)
     return studies
 
 
 def _require_own(path: Path) -> None:
-    """Check that a journal is this user's: who can write it can spoil it for all, and what is in it is trusted.
+    """Check that a journal belongs to this user: its contents are trusted.
 
     Raises:
-        StudyError: It is another user's.
+        StudyError: It belongs to another user.
     """
     owner = path.lstat().st_uid if os.path.lexists(path) else os.geteuid()
     if owner != os.geteuid() and os.geteuid() != 0:
         raise StudyError(
             f"this journal belongs to another user (id {owner})",
             where=str(path),
-            remedy="A journal serves one user. For several, keep the study in PostgreSQL: --storage postgresql://...",
+            remedy="For several users, keep the study in PostgreSQL: --storage postgresql://...",
         )
 
 
 @contextmanager
 def _expected(path: Path, file: JournalFile | None = None) -> Iterator[None]:
-    """Wait for the disk in the end; turn errors that it, or another writer, can cause into `StudyError`."""
+    """Sync to disk at the end; raise errors of the disk or other writers as `StudyError`."""
     try:
         yield
         if file is not None:
             file.sync()
     except OSError as error:
         raise StudyError(
-            f"the record of this study cannot be written: {error.strerror}",
+            f"cannot write the record of this study: {error.strerror}",
             where=str(path),
-            remedy="Free some space or mend the permissions, then run the same command again: it goes on.",
+            remedy="Free some space or fix the permissions, then run the same command again to resume.",
         ) from error
     except _errors() as error:
-        # Whole lines of JSON, but not what Optuna wrote: it trusts its own file.
+        # valid JSON lines, but not Optuna's: it trusts its own file
         raise StudyError(
             f"the record of this study is damaged: {type(error).__name__}: {ascii(str(error))[1:101]}",
             where=str(path),
@@ -226,38 +224,38 @@ def _errors() -> tuple[type[Exception], ...]:
     return (*DAMAGE, optuna.exceptions.OptunaError)
 
 
-_REMEDY = "What was measured before is in the answer. Put the file back or move it away, then run the command again."
-_REMEDY_AT_OPENING = "Move the file away to start a new study, or cut it before that line to keep what came earlier."
+_REMEDY = "The answer includes all earlier trials. Restore the file or move it away, then run the command again."
+_REMEDY_AT_OPENING = "Move the file away to start a new study, or truncate it before that line to keep earlier trials."
 
 
 class JournalFile:
-    """Optuna's two-method interface of a journal backend, on one file that must stay the same.
+    """Optuna journal backend on one file that must not be replaced.
 
     Args:
-        lock: Lock that is held while appending.
-        creates: Whether the file is created, with access for its owner only, if it does not exist.
+        lock: Held while appending.
+        creates: Whether to create the file, accessible only by its owner.
 
     Raises:
-        OSError: It cannot be opened, or is no regular file.
+        OSError: It cannot be opened, or isn't a regular file.
     """
 
     def __init__(self, path: Path, lock: FileLock, *, creates: bool = True) -> None:
         self._path = path
         self._lock = lock
-        self._begins = array("Q", [0])  # offset of each entry, and of the next one
+        self._offsets = array("Q", [0])  # of each entry, and of the next one
         self._is_synced = True
         with open_regular(path, append=creates, create=creates) as file:
-            self._is = _identity(file)
+            self._identity_at_opening = _identity(file)
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        """Yield the entries from this one on, without a last line that is still being written.
+        """Yield the entries from this one on, without an incomplete last line.
 
         Raises:
-            StudyError: The file was replaced or truncated, or a line in it is no entry.
+            StudyError: The file was replaced or truncated, or a line isn't an entry.
         """
         number = log_number_from
         with self._opened() as file:
-            file.seek(self._begins[number])
+            file.seek(self._offsets[number])
             for line in file:
                 if not line.endswith(b"\n"):
                     return
@@ -269,27 +267,27 @@ class JournalFile:
                         remedy=_REMEDY if log_number_from else _REMEDY_AT_OPENING,
                     )
                 number += 1
-                if number == len(self._begins):
-                    self._begins.append(self._begins[-1] + len(line))
+                if number == len(self._offsets):
+                    self._offsets.append(self._offsets[-1] + len(line))
                 yield entry
 
     def append_logs(self, logs: Sequence[dict[str, Any]]) -> None:
-        """Append entries; they are on disk after the next `sync`.
+        """Append entries, durable after the next `sync`.
 
         Raises:
-            OSError: They cannot be written; the file is as it was.
+            OSError: They cannot be written; the file is unchanged.
         """
         lines = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
         self._lock.acquire()
         try:
             with self._opened(append=True) as file:
-                self._mend_last_line(file)
+                self._repair_last_line(file)
                 size = file.seek(0, os.SEEK_END)
                 try:
                     while lines:
                         lines = lines[os.write(file.fileno(), lines) :]
                 except OSError:
-                    # Half a line may be there: cut it off again, so that the next append cannot make it permanent.
+                    # remove a partial line before the next append makes it permanent
                     with contextlib.suppress(OSError):
                         os.ftruncate(file.fileno(), size)
                     raise
@@ -298,34 +296,33 @@ class JournalFile:
             self._lock.release()
 
     def sync(self) -> None:
-        """Wait until everything that was appended is on disk."""
         if not self._is_synced:
             with self._opened(append=True) as file:
                 os.fsync(file.fileno())
             self._is_synced = True
 
     def repair(self) -> int:
-        """Repair a torn last line: it is completed if it is whole, else cut off and kept in ``<journal>.torn``.
+        """Repair a torn last line: complete it if valid, otherwise move it to ``<journal>.torn``.
 
         Returns:
-            Bytes cut off, usually 0.
+            Number of bytes removed.
         """
         with self._opened() as file:
-            if _is_whole(file):  # who only reads leaves no lock behind
+            if _is_whole(file):  # no lock file for readers
                 return 0
         self._lock.acquire()
         try:
             with self._opened(append=True) as file:
-                return self._mend_last_line(file)
+                return self._repair_last_line(file)
         finally:
             self._lock.release()
 
-    def _mend_last_line(self, file: BinaryIO) -> int:
-        """Mend a last line without its newline, whose writer is dead; return the bytes cut off. The lock is held."""
+    def _repair_last_line(self, file: BinaryIO) -> int:
+        """Repair an incomplete last line of a dead writer, under the lock; return the bytes removed."""
         if _is_whole(file):
             return 0
         size = file.seek(0, os.SEEK_END)
-        file.seek(self._begins[-1])
+        file.seek(self._offsets[-1])
         last = file.read().rpartition(b"\n")[2]
         if _entry(last) is not None:
             file.write(b"\n")
@@ -343,12 +340,12 @@ class JournalFile:
         try:
             file = open_regular(self._path, append=append)
         except OSError as error:
-            raise self._changed(f"cannot be opened any more: {error.strerror}") from error
-        if _identity(file) == self._is and os.fstat(file.fileno()).st_size >= self._begins[-1]:
+            raise self._changed(f"can no longer be opened: {error.strerror}") from error
+        if _identity(file) == self._identity_at_opening and os.fstat(file.fileno()).st_size >= self._offsets[-1]:
             return file
-        replaced = _identity(file) != self._is
+        replaced = _identity(file) != self._identity_at_opening
         file.close()
-        raise self._changed("was replaced by another file" if replaced else "was cut by somebody else")
+        raise self._changed("was replaced by another file" if replaced else "was truncated by another process")
 
     def _changed(self, what: str) -> StudyError:
         return StudyError(f"the record of this study {what}", where=str(self._path), remedy=_REMEDY)
@@ -373,27 +370,23 @@ def _entry(line: bytes) -> dict[str, Any] | None:
 
 
 def _parsed(line: bytes) -> Any:
-    """Parse JSON in a third of the time that `json` takes, which reads what is left: halves of characters."""
+    """Parse JSON three times as fast as `json`, the fallback for lone surrogates."""
     try:
         return msgspec.json.decode(line)
     except msgspec.DecodeError:
         return json.loads(line)
 
 
-# Opening of a storage by its address.
+# Opening of a storage
 
 
 def open_storage(address: StorageAddress | None, journals: Path) -> Storage:
-    """Return the storage at an address.
-
-    Args:
-        address: The address; None for journals on this machine.
-    """
+    """Return the storage at an address; by default, journals on this machine."""
     if address is None:
         return JournalFolder(journals)
     if address.kind is StorageKind.JOURNAL:
         assert address.path is not None, "a folder of journals has a path"
         return JournalFolder(address.path)
-    from autotune.study.storage.database import Database  # imports SQLAlchemy, which takes its time
+    from autotune.study.storage.database import Database  # imports SQLAlchemy, slow
 
     return Database(address)

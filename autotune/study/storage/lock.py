@@ -1,4 +1,4 @@
-"""Lock between the processes that write one file."""
+"""Locks between processes that write one file."""
 
 import contextlib
 import errno
@@ -13,18 +13,15 @@ from autotune.clock import Clock, SystemClock
 from autotune.errors import StudyBusy, StudyError
 from autotune.files import open_regular
 
-_TIMEOUT_S = 5.0  # for a lock that is held for one write: a longer wait means that its holder is stopped
+_TIMEOUT_S = 5.0  # held for one write: a longer wait means a stopped holder
 
 
 class FileLock:
-    """Lock between processes on ``flock``: the kernel frees it when its holder dies.
-
-    It has the two methods that Optuna's journals ask of a lock, and can be used in a ``with`` statement.
+    """Lock between processes with ``flock``, which the kernel releases when the holder dies; for Optuna's journals.
 
     Args:
-        path: The lock file; it is created, never deleted (deleting it would let two holders in).
-        creates: Whether to create the lock file. Who only reads does not: without one nobody writes, and there is
-            nothing to wait for.
+        path: Lock file, never deleted (two processes could hold the lock).
+        creates: False for readers: without a lock file there is no writer.
     """
 
     def __init__(
@@ -37,10 +34,10 @@ class FileLock:
         self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
-        """Wait for the lock; others hold it for one write, or a few.
+        """Wait for the lock.
 
         Raises:
-            OSError: The lock file is no regular file, or another process keeps the lock too long.
+            OSError: Not a regular file, or another process holds it for too long.
         """
         over_s = self._clock.now_s() + self._timeout_s
         try:
@@ -78,7 +75,7 @@ class FileLock:
 
 
 class LockProbe:
-    """Lock of one member beside a journal."""
+    """Lock of one member, next to a journal."""
 
     def __init__(self, journal: Path, member: str) -> None:
         self._journal = journal
@@ -86,17 +83,17 @@ class LockProbe:
         self._file: BinaryIO | None = None
 
     def hold(self) -> None:
-        """Lock the member's file, until `close`.
+        """Hold the lock until `close`.
 
         Raises:
-            OSError: It cannot be made, or not be locked: this disk has no locks.
+            OSError: It cannot be created or locked.
         """
         self._file = open_regular(self._path, append=True, create=True)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def holds(self, member: str) -> bool | None:
-        """Return whether another member's lock is seen here; None where it has no file, or that cannot be told."""
-        if not member.isalnum():  # it comes out of the storage, and becomes part of a path
+        """Return whether another member's lock is visible on this machine; None if unknown."""
+        if not member.isalnum():  # untrusted, becomes part of a path
             return None
         try:
             with open_regular(self._path_of(member), append=True) as file:
@@ -105,14 +102,13 @@ class LockProbe:
             return True if error.errno in (errno.EAGAIN, errno.EACCES) else None
         return False
 
-    def delete_left(self, member: str) -> None:
-        """Delete the file of a member that is gone, and could not do so itself."""
+    def delete_stale(self, member: str) -> None:
+        """Delete the file of a member that died."""
         if self.holds(member) is False:
             with contextlib.suppress(OSError):
                 self._path_of(member).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the lock, and delete the file."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
@@ -123,7 +119,7 @@ class LockProbe:
         return self._journal.with_name(f"{self._journal.stem}.{member}.alive")
 
 
-# Lock that keeps a second search, or worker, of one study off this machine.
+# Lock against a second search or worker of a study on this machine
 
 
 @contextmanager
@@ -131,7 +127,7 @@ def sole_search(path: Path, study: str) -> Iterator[None]:
     """Hold a study for one search on this machine.
 
     Args:
-        path: Lock file of the search; it names the holder for the message to others.
+        path: Lock file, which contains the holder's PID.
 
     Raises:
         StudyBusy: Another search holds it.
@@ -143,19 +139,19 @@ def sole_search(path: Path, study: str) -> Iterator[None]:
         try:
             yield
         finally:
-            path.unlink(missing_ok=True)  # while it is held: the next boot's has another name
+            path.unlink(missing_ok=True)  # before the lock is released
 
 
 def _locked(path: Path, study: str) -> BinaryIO:
-    """Open and lock the file of that path, and not one that its holder has just deleted."""
+    """Open and lock the file, retrying if its holder has just deleted it."""
     while True:
         try:
             file = open_regular(path, append=True, create=True)
         except OSError as error:
             raise StudyError(
-                f"the lock of this study cannot be used: {error.strerror}",
+                f"cannot lock this study: {error.strerror}",
                 where=str(path),
-                remedy="Take away what is in its place, or choose another place with --state-dir.",
+                remedy="Remove what is in its place, or choose another folder with --state-dir.",
             ) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,10 +160,10 @@ def _locked(path: Path, study: str) -> BinaryIO:
                 file.seek(0)
                 holder = file.read(20)
             raise StudyBusy(
-                f"another search or worker of this machine is working on study {study}"
+                f"another search or worker on this machine is using study {study}"
                 + (f" (process {int(holder)})" if holder.isdigit() else ""),
-                remedy="Wait until it ends, or end it with ^C in its terminal"
-                + (f" or with kill {int(holder)}" if holder.isdigit() else "")
+                remedy="Wait for it, or stop it with ^C in its terminal"
+                + (f" or kill {int(holder)}" if holder.isdigit() else "")
                 + "; then run the same command again.",
             ) from None
         if os.fstat(file.fileno()).st_nlink:

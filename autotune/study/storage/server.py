@@ -1,13 +1,11 @@
-"""Optuna's tables on a server, for one study: updates are read in one query, and what belongs together is one write.
+"""Optuna's tables on a PostgreSQL server, for one study: one query reads all updates, one transaction writes a change.
 
-`RDBStorage` queries the server for each thing, up to two hundred times a trial, and waits for each answer; SQLAlchemy
-sends one statement at a time, so that one for each table, with its transactions, would still be about twenty round
-trips. Here all of a study's trials are kept in memory, with the Optuna studies that they are in. Each write that has to
-be whole goes to the server in one text, with the query for what others have written meanwhile, and is one transaction
-there: about three round trips a trial. Optuna and its dashboard read what is written as their own.
+`RDBStorage` needs up to two hundred round trips a trial, and even one statement per table about twenty. Here all trials
+of the study are cached, and each atomic write is one text with the query for updates: about three round trips a trial.
+Optuna and its dashboard can read the result.
 
-Of Optuna only public names are used. Each statement says which public call it replaces, on the tables of the schema
-that `RDBStorage` checks when it connects; what no search needs often is left to `RDBStorage`.
+Only public names of Optuna are used. Each statement names the call that it replaces, on the schema that `RDBStorage`
+checks; infrequent calls go to `RDBStorage`.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from optuna.storages import BaseStorage, RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
-# `BaseStorage.get_all_studies` and `get_study_user_attrs`, of one study alone; `get_all_trials`, of what is new.
+# `BaseStorage.get_all_studies` and `get_study_user_attrs` of one study; `get_all_trials`, only new ones
 _OF_THE_STUDY = "SELECT study_id FROM studies WHERE study_name = %s OR starts_with(study_name, %s)"
 _STUDIES = f"""
 SELECT study_id, study_name,
@@ -45,7 +43,7 @@ SELECT trial_id, study_id, number, state::text, datetime_start, datetime_complet
 FROM trials t WHERE study_id IN ({_OF_THE_STUDY}) AND (trial_id > %s OR trial_id = ANY(%s)) ORDER BY trial_id
 """  # noqa: S608
 
-# `create_new_trial`. A trial's number is that of those before it: the study is locked first, as Optuna does.
+# `create_new_trial`. A trial's number is the count of earlier ones, so the study is locked first, as in Optuna.
 _LOCK_STUDY = "SELECT study_id FROM studies WHERE study_id = %s FOR UPDATE"
 _NEW_TRIAL = """
 WITH new AS (
@@ -71,8 +69,8 @@ SELECT trial_id FROM new"""
 _STUDY_ATTRIBUTE = """
 INSERT INTO study_user_attributes (study_id, key, value_json) VALUES (%s, %s, %s)
 ON CONFLICT (study_id, key) DO UPDATE SET value_json = EXCLUDED.value_json"""
-# `set_trial_user_attr`, `set_trial_intermediate_value` and `set_trial_state_values`, of a running trial: one that
-# another process has ended stays as it is. The lock keeps it running until all is written.
+# `set_trial_user_attr`, `set_trial_intermediate_value` and `set_trial_state_values`, only of a running trial. The lock
+# keeps it running until all is written.
 _LOCK_TRIAL = "SELECT trial_id FROM trials WHERE trial_id = %s AND state = 'RUNNING' FOR UPDATE"
 _TRIAL_ATTRIBUTE = """
 INSERT INTO trial_user_attributes (trial_id, key, value_json)
@@ -96,15 +94,15 @@ class _Statement(NamedTuple):
 
 
 class ServerStorage(BaseStorage):
-    """Optuna storage of one study on a PostgreSQL server; see the module.
+    """Optuna storage of one study on a PostgreSQL server.
 
-    What is written is there when `flush` returns, and after each new or finished trial; what others write is read by
-    `pull`, and along with these. After an error nothing is known any more, and the next question is for everything.
+    Writes are durable after `flush` and after each new or finished trial; `pull` reads updates, as these do. An error
+    clears the cache.
 
     Args:
-        study: Name of the study, whose Optuna studies have names that begin with it and ``~``.
-        tables: Storage over the same tables, for what is seldom asked.
-        connect: Returns a connection of its own, in which each text of statements is a transaction.
+        study: Name of the study.
+        tables: Storage on the same tables, for infrequent calls.
+        connect: Returns a separate connection on which each text is a transaction.
     """
 
     def __init__(self, study: str, tables: RDBStorage, connect: Callable[[], sqlalchemy.Connection]) -> None:
@@ -112,9 +110,9 @@ class ServerStorage(BaseStorage):
         self._tables = tables
         self._connect = connect
         self._connection: sqlalchemy.Connection | None = None
-        self._forget()
+        self._clear()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         self._studies: dict[int, tuple[str, dict[str, Any]]] | None = None  # names and attributes
         self._trials: dict[int, FrozenTrial] = {}
         self._study_of: dict[int, int] = {}
@@ -122,31 +120,30 @@ class ServerStorage(BaseStorage):
 
     @property
     def engine(self) -> sqlalchemy.Engine:
-        """Engine over the tables."""
         return self._tables.engine
 
     def close(self) -> None:
-        """Close the connection; the next question opens it again."""
+        """Close the connection; the next call reopens it."""
         connection, self._connection = self._connection, None
-        self._forget()
+        self._clear()
         if connection is not None:
             with suppress(sqlalchemy.exc.SQLAlchemyError):  # it may be broken
                 connection.invalidate()
                 connection.close()
 
-    # What goes over the wire
+    # Queries
 
     def pull(self) -> None:
-        """Read what others have written since the last time."""
-        self._ask([])
+        """Read other processes' changes."""
+        self._query([])
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Send pending writes."""
         if self._writes:
             self._send([])
 
-    def _ask(self, statements: Sequence[_Statement]) -> list[list[tuple[Any, ...]]]:
-        """Make statements behind what waits to be written, and read what is new; return the rows of each of them."""
+    def _query(self, statements: Sequence[_Statement]) -> list[list[tuple[Any, ...]]]:
+        """Run statements after the pending writes, and read updates; return the rows of each statement."""
         open_trials = [one for one, trial in self._trials.items() if not trial.state.is_finished()]
         last = max(self._trials, default=-1)
         *rows, studies, trials = self._send(
@@ -165,9 +162,9 @@ class ServerStorage(BaseStorage):
         return rows
 
     def _send(self, statements: Sequence[_Statement]) -> list[list[tuple[Any, ...]]]:
-        """Send what waits to be written, and these behind it, as one transaction; return the rows of these."""
+        """Send pending writes and these statements as one transaction; return the rows of each statement."""
         waiting = 1 + len(self._writes)
-        # The first has rows: where it has none, SQLAlchemy closes the cursor, with the rows of the others.
+        # the first needs rows: otherwise SQLAlchemy closes the cursor with the rows of the others
         statements = [_Statement("SELECT 1", ()), *self._writes, *statements]
         try:
             if self._connection is None:
@@ -182,41 +179,41 @@ class ServerStorage(BaseStorage):
         self._writes = []
         return rows[waiting:]
 
-    # Reading: from memory
+    # Reading from the cache
 
-    def _known(self) -> dict[int, tuple[str, dict[str, Any]]]:
+    def _cached(self) -> dict[int, tuple[str, dict[str, Any]]]:
         if self._studies is None:
             self.pull()
         assert self._studies is not None
         return self._studies
 
     def names(self) -> list[str]:
-        """Return the names of the Optuna studies of this study."""
-        return [name for name, _ in self._known().values()]
+        """Return the names of the study's Optuna studies."""
+        return [name for name, _ in self._cached().values()]
 
     def get_study_id_from_name(self, study_name: str) -> int:
-        for number, (name, _) in self._known().items():
+        for number, (name, _) in self._cached().items():
             if name == study_name:
                 return number
         raise KeyError(study_name)
 
     def get_study_name_from_id(self, study_id: int) -> str:
-        return self._known()[study_id][0]
+        return self._cached()[study_id][0]
 
     def get_study_directions(self, study_id: int) -> list[StudyDirection]:
         return [StudyDirection.MAXIMIZE]
 
     def get_study_user_attrs(self, study_id: int) -> dict[str, Any]:
-        return self._known()[study_id][1]
+        return self._cached()[study_id][1]
 
     def get_trial(self, trial_id: int) -> FrozenTrial:
-        self._known()
+        self._cached()
         return self._trials[trial_id]
 
     def get_all_trials(
         self, study_id: int, deepcopy: bool = True, states: Container[TrialState] | None = None
     ) -> list[FrozenTrial]:
-        self._known()
+        self._cached()
         found = (trial for number, trial in self._trials.items() if self._study_of[number] == study_id)
         trials = [trial for trial in found if states is None or trial.state in states]
         return copy.deepcopy(trials) if deepcopy else trials
@@ -248,11 +245,11 @@ class ServerStorage(BaseStorage):
             *_columns([(step, float(speed)) for step, speed in trial.intermediate_values.items()], 2),
             [] if trial.value is None else [float(trial.value)],
         )
-        *_, ((number,),) = self._ask([_Statement(_LOCK_STUDY, (study_id,)), _Statement(_NEW_TRIAL, values)])
+        *_, ((number,),) = self._query([_Statement(_LOCK_STUDY, (study_id,)), _Statement(_NEW_TRIAL, values)])
         return int(number)
 
     def set_study_user_attr(self, study_id: int, key: str, value: Any) -> None:
-        self._known()[study_id][1][key] = value
+        self._cached()[study_id][1][key] = value
         self._writes.append(_Statement(_STUDY_ATTRIBUTE, (study_id, key, json.dumps(value))))
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
@@ -266,16 +263,16 @@ class ServerStorage(BaseStorage):
         self._writes.append(_Statement(_SPEED, (step, intermediate_value, trial_id)))
 
     def set_trial_state_values(self, trial_id: int, state: TrialState, values: Sequence[float] | None = None) -> bool:
-        """End a trial, with all of it that waits to be written.
+        """Finish a trial, with its pending writes.
 
         Raises:
-            UpdateFinishedTrialError: Somebody else has ended it.
+            UpdateFinishedTrialError: Another process has finished it.
         """
         self._running(trial_id)
         self._writes.insert(0, _Statement(_LOCK_TRIAL, (trial_id,)))
         self._writes += [_Statement(_SCORE, (float(value), trial_id)) for value in values or ()]
         end = _Statement(_END, (state.name, _utc(datetime.now()), trial_id))
-        if self._ask([end]) == [[]]:
+        if self._query([end]) == [[]]:
             raise UpdateFinishedTrialError(f"trial {trial_id} has ended")
         return True
 
@@ -284,20 +281,20 @@ class ServerStorage(BaseStorage):
         self.check_trial_is_updatable(trial_id, trial.state)
         return trial
 
-    # What no search asks for is Optuna's own
+    # Infrequent calls
 
     def create_new_study(self, directions: Sequence[StudyDirection], study_name: str | None = None) -> int:
         try:
             return self._tables.create_new_study(directions, study_name)
         finally:
-            self.pull()  # somebody else may have been quicker
+            self.pull()  # another process may have created it
 
-    def get_all_studies(self) -> list[Any]:  # of a class that is not public
+    def get_all_studies(self) -> list[Any]:  # of a private class
         return self._tables.get_all_studies()
 
     def delete_study(self, study_id: int) -> None:
         self._tables.delete_study(study_id)
-        self._forget()
+        self._clear()
 
     def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
         self._tables.set_study_system_attr(study_id, key, value)
@@ -313,7 +310,7 @@ class ServerStorage(BaseStorage):
 
 
 def _results(cursor: Any) -> Iterable[list[tuple[Any, ...]]]:
-    """Yield the rows of each statement; none of those that give none."""
+    """Yield the rows of each statement."""
     while True:
         yield cursor.fetchall() if cursor.description else []
         if not cursor.nextset():
@@ -364,7 +361,7 @@ def _number(value: float | None, kind: str) -> float:
 
 
 def _utc(local: datetime | None) -> datetime | None:
-    """Return a time as the tables hold it: in UTC, without its zone."""
+    """Return a time as in the tables: UTC without zone."""
     return local.astimezone(UTC).replace(tzinfo=None) if local else None
 
 

@@ -1,4 +1,4 @@
-"""Storage of studies: a seam. One is a folder of journal files, the other a database."""
+"""Interface of a storage of studies: a folder of journal files, or a database."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DAMAGE = (
     AssertionError,
     RecursionError,
 )
-"""Errors that Optuna raises where a storage holds what it did not write, or no longer what it did."""
+"""Errors that Optuna raises for foreign or damaged contents."""
 
 
 class StoredTrial(Protocol):
-    """Trial as a reader of records needs it: one of Optuna, or of a journal."""
+    """Trial as readers of records need it: Optuna's or a journal's."""
 
     user_attrs: dict[str, Any]
     datetime_start: datetime | None
@@ -40,13 +40,12 @@ class Connection:
     """Connection to the storage of one study.
 
     Attributes:
-        expected: Returns the context in which each read or write is done. It holds whatever lock that needs, and turns
-            what disks, servers and other writers can do into `StudyError`; where the storage cannot be reached for the
-            moment, into `StorageAway`.
-        names: Returns the names of its Optuna studies, perhaps with others.
-        pull: Reads what others have written, where that is kept in memory otherwise.
-        is_remote: Whether it may be away for a while, so that what it does not answer is written later.
-        lock_probe: Returns the probe of a member, where everything hangs on the locks of a disk; None elsewhere.
+        expected: Returns the context of each read or write. It holds the necessary lock and raises errors of disks,
+            servers and other writers as `StudyError`, or as `StorageAway` if temporary.
+        names: Returns the names of its Optuna studies, possibly with others.
+        pull: Reads other processes' changes into a cache.
+        is_remote: Whether it may be temporarily unreachable.
+        lock_probe: Returns a member's probe if the storage depends on file locks.
     """
 
     storage: BaseStorage
@@ -60,67 +59,67 @@ class Connection:
 
 
 class Storage(Protocol):
-    """Place that keeps studies. All methods raise `StudyError` where it cannot be used."""
+    """Place for studies. All methods raise `StudyError` if it is unusable."""
 
     def where(self, study: str) -> str:
-        """Return the place of a study in words, without secrets."""
+        """Return the location of a study, without secrets."""
         ...
 
     def latest(self, pattern: str) -> str | None:
-        """Return the name, of those that match a shell pattern, of the study that was written last; None for none."""
+        """Return the most recently written study whose name matches a shell pattern."""
         ...
 
     def names(self) -> list[str]:
-        """Return the names of all studies, sorted; others may have given some of them any name."""
+        """Return the names of all studies, sorted, foreign ones included."""
         ...
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
-        """Connect to a study, which need not exist yet; what can be mended is mended.
+        """Connect to a study, repairing it if possible; it need not exist.
 
         Args:
-            reads_only: Whether nothing will be written: then no file is made, nor a lock beside it.
+            reads_only: True to create no files.
         """
         ...
 
     def attributes(self, name: str) -> list[object]:
-        """Return this attribute of all studies that have it, where one look tells; none of a folder of journals."""
+        """Return this attribute of all studies that have it, if one query suffices."""
         ...
 
-    def set_aside(self, study: str, clock: Clock) -> None:
-        """Make room for a new study of this name; the old one, if there is one, is kept."""
+    def archive(self, study: str, clock: Clock) -> None:
+        """Archive a study, so that a new one can have its name."""
         ...
 
     def discard(self, study: str, trash: Path) -> None:
-        """Take a study out; what is a file of its own is moved into a folder, which exists, the rest is deleted."""
+        """Remove a study: move its own files into an existing folder, delete the rest."""
         ...
 
 
-# Group of Optuna studies that make up one study: ``<name>``, and for what did not fit into it ``<name>~2``, ``~3``.
+# Group of Optuna studies that form a study: ``<name>``, then ``<name>~2``, ``~3`` for trials that don't fit
 
 
-SET_ASIDE = "set_aside"
-"""Attribute of a member before which all others were set aside."""
+ARCHIVED_BEFORE = "set_aside"
+"""Attribute of a member before which all others are archived."""
 
 MEMBER_NUMBERS = 1_000_000
-"""Distance between the first trial numbers of the members of one study."""
+"""Range of trial numbers of each member."""
 
 _FURTHER_MEMBER = re.compile(r"(.*)~([2-9]\d{0,5}|1\d{1,5})", re.DOTALL)
 
 
 def member_names(study: str, names: Collection[str]) -> list[str]:
-    """Return the names of the members among all names of a storage, oldest first; some may have been deleted."""
+    """Return the members among a storage's names, oldest first; some may be missing."""
     matches = (_FURTHER_MEMBER.fullmatch(name) for name in set(names))
     further = sorted(int(match[2]) for match in matches if match and match[1] == study)
     return [*([study] if study in names else []), *(f"{study}~{number}" for number in further)]
 
 
 def first_kept(attributes: Sequence[Mapping[str, Any]]) -> int:
-    """Return the place of the first member that was not set aside, by the attributes of each."""
-    return max((place for place, some in enumerate(attributes) if SET_ASIDE in some), default=0)
+    """Return the place of the first member that isn't archived, by the attributes of each."""
+    return max((place for place, some in enumerate(attributes) if ARCHIVED_BEFORE in some), default=0)
 
 
 def next_member(study: str, members: Sequence[str]) -> str:
-    """Return the name of the member that comes behind these."""
+    """Return the name of the next member."""
     if not members:
         return study
     last = _FURTHER_MEMBER.fullmatch(members[-1])
@@ -128,5 +127,5 @@ def next_member(study: str, members: Sequence[str]) -> str:
 
 
 def is_member(name: str) -> bool:
-    """Return whether a name is that of a further member."""
+    """Return whether a name is that of a second or later member."""
     return _FURTHER_MEMBER.fullmatch(name) is not None

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from autotune.process import STORAGE_VARIABLE
 from autotune.study.record import StudyRecord
-from autotune.study.storage.address import address_of, said_by_environment
+from autotune.study.storage.address import address_in_environment, address_of
 from autotune.study.storage.journal import open_storage
 from scripts.bench.results import Commands, markdown_table
 
@@ -176,7 +176,7 @@ def _together(count: int, delay_ms: float, budget: str) -> tuple[tuple[int, int]
         answer = json.loads(members[0].communicate()[0] or "{}")
         for member in members[1:]:
             member.communicate()
-        storage = open_storage(address_of(said_by_environment(env, Path(folder))), Path(folder))
+        storage = open_storage(address_of(address_in_environment(env, Path(folder))), Path(folder))
         study = StudyRecord(str(storage.latest("config-*")), storage)
         ends_s = sorted(datetime.fromisoformat(trial.ended_utc).timestamp() for trial in study.records())
         study.close()

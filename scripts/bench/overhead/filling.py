@@ -317,7 +317,7 @@ class MemoryJournal:
         """Return nothing: it is not searched."""
         return []
 
-    def set_aside(self, study: str, clock: Clock) -> None:
+    def archive(self, study: str, clock: Clock) -> None:
         """Make room for a new study."""
         self.entries = []
 

@@ -26,7 +26,13 @@ from autotune.clock import SystemClock
 from autotune.measure.score import EFFECTIVE_UTILIZATION
 from autotune.study.claims import Owner
 from autotune.study.record import StudyRecord
-from autotune.study.storage.address import SaidAddress, StorageAddress, StorageKind, parse_address, said_by_environment
+from autotune.study.storage.address import (
+    GivenAddress,
+    StorageAddress,
+    StorageKind,
+    address_in_environment,
+    parse_address,
+)
 from autotune.study.storage.journal import open_storage
 from autotune.study.storage.storage import Storage
 from autotune.study.summary import latest_search, summarize
@@ -213,8 +219,8 @@ def add_storage(commands: Commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    said = [SaidAddress(text=text, where="--storage", folder=Path.cwd()) for text in arguments.storage or ()]
-    if by_environment := said_by_environment(os.environ, Path.cwd()):
+    said = [GivenAddress(text=text, where="--storage", folder=Path.cwd()) for text in arguments.storage or ()]
+    if by_environment := address_in_environment(os.environ, Path.cwd()):
         said.append(by_environment)
     with tempfile.TemporaryDirectory(prefix="autotune-bench-") as folder:
         addresses = [] if arguments.storage else temporary_addresses(Path(folder))
