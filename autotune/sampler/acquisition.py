@@ -1,9 +1,9 @@
 """Acquisition: proposes a new point, a repeat of a promising one, or nothing.
 
-One Gaussian process of all trials (`autotune.sampler.gaussian_process`) predicts every point. A proposal's value is its
-knowledge gradient (Frazier, Powell & Dayanik 2008) in ln score, times the probability of success (Gelbart, Snoek &
-Adams 2014), divided by the square root of the expected duration. Dividing by the duration itself favours cheap,
-unpromising points (`python -m scripts.bench search`).
+One Gaussian process (`autotune.sampler.gaussian_process`) predicts every point. A proposal's value is its knowledge
+gradient (Frazier, Powell & Dayanik 2008) times its probability of success (Gelbart, Snoek & Adams 2014), divided by the
+square root of the expected duration; dividing by the duration itself favours cheap, unpromising points (`python -m
+scripts.bench search`).
 """
 
 import math
@@ -148,11 +148,10 @@ class Acquisition:
 
         Args:
             baseline: Name of the baseline, which isn't repeated: confirmation measures it.
-            heuristic_values: Next proposal of the heuristics.
             why_not: Returns why a point is predicted to fail.
             design_points: Size of the initial design, including the heuristics.
             is_doubtful: Returns whether a point needs a larger gain (it failed elsewhere, or should come last).
-            part: Subspace to search, with the same knobs; the model always covers the whole space.
+            part: Subspace to search, with the same knobs.
         """
         part = part or self._space
         ranked = self._ranked(baseline, part, longest_s)
@@ -191,7 +190,6 @@ class Acquisition:
         return 2.0 * median(known_s) if known_s else math.inf
 
     def _drawn(self, part: Space, may_try: Callable[[Values], bool]) -> Values | None:
-        """Return a random new point, preferably one that will probably succeed."""
         sizes = [len(knob.choices) for knob in part.knobs]
         drawn = self._to_full_space(part, self._rng.integers(0, sizes, (_MOST_DRAWS, len(sizes))))
         for point in drawn[np.argsort(-np.minimum(self._chances(drawn), _EVEN_CHANCE), kind="stable")]:
@@ -204,7 +202,7 @@ class Acquisition:
         return len(self._within(part, list(self._observations.values())))
 
     def believed(self, part: Space | None = None) -> Mapping[str, float]:
-        """Return the posterior mean ln score by point: unlike the mean of its trials, not biased towards luck."""
+        """Return the posterior mean ln score by point, unbiased by lucky trials."""
         if part is not None:
             return {one.name: self.believed()[one.name] for one in self._within(part, self._good)}
         if self._believed is None:
@@ -249,7 +247,6 @@ class Acquisition:
         return [observation for observation in self._measured if observation.scores]
 
     def _ranked(self, baseline: str, part: Space, longest_s: float = math.inf) -> Iterator[Proposal]:
-        """Yield proposals, most valuable first."""
         good, observations = self._within(part, self._good), self._observations
         known = {
             row.tobytes(): observation
@@ -300,22 +297,20 @@ class Acquisition:
         return [observation for observation, inside in zip(observations, is_there, strict=True) if inside]
 
     def _places(self, part: Space) -> list[Indices]:
-        """Return the positions of a subspace's choices in the full space."""
         pairs = zip(self._space.knobs, part.knobs, strict=True)
         return [np.array([knob.index(choice) for choice in one.choices], dtype=np.int64) for knob, one in pairs]
 
     def _expected_s(self, points: Indices) -> Array:
-        """Return the expected duration of a trial of each point, shape (n_points,)."""
         known_s = np.log([median(observation.durations_s) for observation in self._measured])
         known_s = np.append(known_s, np.full(self._pending_rows, np.median(known_s)))  # pending trials: the median
         return np.asarray(np.exp(self._speed.regress(known_s, points)))
 
     def may_take(self, values: Values, longest_s: float) -> bool:
-        """Return whether a trial of a point is expected to take no longer; True if nothing is known yet."""
+        """Return whether a trial is expected to take no longer; True if nothing is known yet."""
         return math.isinf(longest_s) or (self.expected_s(values) or 0.0) <= longest_s
 
     def expected_s(self, values: Values) -> float | None:
-        """Return the expected duration of a trial of a point; None if nothing is known yet."""
+        """Return the expected duration of a trial; None if nothing is known yet."""
         if not self._measured:
             return None
         return float(self._expected_s(np.array([self._space.indices(values)]))[0])
@@ -334,14 +329,15 @@ class Acquisition:
         return np.array(rows, dtype=np.int64).reshape(len(rows), len(self._space.knobs))
 
     def _chances(self, points: Indices) -> Array:
-        """Return the probability of success of each point, shape (n_points,)."""
         if not self._something_failed:
             return np.ones(len(points))
         return self._success.predict(points)
 
 
 def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float, is_new: NDArray[np.bool_]) -> Array:
-    """Return the expected improvement of the answer, a measured point, by one more trial of each, shape (n_points,).
+    """Return the knowledge gradient of one more trial of each point, in ln score, shape (n_points,).
+
+    The answer must be a measured point.
 
     Args:
         rivals: Mean to exceed, or fall below, shape (n_points,).
@@ -361,7 +357,6 @@ def _may_repeat(observation: Observation, baseline: str) -> bool:
 
 
 def _observed(observation: Observation, sd: float) -> tuple[float, float]:
-    """Return the mean ln score of a point and its variance."""
     # 0.15: additional standard deviation of a trial with too few steps
     weights = [*(sd**-2 for _ in observation.scores), *((sd**2 + 0.15**2) ** -1 for _ in observation.rough_scores)]
     scores = [*observation.scores, *observation.rough_scores]
@@ -432,7 +427,7 @@ def _without_unused(points: Indices, space: Space) -> Indices:
 
 
 def _neighbours(center: Indices, sizes: Sequence[int]) -> Indices:
-    """Return all points that differ from a point of shape (n_knobs,) in at most one knob, shape (n_points, n_knobs)."""
+    """Return all points that differ from one of shape (n_knobs,) in at most one knob, shape (n_points, n_knobs)."""
     rows = np.tile(center, (sum(sizes), 1))
     number = 0
     for column, size in enumerate(sizes):
@@ -461,9 +456,8 @@ def heuristic_proposals(
     Args:
         data_wait: Fraction of the time that the baseline's loop waits for data, 0 to 1.
         has_gpu: True if step and loader don't share a processor.
-        short_passes: True if a trial covers a full pass over the data; otherwise values that settle late (caches) come
-            last.
-        pending: Points being measured on other machines; a pending first proposal counts as the best point.
+        short_passes: True if a trial covers a full pass over the data; otherwise caches come last.
+        pending: Points being measured elsewhere; a pending first proposal counts as the best point.
     """
     # a loader that shares its processor with the step may slow it down without any wait
     is_not_input_bound = has_gpu and data_wait is not None and data_wait < 0.05
@@ -497,7 +491,6 @@ def heuristic_proposals(
 
 
 def _half_way(knob: Knob, start: Values, observations: Iterable[Observation]) -> Scalar:
-    """Return the value halfway to a recommended one that always failed; None if there is none that is new."""
     known = [(knob.index(one.values[knob.path]) or 0, bool(one.scores)) for one in observations]
     worked = {place for place, has_worked in known if has_worked}
     failed = {place for place, _ in known if knob.choices[place] in knob.heuristic_values} - worked

@@ -56,7 +56,7 @@ class ConfigSampler(BaseSampler):
         self._model = None
 
     def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        """Return the non-constant parameters that all finished trials share, and conditional ones."""
+        """Return the non-constant parameters of all finished trials, and conditional ones."""
         with self._lock:
             shared = self._search_space.calculate(study)
         trials = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
@@ -98,7 +98,6 @@ class ConfigSampler(BaseSampler):
     def _propose(
         self, grids: Mapping[str, "Grid"], trials: Sequence[FrozenTrial], direction: StudyDirection
     ) -> dict[str, Any]:
-        """Return the most promising values; random ones without a model."""
         finished = [trial for trial in trials if trial.state is TrialState.COMPLETE]
         everywhere = set(grids).intersection(*(trial.params for trial in finished))
         conditions = {name: one for name, one in _conditions(finished, everywhere).items() if name in grids}
@@ -141,7 +140,7 @@ class Grid:
         return np.log(values) if self.log else values
 
     def index(self, value: Any) -> int | None:
-        """Return the position of the nearest value; None if it isn't a value of the parameter."""
+        """Return the position of the nearest value, if it is a value of the parameter."""
         if not self.ordered:
             same = (place for place, one in enumerate(self.values) if type(one) is type(value) and one == value)
             return next(same, None)
@@ -160,7 +159,7 @@ class _Condition:
 
 
 def _conditions(trials: Sequence[FrozenTrial], shared: Collection[str]) -> dict[str, _Condition]:
-    """Return the condition of each parameter that only some trials have; the simplest if there are several."""
+    """Return the condition of each parameter that only some trials have, the simplest of several."""
     found = {}
     optional = (trial for trial in trials if not trial.distributions.keys() <= set(shared))
     seen = {name: one for trial in optional for name, one in trial.distributions.items() if name not in shared}
@@ -350,9 +349,9 @@ class OtherSampler:
         return name == baseline or (known is not None and known.trials >= MOST_TRIALS_OF_A_POINT)
 
     def _report(self, observations: Mapping[str, Observation]) -> None:
-        """Add new trials. Those without a score are pruned, which ranks them last.
+        """Add new trials, those without a score as pruned.
 
-        As failed trials they would be ignored, and similar points proposed again.
+        Failed ones would be ignored, and similar points proposed again.
         """
         for name, observation in observations.items():
             scores = (*observation.scores, *observation.rough_scores)

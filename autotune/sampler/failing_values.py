@@ -1,6 +1,6 @@
 """Values that always fail: failed points share them, and no point with them succeeded.
 
-The cause is a value, a pair, or the product of two; for ordered knobs, values further from the baseline included.
+The cause is a value, a pair, or the product of two, including values further from the baseline of ordered knobs.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -94,11 +94,7 @@ class Blame:
 
 
 def blame(space: Space, observations: Mapping[str, Observation], lacks_memory: Callable[[Values], bool]) -> Blame:
-    """Attribute failures to values that failed points share.
-
-    Args:
-        lacks_memory: Returns whether a point needs as much memory as one that ran out of it.
-    """
+    """Attribute failures to values that failed points share."""
     known = [one for one in observations.values() if space.contains(one.values)]
     failed = [(one.values, ending) for one in known if (ending := _ending(one)) is not None][-_LATEST:]
     if len(failed) < 2:
@@ -154,7 +150,7 @@ def _generalized(failing: Sequence[FailingValues]) -> list[FailingValues]:
 def failing_in_pairs(space: Space, trials: Iterable[TrialRecord]) -> list[FailingValues]:
     """Return the one value shared by the points that failed in confirming pairs; empty if not exactly one.
 
-    Their shorter trials worked, so only points that worked in pairs are counterexamples.
+    Only points that worked in pairs are counterexamples.
 
     Args:
         trials: Confirming trials of this space, oldest first.
@@ -179,7 +175,6 @@ def _is_failure(ending: Ending) -> bool:
 
 
 def _ending(one: Observation) -> Ending | None:
-    """Return how a point failed because of its values."""
     if one.scores or one.rough_scores:
         return None
     return next(filter(_is_failure, one.endings), None)
@@ -278,7 +273,6 @@ class _Suspects:
         return any(_holds(point, values, self.space) for point in self.worked)
 
     def _is_confirmed(self, one: FailingValues) -> bool:
-        """Return whether a point without other changes fails."""
         if self.is_known_to_fail({**self.space.baseline, **self.only_with, **one.values}):
             return True
         conclusive = (point for point, how in self.failed if how is one.ending and point not in self.brief)
@@ -290,7 +284,6 @@ class _Suspects:
         )
 
     def _nearest(self, values: Values) -> Values:
-        """Return the value nearest to the baseline that isn't known to work."""
         if len(values) > 1:
             return values
         ((path, value),) = values.items()
@@ -306,7 +299,6 @@ def _product(point: Values, paths: Iterable[str]) -> float:
 
 
 def _number(value: Scalar) -> float:
-    """Return a value as a factor."""
     number = number_of(value)
     return max(1.0, float(number)) if isinstance(number, int | float) else 1.0
 
@@ -316,7 +308,7 @@ def _holds(point: Values, values: Values, space: Space) -> bool:
 
 
 def _is_at_or_beyond(knob: Knob, value: Scalar, than: Scalar) -> bool:
-    """Return whether a value is as far from the baseline as another, on the same side."""
+    """Return whether a value is at least as far from the baseline as another, on the same side."""
     place, other, baseline = knob.index(value), knob.index(than), knob.index(knob.baseline)
     assert place is not None
     assert other is not None

@@ -34,7 +34,7 @@ class _Memory:
     is_product: bool = False
 
     def sizes(self, values: Values) -> Values:
-        """Return the values that need more than the baseline; all if there are none."""
+        """Return the values that need more than the baseline, or else all."""
         sizes = {knob.path: values[knob.path] for knob in self.more}
         raised = {knob.path for knob in self.more if not same_scalar(values[knob.path], knob.baseline)}
         return {path: value for path, value in sizes.items() if path in raised} or sizes
@@ -107,7 +107,7 @@ class Feasibility:
         self._gpu_bytes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
 
     def why_not(self, values: Values) -> str | None:
-        """Return why a point is predicted to fail; None if it may run."""
+        """Return why a point is predicted to fail, if it is."""
         always = (one for one in self.blame.failing if one.are_in(values, self._space))
         return (
             self._space.why_infeasible(values)
@@ -136,10 +136,7 @@ class Feasibility:
         return any(self._lacked(values, hint.values, {hint.ending}) for hint in self._hints)
 
     def _lacked(self, values: Values, failed: Values, endings: Collection[Ending]) -> _Memory | None:
-        """Return the memory of which a point needs as much as a failed one.
-
-        None if a point that needs as much succeeded: the failure then had another cause.
-        """
+        """Return the memory of which a point needs as much as a failed one, unless such a need also succeeded."""
         for memory in self._memories:
             has_lacked = memory.ending in endings and memory.needs_as_much(values, failed)
             if has_lacked and not any(memory.needs_as_much(other.values, failed) for other in self._good):

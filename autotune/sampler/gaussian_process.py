@@ -91,7 +91,7 @@ class GaussianProcess:
 
     @_on_one_thread
     def fit(self, data: TrainingData, *, adapts: bool = True) -> None:
-        """Refit the model."""
+        """Refit the model; `adapts` includes the hyperparameters."""
         residuals = data.scores - self._prior(data.points)
         if adapts:
             # at most 80 points, evenly from best to worst: the cost is cubic in their number
@@ -111,7 +111,7 @@ class GaussianProcess:
 
     @_on_one_thread
     def predict(self, points: Indices) -> Posterior:
-        """Return the posterior of points of shape (n_points, n_knobs), measured or not."""
+        """Return the posterior of points of shape (n_points, n_knobs)."""
         additive, joint, own = np.exp(self._hyper.logs[-3:])
         z, expected = self._scaled(points), self._expected(points)
         cross = self._covariance_with(points)
@@ -131,13 +131,13 @@ class GaussianProcess:
 
     @_on_one_thread
     def regress(self, targets: Array, points: Indices) -> Array:
-        """Predict another quantity, given its values at the observations, at points of shape (n_points, n_knobs)."""
+        """Predict another quantity at points from its values at the observations."""
         center = float(np.median(targets))
         expected: Array = center + self._covariance_with(points) @ self._solve(targets - center)
         return expected
 
     def _covariance_with(self, points: Indices) -> Array:
-        """Return the prior covariance of points with the observations; cached, as speed and duration need the same."""
+        """Return the prior covariance of points with the observations; cached for speed and duration."""
         if self._cross is not None and self._cross[0] is points:
             return self._cross[1]
         cross = self._shared(points, self._scaled(points), self._points, self._z)
@@ -165,7 +165,6 @@ class GaussianProcess:
         return mean
 
     def _expected(self, points: Indices) -> Array:
-        """Return the expected effects, shape (n_points, n_knobs or 0)."""
         if self._prior_effects is None:
             return np.zeros((len(points), 0))
         return np.column_stack([effects[points[:, number]] for number, effects in enumerate(self._prior_effects)])
@@ -216,7 +215,7 @@ class GaussianProcess:
 class _Hyperparameters:
     """Logarithms of the relevances, then of the additive, joint and own variance.
 
-    Maximized by Rprop (Riedmiller & Braun 1993).
+    Moved to the posterior mode by Rprop (Riedmiller & Braun 1993).
     """
 
     def __init__(self, knobs: int, scale: float) -> None:

@@ -1,8 +1,8 @@
 """Unused knobs: config keys without effect on the trainer (overridden by a flag, misspelt, never reached).
 
-Evidence is a step with the same number of samples at every batch size, or a trainer that always prints the same value
-together with no effect on the score. The latter two don't suffice alone: a log may mean something else, and two knobs
-may only work together.
+Evidence is a step with the same number of samples at every batch size, or a value that is always printed the same
+together with no effect on the score. Neither of the latter suffices: a log may mean something else, and two knobs may
+only work together.
 """
 
 import math
@@ -33,7 +33,7 @@ def with_knobs_fixed(space: Space, paths: Collection[str]) -> Space:
 def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
     """Return the evidence for batch sizes that don't change the samples of a step, by path.
 
-    Finds nothing if those samples come from the config instead of the trainer.
+    None if those samples come from the config instead of the trainer.
     """
     found: dict[str, str] = {}
     measured = [(trial.values, trial.measurement) for trial in records if trial.measurement]
@@ -51,7 +51,7 @@ def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
 
 
 def printed_values(output: str, space: Space) -> dict[str, frozenset[str]]:
-    """Return the values that a trainer printed after a knob's key on the same line, by path."""
+    """Return the values printed after a knob's key on the same line, by path."""
     found = {}
     for knob in space.knobs:
         name = re.escape(knob.path.rpartition(".")[2]).replace("_", "[-_]")

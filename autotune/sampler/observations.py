@@ -37,7 +37,7 @@ class Observation:
 
     @property
     def mean(self) -> float:
-        """Mean ln score; minus infinity if no trial is comparable."""
+        """Mean ln score; -inf if no trial is comparable."""
         return fmean(self.scores) if self.scores else -math.inf
 
     @property
@@ -125,7 +125,7 @@ class Observations(Mapping[str, Observation]):
         self._observations[name] = known
 
     def _with_speed_penalty(self, observation: Observation) -> Observation:
-        """Return the observation with the penalty for lost speed, for an objective that ignores speed.
+        """Add the penalty for lost speed, for an objective that ignores speed.
 
         A rough trial counts if it is slower than the baseline.
         """
@@ -160,15 +160,12 @@ def expected_trial_sd(observations: Mapping[str, Observation]) -> float:
 
 
 def expected_speed_sd(observations: Mapping[str, Observation]) -> float:
-    """Return the standard deviation of ln speed between trials of one point, shrunk likewise."""
+    """Return the standard deviation of ln speed likewise."""
     return _expected_sd([observation.ln_speeds for observation in observations.values()])
 
 
 def expected_sd_of(records: Iterable[TrialRecord], objective: Objective) -> float:
-    """Return the standard deviation of ln score between trials of one point, grouped by point name.
-
-    Independent of the current config file.
-    """
+    """Return the standard deviation of ln score between trials of a point, independent of the current config."""
     reference: Measurement | None = None
     scores: dict[str, list[float]] = {}
     for record in records:

@@ -18,7 +18,7 @@ _PRIOR_CLAIMS = 2
 
 
 def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, claimed: Ratio) -> Achieved | None:
-    """Return what real trainings achieved with a point over the baseline; None if none is comparable.
+    """Return what real trainings achieved with a point over the baseline, if any are comparable.
 
     A training is compared with those of the baseline on the same machine, otherwise with its trials.
 
@@ -89,7 +89,7 @@ def claims_sd(records: Sequence[TrialRecord], objective: Objective) -> float:
     """Return the standard deviation of ln speed by which claims missed achieved speeds, beyond their intervals.
 
     Method of moments of a random-effects model (DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled
-    Clinical Trials 7, 1986), shrunk towards 0. 0 also if below half a percent or nothing is comparable.
+    Clinical Trials 7, 1986), shrunk towards 0. Below half a percent, 0.
     """
     trained = {one.point for one in records if one.purpose is Purpose.TRAINING}
     searches = dict.fromkeys(one.search for one in records if trained and one.purpose is Purpose.CONFIRM)

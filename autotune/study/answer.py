@@ -1,9 +1,8 @@
 """Current answer of a study: the point confirmed by its searches.
 
 A point becomes the answer by the pairs of one search. It is superseded by a point that beats it in pairs of one search,
-after it failed there, or once the config's domains no longer contain it. A point that changes more of the training
-never supersedes it, unless the user allowed that kind of change. Computed from the record alone, so that every reader
-gets the same answer.
+after it failed there, or once the config's domains no longer contain it; but not by one that changes more of the
+training, unless the user allowed it. Computed from the record alone: every reader gets the same answer.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,15 +36,14 @@ Pair = tuple[Measurement, Measurement]
 
 @dataclass(frozen=True, kw_only=True)
 class Finalist:
-    """Point that was confirmed, or scheduled for confirmation.
+    """Point confirmed, or scheduled for confirmation.
 
     Attributes:
         trial: First comparable confirming trial.
         pairs_of_machines: Complete pairs by machine, in order of confirmation.
-        planned_pairs: Maximum of a sequential confirmation; None if the number was fixed.
+        planned_pairs: Maximum of a sequential confirmation; None for a fixed number.
         has_failed: True if a confirming trial failed, other than at the end of the search.
-        validation: Findings of a complete validation trial.
-        judgement: Judgement of the pairs; None if there are too few.
+        judgement: None if there are too few pairs.
     """
 
     trial: TrialRecord
@@ -75,7 +73,6 @@ class HeldBack:
 
     Attributes:
         speedup: Speed over the baseline.
-        why: Reason, one clause.
     """
 
     finalist: Finalist
@@ -91,11 +88,7 @@ _NOTHING: Kinds = frozenset()
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentAnswer:
-    """Current answer.
-
-    Attributes:
-        baseline: Name of the point that it was compared with.
-    """
+    """Current answer and the name of the baseline that it was compared with."""
 
     search: str
     trial: TrialRecord
@@ -109,7 +102,7 @@ class CurrentAnswer:
 def current_answer(
     records: Sequence[TrialRecord], objective: Objective, *, excluded: Kinds = _NOTHING
 ) -> CurrentAnswer | None:
-    """Return the current answer; None if nothing is confirmed.
+    """Return the current answer, if anything is confirmed.
 
     Args:
         records: Trials of the current code, oldest first.
@@ -139,7 +132,7 @@ def chosen_finalist(
     *,
     excluded: Kinds = _NOTHING,
 ) -> Finalist | None:
-    """Return the finalist that is the study's answer after a search; None if none is."""
+    """Return the finalist that is the study's answer after a search."""
     better = [one for one in judged if one.wins and _kinds(one.trial).isdisjoint(excluded)]
     # better ones before steadier ones, then those that change the training: the others are the fallback
     better.sort(key=lambda one: (one.judgement is None or not one.judgement.better, not _kinds(one.trial)))
@@ -161,11 +154,7 @@ def chosen_finalist(
 def withheld(
     judged: Sequence[Finalist], chosen: Finalist | None, current: CurrentAnswer | None, first: TrialRecord
 ) -> list[HeldBack]:
-    """Return the winners of a search that aren't the answer after it.
-
-    Args:
-        chosen: Result of `chosen_finalist`.
-    """
+    """Return the winners of a search that aren't the answer after it."""
     if current is None:
         return []
     known = {current.point, chosen.trial.point if chosen else current.point}
@@ -252,7 +241,6 @@ def judged_finalists(
 
 
 def _recent(records: Sequence[TrialRecord]) -> Sequence[TrialRecord]:
-    """Return the trials of the last searches: earlier ones don't affect the noise."""
     names: set[str] = set()
     for place in range(len(records) - 1, -1, -1):
         names |= {records[place].search} if records[place].purpose not in NO_SEARCH else set()
@@ -268,14 +256,13 @@ def until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[Tr
 
 
 def comparable_trials(trials: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
-    """Return the comparable trials in which the objective was measured."""
+    """Return the comparable trials with the objective."""
     return [trial for trial in trials if trial.comparable and objective.is_told_by(trial.comparable)]
 
 
 def _judgement(
     finalist: Finalist, others: Sequence[TrialRecord], search: str, objective: Objective
 ) -> Judgement | None:
-    """Judge a finalist on each machine; None if no machine has enough pairs."""
     judged = [
         _judged_on_one(finalist, pairs, others, search, objective) for pairs in finalist.pairs_of_machines.values()
     ]
@@ -343,7 +330,7 @@ def _by_machine(halves: Sequence[TrialRecord], baseline_point: str) -> dict[str,
 
 
 def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[Pair]:
-    """Return the complete pairs on one machine, (baseline, candidate) each."""
+    """Return the complete (baseline, candidate) pairs on one machine."""
     halves: dict[int, dict[bool, Measurement]] = {}
     for trial in trials:
         measured = trial.comparable
@@ -353,7 +340,7 @@ def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[Pair]:
 
 
 def broken_points(trials: Iterable[TrialRecord]) -> list[Values]:
-    """Return the values of points that broke in validation, or failed in their latest pairs."""
+    """Return the points that broke in validation, or failed in their latest pairs."""
     trials = list(trials)
     latest = {trial.point: trial for trial in trials if trial.purpose is Purpose.CONFIRM}
     broke = (trial for trial in trials if trial.validation and trial.validation.broke)

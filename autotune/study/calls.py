@@ -1,4 +1,4 @@
-"""Calls to the storage of a study in their own thread; the storage may be a server that is temporarily unreachable."""
+"""Calls to the storage of a study, possibly a temporarily unreachable server, in their own thread."""
 
 import queue
 import threading
@@ -33,7 +33,7 @@ class StorageCalls:
 
     Args:
         renew: Called every few seconds; returns whether to call it again.
-        delivered: Called with UUID and number of a trial once it is written; returns whether its record is known.
+        delivered: Called with UUID and number of a trial once written; returns whether its record is known.
         remark: Called with messages for the user.
 
     Attributes:
@@ -69,7 +69,7 @@ class StorageCalls:
         """Open the storage; return its contents.
 
         Args:
-            pending: File of trials that wait for a server; None to raise `StorageAway` instead.
+            pending: File for trials while a server is unreachable; None to raise `StorageAway`.
         """
 
         def opened() -> Found:
@@ -86,7 +86,7 @@ class StorageCalls:
         return found
 
     def retry(self, call: Callable[[], _T]) -> _T:
-        """Make a call; retry for a few seconds while the server is unreachable."""
+        """Make a call, with retries for a few seconds."""
         clock = self._owner.clock
         # long enough for a restarting server, short enough to report a wrong address soon
         over_s = clock.now_s() + 5.0
@@ -100,7 +100,6 @@ class StorageCalls:
                 self.retry_now()
 
     def retry_now(self) -> None:
-        """Let the next call try the server again."""
         if self._retry_at_s is not None:
             self._retry_at_s = self._owner.clock.now_s()
 
@@ -178,7 +177,6 @@ class StorageCalls:
 
     @property
     def waiting(self) -> Sequence[FrozenTrial]:
-        """Finished trials not in the storage yet."""
         return self.pending.trials if self.pending else ()
 
     @property
@@ -231,7 +229,7 @@ def _unreachable(why: str, where: str) -> StorageAway:
 class StorageThread:
     """Thread that makes calls one after the other, and a regular one in between.
 
-    Starts with the first call, ends when idle. An interrupt ends the caller's wait, never a call.
+    Ends when idle. An interrupt ends the caller's wait, never a call.
 
     Args:
         regular: Called every `period_s`; returns whether to call it again.
@@ -249,7 +247,6 @@ class StorageThread:
 
     @property
     def is_stuck(self) -> bool:
-        """True while an abandoned call is still running."""
         return self._given_up is not None and not self._given_up.done()
 
     def post(self, function: Callable[[], _T]) -> Future[_T]:
@@ -272,7 +269,7 @@ class StorageThread:
         """Make a call and return its result.
 
         Raises:
-            TimeoutError: It didn't end in time; it is still running, and later calls wait for it.
+            TimeoutError: It is still running, and later calls wait for it.
         """
         future = self.post(function)
         try:

@@ -33,11 +33,7 @@ IsGone = Callable[[Mapping[str, Any]], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """Owner of the claims of one process.
-
-    Attributes:
-        ends_s: Time on `clock` after which it waits for nothing.
-    """
+    """Owner of a process's claims; after `ends_s` on `clock` it waits for nothing."""
 
     about: Mapping[str, Scalar]
     is_gone: IsGone
@@ -54,7 +50,7 @@ class Claim:
     """Claim on a running trial.
 
     Attributes:
-        number: Number of the trial in the study; without an answer from the storage, the next free one.
+        number: Number of the trial; without an answer from the storage, the next free one.
         is_written: Whether the trial is in the storage; None before the first attempt.
     """
 
@@ -71,7 +67,6 @@ class Claim:
         return {"uuid": self.uuid, **self.about, "n": self.renewals}
 
     def running_trial(self) -> FrozenTrial:
-        """Return the Optuna trial under this claim."""
         from optuna.trial import FrozenTrial, TrialState
 
         return FrozenTrial(
@@ -90,7 +85,7 @@ class Claim:
 
 
 def uuid_of(trial: StoredTrial) -> str | None:
-    """Return the UUID of a trial; None for foreign trials and those of early versions."""
+    """Return the UUID of a trial, which foreign and early ones lack."""
     claim = trial.user_attrs.get(CLAIM) if isinstance(trial.user_attrs, Mapping) else None
     found = claim.get("uuid") if isinstance(claim, Mapping) else None
     return found if isinstance(found, str) else None
@@ -100,7 +95,7 @@ class LeaseWatch:
     """Watch over other processes' claims.
 
     A claim lapses if its owner is known to be gone, or sends no heartbeat for `LEASE_S` on this machine's monotonic
-    clock, because clocks of machines differ. Time with an unreachable storage doesn't count.
+    clock. Time with an unreachable storage doesn't count.
     """
 
     def __init__(self, clock: Clock, is_gone: IsGone) -> None:
@@ -110,7 +105,7 @@ class LeaseWatch:
         self._counts_from_s = -math.inf
 
     def pause(self) -> None:
-        """Stop expiry until `resume`: the storage is unreachable."""
+        """Stop expiry until `resume`."""
         self._counts_from_s = math.inf
 
     def resume(self) -> None:
@@ -155,10 +150,7 @@ def distribution_of(choices: Sequence[Scalar]) -> BaseDistribution:
 
 
 def united(known: Distributions, wanted: Distributions) -> Distributions | None:
-    """Return the distributions under which a study can store trials; None if it can't.
-
-    Categories are the study's own, because Optuna keeps each list unchanged.
-    """
+    """Return the distributions under which a study can store trials, with its own categories; None if it can't."""
     from optuna.distributions import CategoricalDistribution
 
     found: dict[str, BaseDistribution] = {}

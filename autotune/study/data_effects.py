@@ -1,7 +1,6 @@
 """Effects of config changes on the training data, from the samples seen in trials.
 
-The key's name gives the expectation. Values whose trials used other data, or other batch sizes, are labelled so from
-then on.
+These override what the key's name suggests.
 """
 
 from collections import Counter
@@ -25,9 +24,8 @@ def label_found(effect: DataEffect) -> Label | None:
 def labelled(space: Space, records: Iterable[TrialRecord]) -> Space:
     """Return the space with values labelled by what their trials showed.
 
-    Blames the fewest knobs that explain all differing trials. A change that also occurs with the same data is cleared;
-    then the most frequent is blamed, then the one that most often differed when compared, then one that concerns
-    batching.
+    Blames the fewest knobs that explain all differing trials: never a change that also occurs with the same data; then
+    the most frequent, the one that most often differed when compared, or one that concerns batching.
     """
     found = [(trial.data.effect, _changed(trial, space)) for trial in records if trial.data is not None]
     cleared = {one for effect, changed in found if effect is DataEffect.SAME for one in changed.items()}
@@ -55,7 +53,6 @@ def labelled(space: Space, records: Iterable[TrialRecord]) -> Space:
 
 
 def _changed(trial: TrialRecord, space: Space) -> Values:
-    """Return the changes of a trial; none if it is of another space."""
     return space.changes(trial.values) if trial.values.keys() == space.baseline.keys() else {}
 
 

@@ -44,7 +44,7 @@ _LATER = ("data",)  # fields missing from older records of this format
 
 
 def attributes_of(record: TrialRecord) -> dict[str, Any]:
-    """Return a trial as written; the number is implied by its place."""
+    """Return a trial as written, without its number."""
     attributes = record.as_stored()
     del attributes["number"]
     return {"format": FORMAT, **attributes}
@@ -82,7 +82,6 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
 
 
 def _conditions_of(stored: Any) -> Any:
-    """Return stored conditions by field of `Conditions`, unchecked."""
     if not isinstance(stored, Mapping):
         return stored
     rest = dict(stored)
@@ -156,7 +155,7 @@ def state_of(purpose: object, score: float | None) -> TrialState:
 
 
 def line_object(trial: FrozenTrial) -> dict[str, Any]:
-    """Return a finished trial as a line of a file, without its number."""
+    """Return a finished trial as a line, without its number."""
     from optuna.distributions import distribution_to_json
 
     assert trial.datetime_start is not None
@@ -174,7 +173,7 @@ def line_object(trial: FrozenTrial) -> dict[str, Any]:
 
 
 def trial_of_line(written: Mapping[str, Any]) -> FrozenTrial:
-    """Read a line of a file; an error of `DAMAGE` if it is invalid."""
+    """Read a line; an error of `DAMAGE` if it is invalid."""
     from optuna.distributions import json_to_distribution
     from optuna.trial import FrozenTrial
 
@@ -213,8 +212,6 @@ _log = logging.getLogger(__name__)
 def starts_of(trials: Sequence[tuple[int, StoredTrial]], *, always: bool = False) -> dict[int, tuple[str, str]]:
     """Return sort keys of a study with imported trials: start in UTC, then UUID.
 
-    Numbers only give the order of import.
-
     Returns:
         Keys by number of the first trial of each UUID; empty if nothing was imported.
     """
@@ -236,7 +233,7 @@ def read_records(
 ) -> list[tuple[str | None, TrialRecord]]:
     """Return the records of a storage and of the trials waiting for it, by UUID, oldest first.
 
-    Omits foreign trials and later formats (with a warning), interrupted and running trials, and duplicates. A trial has
+    Skips foreign trials and later formats (with a warning), interrupted and running trials, and duplicates. A trial has
     the number of its UUID's first Optuna trial; a waiting one the next free number.
     """
     last = max((number for number, _ in trials), default=-1)
@@ -272,10 +269,9 @@ _LINE_FORMAT = 1
 
 
 class UndeliveredTrials:
-    """File of finished trials that wait for their storage.
+    """File of finished trials that wait for their storage; absent if there are none.
 
     Args:
-        path: The file; absent while nothing waits.
         where: The storage; trials for other ones are ignored.
 
     Raises:
@@ -306,7 +302,6 @@ class UndeliveredTrials:
             raise self._error(error) from error
 
     def remove(self, written: FrozenTrial) -> None:
-        """Remove a trial that is in the storage."""
         uuid = uuid_of(written)
         self.trials = [trial for trial in self.trials if uuid_of(trial) != uuid]
         try:
@@ -319,7 +314,6 @@ class UndeliveredTrials:
             raise self._error(error) from error
 
     def _lines(self) -> list[tuple[str, str, FrozenTrial]]:
-        """Return the lines of the file with their storage and trial."""
         try:
             with open_regular(self._path) as file:
                 lines = file.read().decode(errors="replace").splitlines()

@@ -32,7 +32,7 @@ _Shown = Sequence[tuple[Measurement, GpuFigures]]  # those in which it was measu
 
 
 def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> PooledGpus | None:
-    """Pool the GPUs of a point's trials; None if none was measured.
+    """Pool the GPUs of a point's trials, if any were measured.
 
     Args:
         best_rate: ``r*`` of `study_busy_rate`.
@@ -51,7 +51,7 @@ def pooled_gpus(trials: Sequence[Measurement], best_rate: float | None) -> Poole
 
 
 def study_busy_rate(records: Iterable[TrialRecord]) -> float | None:
-    """Return ``r*``: the highest rate of samples per busy second of any point; None while no point qualifies."""
+    """Return ``r*``: the highest rate of samples per busy second of any point, if one qualifies."""
     points: dict[str, list[Measurement]] = {}
     for record in records:
         if measured := record.comparable:
@@ -100,7 +100,6 @@ def _segment(trial: Measurement, gpu: GpuMeasurement | None) -> Segment:
 
 
 def _pooled(seen: _Seen) -> PooledGpu:
-    """Pool one device over the trials of a point."""
     shown = [(trial, gpu.figures) for trial, gpu in seen if gpu is not None]
     utilization = _utilization(seen)
     enough = utilization.missing is None
@@ -132,7 +131,6 @@ def _pooled_figures(shown: _Shown, utilization: Utilization) -> GpuFigures:
 
     Args:
         shown: Trials in which it was measured, at least one.
-        utilization: Utilization over all trials of the point.
     """
     _, first = shown[0]
     return GpuFigures(

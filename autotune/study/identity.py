@@ -25,7 +25,6 @@ class StudyIdentity:
     """Common properties of a study's trials.
 
     Attributes:
-        stem: Name of the config file without suffix.
         config: Parsed config without its ``autotune:`` section.
         left_out: Dotted paths to ignore: knobs and output paths.
         command: Command with unfilled placeholders.
@@ -46,7 +45,7 @@ class StudyIdentity:
     def name(self) -> str:
         """Config stem and hashes of training and hardware, frameworks, and command.
 
-        Separate hashes allow to find the study without the command, and to recognize other framework versions.
+        The separate hashes identify the study without the command, or with other framework versions.
         """
         stem = re.sub("[^A-Za-z0-9_.]+", "_", self.stem).strip("._")[:40] or "config"
         return (
@@ -56,7 +55,7 @@ class StudyIdentity:
 
     @property
     def training(self) -> str:
-        """Hash of the training alone, independent of machine, command and frameworks."""
+        """Hash of the training, independent of machine, command and frameworks."""
         return _digest(self._training())[:16]
 
     @property

@@ -73,12 +73,10 @@ class Member:
 
     @property
     def host(self) -> str:
-        """Host name, for display."""
         return str(self.about.get("host") or "?")
 
     @property
     def has_left(self) -> bool:
-        """True after an orderly exit."""
         return self.phase is MemberPhase.LEFT
 
     def seems_active(self, utc: datetime) -> bool:
@@ -86,7 +84,6 @@ class Member:
         return not self.has_left and abs(utc - self.renewed_utc) <= RECENT
 
     def renewed(self, utc: datetime, left_s: float) -> "Member":
-        """Return it with a new heartbeat."""
         return replace(self, renewed_utc=utc, left_s=left_s, n=self.n + 1)
 
     def attribute(self) -> dict[str, Any]:
@@ -95,13 +92,13 @@ class Member:
 
 
 def members_among(attributes: Mapping[str, Any]) -> list[Member]:
-    """Return the members in a study's attributes, in order of joining; invalid ones are omitted."""
+    """Return the members in a study's attributes, in order of joining, skipping invalid ones."""
     found = (_read(name, value) for name, value in attributes.items() if name.startswith(ATTRIBUTE))
     return sorted((one for one in found if one is not None), key=lambda one: (one.since_utc, one.uuid))
 
 
 def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
-    """Return the search that a new member joins: its own unless another member is active with the same baseline.
+    """Return the search that a new member joins: its own unless an earlier member is active with the same baseline.
 
     With clocks an hour apart, two searches may run in parallel; they still share trials.
 
@@ -125,16 +122,12 @@ def _read(name: str, written: object) -> Member | None:
 
 
 def hosts_of(records: Iterable[TrialRecord]) -> dict[str, str]:
-    """Return the distinct host names of the machines of some trials."""
+    """Return the distinct host names of machines."""
     return distinct_hosts((trial.machine, trial.conditions.host or "?") for trial in records)
 
 
 def distinct_hosts(machines: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return the host name of each machine, with the machine's name if hosts share a name.
-
-    Args:
-        machines: Pairs of machine and host, possibly repeated.
-    """
+    """Return the host name of each machine; if hosts share a name, with the machine's."""
     hosts = dict(machines)
     machines_of = Counter(hosts.values())
     return {
@@ -143,11 +136,7 @@ def distinct_hosts(machines: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def on_one_scale(records: Sequence[TrialRecord], reference: str | None = None) -> Sequence[TrialRecord]:
-    """Return trials with their speeds converted to one machine.
-
-    Args:
-        reference: The machine; by default that of the first comparable trial.
-    """
+    """Return trials with their speeds converted to one machine, by default that of the first comparable trial."""
     offsets = machine_offsets(records)
     if len(offsets) < 2:
         return records
@@ -156,12 +145,12 @@ def on_one_scale(records: Sequence[TrialRecord], reference: str | None = None) -
 
 
 def _scale(trial: TrialRecord) -> str:
-    """Return the machine, or the machine while its other members wait: both determine speed."""
+    """Return the name of a scale of speed: the machine, separately for trials that run alone on it."""
     return f"{trial.machine} alone" if trial.conditions.alone else trial.machine
 
 
 def machine_offsets(records: Sequence[TrialRecord]) -> dict[str, float]:
-    """Return the ln speed of each machine with comparable trials, relative to their mean."""
+    """Return the ln speed of each machine relative to their mean."""
     speeds: dict[tuple[str, str], list[float]] = {}
     for trial in records:
         if measured := trial.comparable:
@@ -191,7 +180,6 @@ def _weighted(values: Sequence[tuple[str, float, float]]) -> dict[str, float]:
 
 
 def _scaled(trial: TrialRecord, factor: float) -> TrialRecord:
-    """Return a trial as on a machine that is faster by a factor."""
     measured = trial.measurement
     if measured is None or factor == 1.0:
         return trial

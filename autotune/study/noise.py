@@ -30,11 +30,11 @@ def trial_noise(
     """Return the noise of a search's trials.
 
     Few repeats are supplemented by the low median of recent searches' noise and the typical spread, so that one
-    disturbed period doesn't affect all later searches.
+    disturbed period doesn't affect later searches.
 
     Args:
         trials: Trials of the study, oldest first.
-        knows_typical: False to return no noise without repeats, and less if only earlier searches have any.
+        knows_typical: False for no noise without repeats, and less if only earlier searches have any.
     """
     shown = {name: robust_pooled_variance(points) for name, points in _scores(trials, objective).items()}
     own, own_df = shown.pop(search, (0.0, 0.0))
@@ -53,7 +53,7 @@ def pair_noise(
 ) -> tuple[float, float]:
     """Return the prior variance of a pair's difference of ln score, and its degrees of freedom.
 
-    Fewer than four pairs are always supplemented by the typical spread.
+    Fewer than four pairs always include the typical spread.
 
     Args:
         others: Trials of the study without the confirmation to judge, oldest first.
@@ -63,10 +63,7 @@ def pair_noise(
 
 
 def _scores(trials: Iterable[TrialRecord], objective: Objective) -> dict[str, list[list[float]]]:
-    """Return the ln scores of each point by search.
-
-    Points are identified by name, independent of the current config.
-    """
+    """Return the ln scores of each point by search, independent of the current config."""
     reference: Measurement | None = None
     scores: dict[str, dict[str, list[float]]] = {}
     for trial in trials:

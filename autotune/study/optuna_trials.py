@@ -1,9 +1,8 @@
 """Trials of a study in Optuna's storage; used in one thread.
 
 A study is a group of Optuna studies: Optuna fixes each list of categories, so trials that don't fit go into another
-one. Trials also have a UUID. A write without a confirmed result is repeated and may be there twice; readers keep one
-trial per UUID, under the first number, so a trial that was closed as interrupted and added again keeps the number shown
-to the user.
+one. A write without a confirmed result is repeated and may be there twice. Readers keep one trial per UUID, under the
+first number: the one shown to the user.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -74,7 +73,6 @@ class OptunaTrials:
                     self._read.add(number)
 
     def found(self) -> list[tuple[int, FrozenTrial]]:
-        """Return the trials by number."""
         return [(number, trial) for number, _, trial in self._trials() if number >= self._first * MEMBER_NUMBERS]
 
     def expecting(self, function: Callable[[], _T]) -> _T:
@@ -91,9 +89,7 @@ class OptunaTrials:
         self._studies[self._first].set_user_attr(name, value)
 
     def create(self, claim: Claim, own: Collection[str | None]) -> None:
-        """Write a claimed trial, and close abandoned ones.
-
-        Parameters and claim appear together. Optuna's queue of waiting trials is untouched.
+        """Write a claimed trial with its claim, atomically, and close abandoned ones.
 
         Args:
             own: UUIDs of this process's claims.
@@ -125,7 +121,7 @@ class OptunaTrials:
         )
 
     def updates(self, own: Collection[str | None]) -> Updates:
-        """Return the changes by other processes since the last call."""
+        """Return other processes' changes since the last call."""
         self.connection.pull()
         with suppress(KeyError):  # no further one yet
             further = next_member(self._name, [study.study_name for study in self._studies])
@@ -156,7 +152,7 @@ class OptunaTrials:
         return self._trials_of(uuid_of(finished))[0][0]
 
     def _complete(self, study: optuna.Study, trial: FrozenTrial, finished: FrozenTrial) -> bool:
-        """Finish a running trial; return False if another process closed or deleted it."""
+        """Finish a running trial, unless another process closed or deleted it."""
         try:
             trial_id = self._trial_id(study, trial.number)
             for name, value in finished.user_attrs.items():
@@ -175,7 +171,6 @@ class OptunaTrials:
         return self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
 
     def add(self, finished: FrozenTrial) -> None:
-        """Add a finished trial."""
         place, distributions = self._place_for(finished.distributions)
         finished.distributions = dict(distributions)
         self._studies[place].add_trial(finished)
@@ -217,7 +212,6 @@ class OptunaTrials:
         ]
 
     def renew(self, claims: Iterable[Claim]) -> None:
-        """Write a heartbeat for each claim."""
         for claim in claims:
             claim.renewals += 1
             with suppress(*_GONE):
@@ -226,7 +220,7 @@ class OptunaTrials:
                     self._storage.set_trial_user_attr(trial_id, CLAIM, claim.attribute())
 
     def _place_for(self, wanted: Distributions) -> tuple[int, Distributions]:
-        """Return the latest Optuna study that can store these, and its distributions; create one if necessary."""
+        """Return the latest Optuna study that can store these, or a new one, and its distributions."""
         for place in reversed(range(self._first, len(self._studies))):
             distributions = united(self._known_in(place), wanted)
             if distributions is not None:
@@ -254,7 +248,6 @@ class OptunaTrials:
 
 
 def _load(name: str, storage: BaseStorage) -> optuna.Study:
-    """Load an Optuna study, or create it; several machines may do so at once."""
     sampler = optuna.samplers.RandomSampler()  # unused: proposals come from the search
     try:
         return optuna.load_study(study_name=name, storage=storage, sampler=sampler)  # writes nothing

@@ -1,7 +1,7 @@
 """Profile of a study: its best points and those out of memory, for studies of similar trainings.
 
-Holds hashes, knob values and figures; no paths, commands or host names. Read from shared storage, it is validated and
-bounded.
+Holds hashes, knob values and figures; no paths, commands or host names. Validated and bounded, as storage may be
+shared.
 """
 
 import json
@@ -74,14 +74,13 @@ class Hardware:
 
     @property
     def text(self) -> str:
-        """Description, e.g. ``2x NVIDIA L40S, 32 cores``."""
         names = dict.fromkeys(name for name, _ in self.gpus)
         counts = {name: sum(name == other for other, _ in self.gpus) for name in names}
         gpus = [f"{count}x {name}" if count > 1 else name for name, count in counts.items()]
         return ", ".join([*gpus, f"{self.cpu_cores} cores", *([] if gpus else ["no GPU"])])
 
     def is_class_of(self, other: "Hardware") -> bool:
-        """Return whether studies count two machines as one class: memory in whole GiB."""
+        """Return whether studies count two machines as one class."""
         return self._rounded() == other._rounded()
 
     def _rounded(self) -> tuple[object, ...]:
@@ -118,7 +117,7 @@ class Profile:
     """Profile of one study.
 
     Attributes:
-        training: Hash of the training without the machine (`Problem.training`).
+        training: Hash of the training without the machine.
         kinds: Kind of each knob by path; None for a custom knob.
         points: Best distinct points, best first; empty if none beat the baseline.
     """
@@ -154,7 +153,7 @@ def attribute_of(profile: Profile) -> dict[str, Any]:
 
 
 def profile_of_attribute(attribute: Any) -> Profile | None:
-    """Read a profile; None if foreign, of another format, or invalid."""
+    """Read a profile, if valid."""
     if not isinstance(attribute, Mapping) or attribute.get("format") != FORMAT:
         return None
     try:
@@ -166,7 +165,7 @@ def profile_of_attribute(attribute: Any) -> Profile | None:
 
 
 def distinct(points: Sequence[ProfilePoint], most: int) -> tuple[ProfilePoint, ...]:
-    """Return the first points that differ from each other in at least two knobs: neighbours add little information."""
+    """Return the first points with two or more differences from each other: neighbours add little information."""
     chosen: list[ProfilePoint] = []
     for point in points:
         if len(chosen) < most and all(_differences(point, other) >= 2 for other in chosen):
@@ -195,11 +194,7 @@ class Likeness(IntEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Sibling:
-    """Study of a similar training.
-
-    Attributes:
-        distance: Distance of its hardware, 0 for the same class.
-    """
+    """Study of a similar training, and the distance of its hardware."""
 
     profile: Profile
     likeness: Likeness
@@ -207,7 +202,6 @@ class Sibling:
 
     @property
     def text(self) -> str:
-        """Description: study and hardware."""
         what = {
             Likeness.EARLIER_CODE: "this training with earlier code",
             Likeness.SAME_TRAINING: "this training",
@@ -238,7 +232,7 @@ def siblings(own: Profile, others: Iterable[Profile]) -> list[Sibling]:
 
 
 def distance(one: Hardware, other: Hardware) -> float:
-    """Return the distance of two hardware classes, in differing kinds and doublings of quantities."""
+    """Return the distance of two hardware classes: differences of kind and doublings of quantities."""
     if one.is_class_of(other):
         return 0.0
     cpu = 0.5 * _doublings(one.cpu_cores, other.cpu_cores) + 0.25 * _doublings(one.memory_bytes, other.memory_bytes)
@@ -260,7 +254,6 @@ def _doublings(one: float, other: float) -> float:
 
 
 def _likeness(own: Profile, other: Profile) -> Likeness | None:
-    """Return the similarity of another training; None if too small."""
     if other.training == own.training:
         return Likeness.SAME_TRAINING
     mine, theirs = set(own.kinds.items()), set(other.kinds.items())
@@ -278,18 +271,13 @@ _PATIENCE_S = 5.0  # a warm start isn't worth a longer wait for a server
 
 
 class ProfileIndex:
-    """Profiles visible to a study of this storage.
-
-    Args:
-        journals: Folder of this machine's journals, whose index is read too.
-    """
+    """Profiles visible to a study: those of its storage and of this machine's journals."""
 
     def __init__(self, storage: Storage, journals: Path) -> None:
         self._storage = storage
         self._journals = journals
 
     def profiles(self) -> list[Profile]:
-        """Return the profile of each study; unreadable places are skipped."""
         found = {profile.study: profile for profile in _read(self._journals / INDEX)}
         own = self._own_index()
         if own is None:
@@ -299,7 +287,7 @@ class ProfileIndex:
         return list(found.values())
 
     def keep(self, profile: Profile) -> None:
-        """Write a profile to the index of a folder of journals, replacing the study's earlier one.
+        """Write a profile to the index of a folder of journals.
 
         Raises:
             OSError: It cannot be written.
@@ -325,7 +313,6 @@ class ProfileIndex:
 
 
 def _read(path: Path) -> list[Profile]:
-    """Return the profiles of an index, oldest first, skipping invalid lines."""
     attributes = []
     for line in read_beginning(path, 4 << 20).split(b"\n"):
         with suppress(ValueError, RecursionError):

@@ -6,9 +6,9 @@ Without a difference, configs converge equally fast if the interval lies within 
 quarter of the time.
 
 If every training has two evaluations, their losses decide. A training loss separates learning from overfitting only
-while no sample repeats (prequential evaluation, Dawid 1984), so a lower one shows nothing after the first pass, or if
-the number of passes is unknown. Neither counts if it is lower after equally many samples (or updates, for a smaller
-batch): batch, cache and order can't cause that.
+while no sample repeats (prequential evaluation, Dawid 1984): a lower one shows nothing after the first pass. In either
+case, a loss that is lower after equally many samples (or updates, for a smaller batch) doesn't count: batch, cache and
+order can't cause that.
 """
 
 import math
@@ -52,7 +52,7 @@ _Curves = Sequence[tuple[LossCurve, LossCurve]]
 
 
 def judge_race(trials: Sequence[TrialRecord], winner: str, *, changes: Set[Label]) -> Race | None:
-    """Judge the race of an answer; None if there was none, or fewer than two complete rounds.
+    """Judge the race of an answer; None without two complete rounds.
 
     Args:
         trials: Trials of one search, oldest first.
@@ -85,8 +85,7 @@ class _Race:
     """Trainings of one race.
 
     Attributes:
-        diverged: Configs with a diverged training.
-        ended: One training of each config that ended early otherwise.
+        ended: One training of each config that ended early without diverging.
     """
 
     legs: Mapping[RaceArm, _Legs]
@@ -116,7 +115,6 @@ class _Race:
         return self.changes <= {Label.SAME_TRAINING}
 
     def _cautions(self, winner: Raced, why_unknown: str) -> Iterator[str]:
-        """Yield signs of different samples or of a different training."""
         label = "these values are labelled same training, but " if self._is_same_training else ""
         difference = winner.at_equal_samples
         if label and not why_unknown and difference is not None and difference.is_told:
@@ -143,11 +141,9 @@ class _Race:
         return median(sizes) if sizes else None
 
     def _known(self, arm: RaceArm, name: str) -> list[float]:
-        """Return a figure of the trainings of a config that know it."""
         return [figure for leg in self.legs[arm].values() if (figure := getattr(leg, name))]
 
     def _ratio(self, arm: RaceArm, name: str) -> float | None:
-        """Return a figure of a config over that of the baseline; None if unknown."""
         other, baseline = self._known(arm, name), self._known(RaceArm.BASELINE, name)
         return median(other) / median(baseline) if other and baseline else None
 
@@ -159,7 +155,7 @@ class _Race:
         return min(time_s for time_s in times_s if time_s >= 0.8 * median(times_s))
 
     def _why_unknown(self) -> str:
-        """Return why the losses of winner and baseline aren't comparable; empty if they are."""
+        """Return why the losses aren't comparable."""
         baseline, winner = self.legs[RaceArm.BASELINE], self.legs[RaceArm.WINNER]
         if RaceArm.BASELINE in self.diverged:
             return "the loss of the current config is not a number"
@@ -179,7 +175,6 @@ class _Race:
         return ""
 
     def _is_summed(self) -> bool:
-        """Return whether the first losses differ in proportion to the batches."""
         loss, batch = self._ratio(RaceArm.WINNER, "first_loss"), self._ratio(RaceArm.WINNER, "update_samples")
         if not loss or not batch or loss <= 0.0 or max(batch, 1.0 / batch) < 1.4:
             return False
@@ -229,7 +224,7 @@ class _Race:
         return raced
 
     def _by_training(self, arm: RaceArm, curves: _Curves) -> Raced:
-        """Judge by the training loss alone, if it can distinguish learning from overfitting."""
+        """Judge by the training loss alone."""
         raced = _compared(curves, self._equal_s())
         unexplained, passes = self._beyond_explained(arm, curves), self._passes(arm)
         unknown = replace(raced, learning=Learning.UNKNOWN, learning_speed=None, needed_s=None)
@@ -258,11 +253,10 @@ class _Race:
         return 'no held-out loss is reported; report it with `mark("eval", loss=…)`, or use Keras validation data'
 
     def _explained(self, arm: RaceArm) -> float:
-        """Return the learning speed explained by samples per second, and by more updates with a smaller batch."""
+        """Return the learning speed explained by samples per second and more frequent updates."""
         return self._rate_ratio(arm) * max(1.0, 1.0 / self._batch_ratio(arm))
 
     def _plausible(self, arm: RaceArm, raced: Raced, *, most: float) -> Raced:
-        """Return the judgement, or an inconclusive one if its learning speed is implausible."""
         if raced.learning is not Learning.FASTER or (raced.learning_speed or 0.0) <= most:
             return raced
         why = (
@@ -280,7 +274,7 @@ class _Race:
         return self._ratio(arm, "update_samples") or 1.0
 
     def _passes(self, arm: RaceArm) -> float | None:
-        """Return the most passes over the data by any training of the baseline or a config; None if unknown."""
+        """Return the most passes over the data by any training."""
         sizes = [size for side in (RaceArm.BASELINE, arm) if (size := self._epoch_samples(side))]
         trained = [curve.samples[-1] for pair in self._curves(arm) for curve in pair if curve.samples]
         return max(trained) / min(sizes) if sizes and trained else None
@@ -301,7 +295,6 @@ class _Race:
         return [(through_points(one), through_points(other)) for one, other in pairs]
 
     def _curves(self, arm: RaceArm) -> _Curves:
-        """Return the curves of the baseline and another config in each round with both."""
         baseline, others = self.legs[RaceArm.BASELINE], self.legs[arm]
         pairs = [(baseline[pair].curve, others[pair].curve) for pair in sorted(baseline) if pair in others]
         return [(one, other) for one, other in pairs if one is not None and other is not None]
@@ -385,7 +378,6 @@ def _compared(curves: _Curves, time_s: float, *, noise: float = 0.0) -> Raced:
 
 
 def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance: float) -> LossDifference:
-    """Return the difference of two configs over the rounds."""
     errors = [(baseline.error or 0.0) ** 2 + (other.error or 0.0) ** 2 for baseline, other in levels]
     differences = [other.mean - baseline.mean for baseline, other in levels]
     # equal configs differ significantly in less than 2.5 % of cases, on either side
@@ -415,7 +407,6 @@ def _learning_speed(curves: _Curves, difference: LossDifference, time_s: float) 
 
 
 def _needed_s(difference: LossDifference, rounds: int, time_s: float) -> float | None:
-    """Return the training time of a race that would probably be conclusive, with more rounds of this length."""
     mean, half = (difference.low + difference.high) / 2.0, (difference.high - difference.low) / 2.0
     if not mean:
         return None

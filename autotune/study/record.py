@@ -1,6 +1,6 @@
 """Record of a study: its trials as Optuna trials, and the processes that run them.
 
-A trial is claimed with its parameters, and finished with its score, scalar attributes and the `TrialRecord` as JSON.
+A trial is claimed with its parameters and finished with its score, scalar attributes and the `TrialRecord` as JSON.
 Finished trials are never rewritten.
 """
 
@@ -30,16 +30,13 @@ from autotune.study.summary import RATING, Rating, ratings_among
 class StudyRecord:
     """Trials of one identity, in order of completion, and the claims of this process.
 
-    While a server is unreachable, finished trials are kept in a file on this machine.
-
     Args:
         storage: Its storage; the study is created if missing.
-        pending: File for trials that a server can't take; None to raise `StorageAway` instead.
+        pending: File for trials while a server is unreachable; None to raise `StorageAway` instead.
         reads_only: True to create no files.
         remark: Called with messages for the user.
 
     Attributes:
-        ratings: Stored ratings by search.
         torn_bytes: Bytes of a torn last entry that were cut off.
 
     Raises:
@@ -74,7 +71,6 @@ class StudyRecord:
         self._waiting = {uuid: record for uuid, record in read if uuid in waiting}
 
     def records(self) -> list[TrialRecord]:
-        """Return all trials, oldest first."""
         return list(self._records)
 
     def join(self, member: Member) -> Member:
@@ -91,10 +87,7 @@ class StudyRecord:
         return joined
 
     def refresh(self) -> list[TrialRecord]:
-        """Read other processes' changes into `records`.
-
-        Returns:
-            New trials, oldest first; none while the storage is unreachable.
+        """Read other processes' changes; return new trials, oldest first.
 
         Raises:
             StudyError: The storage cannot be read, or the locks of a shared journal don't work.
@@ -176,7 +169,6 @@ class StudyRecord:
         return written
 
     def _delivered(self, uuid: str | None, number: int) -> bool:
-        """Handle the delivery of a waiting trial; return whether its record is known."""
         self._claims.pop(uuid or "", None)
         record = self._waiting.pop(uuid, None)
         if record is not None:  # None: unreadable, or delivered twice
@@ -203,7 +195,7 @@ class StudyRecord:
     def close_abandoned(self) -> int:
         """Close other processes' abandoned trials; return their number.
 
-        Waiting trials are written first, because they finish trials of an earlier search.
+        Waiting trials are written first: they finish trials of an earlier search.
         """
         self.calls.write_pending()
         return self.calls.retry(lambda: self.calls.call(partial(self.calls.trials.close_lapsed, self._own())))
@@ -213,7 +205,7 @@ class StudyRecord:
         self.note(RATING + search, asdict(rating))
 
     def note(self, name: str, value: object) -> None:
-        """Set an attribute of the study, a JSON value."""
+        """Set an attribute of the study."""
         self.calls.call(partial(self.calls.trials.note, name, value))
 
     def close(self) -> None:
@@ -237,11 +229,10 @@ class StudyRecord:
             self.calls.call(self.calls.connection.close)
 
     def _own(self) -> set[str | None]:
-        """Return the UUIDs of the trials that this process runs or has to write."""
         return {*self._claims, *map(uuid_of, self.calls.waiting)}
 
     def renew(self) -> None:
-        """Write a heartbeat for each claim; happens automatically every few seconds."""
+        """Write a heartbeat for each claim; automatic every few seconds."""
         self.calls.thread.call(self._renew)
 
     def _renew(self) -> bool:
@@ -258,10 +249,10 @@ class Members:
     """Active processes of a study, as of the latest refresh.
 
     Attributes:
-        own: This process; None before it joins.
+        own: This process, once it has joined.
         seen: All members, also those that left, in order of joining.
         trials_elsewhere: Values of other processes' running trials.
-        probe: Probe of this member's lock; None if the storage needs no file locks.
+        probe: Probe of this member's lock, if the storage needs file locks.
     """
 
     def __init__(self, calls: StorageCalls, owner: Owner) -> None:
@@ -289,7 +280,7 @@ class Members:
     def heartbeat(self, **changes: Any) -> None:
         """Write a heartbeat and changes, if this is an active member.
 
-        Called only in the storage's thread, so that no older state overwrites a newer one.
+        Only in the storage's thread, so that no older state overwrites a newer one.
         """
         if self.own is not None and not self.own.has_left:
             clock = self._owner.clock
@@ -312,7 +303,7 @@ class Members:
         """Process other processes' changes.
 
         Raises:
-            StudyError: The file lock of an active member isn't visible on this machine.
+            StudyError: The file lock of an active member isn't visible here.
         """
         self.trials_elsewhere = updates.pending
         self.seen = members_among(updates.attributes)
@@ -345,5 +336,4 @@ class Members:
         return [one for one in others if not leases.has_lapsed("members", one.uuid, {**one.about, "n": one.n})]
 
     def on_record(self) -> list[Member]:
-        """Read all members, also those that left, in order of joining."""
         return members_among(self._calls.call(self._calls.trials.attributes))

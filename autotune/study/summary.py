@@ -1,7 +1,4 @@
-"""Answer of a search, computed from the record alone.
-
-``search``, ``status`` and ``apply`` therefore give the same answer, also after a crash.
-"""
+"""Answer of a search, computed from the record alone: ``search``, ``status`` and ``apply`` give the same one."""
 
 import math
 from collections import Counter
@@ -81,7 +78,7 @@ class RatedChange:
 class Rating:
     """Gain from each change of a search's answer, largest first.
 
-    Stored with the study because it needs a fitted model; the rest of an answer is computed from the trials.
+    Stored with the study because it needs a fitted model, unlike the rest of an answer.
     """
 
     point: str
@@ -94,10 +91,9 @@ Answers = Mapping[str | None, CurrentAnswer | None]
 
 
 def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
-    """Return the search to report: the last one with an answer, otherwise the last; None without any.
+    """Return the search to report: the last one with an answer, otherwise the last.
 
-    An answer is a complete confirmation, or no point better than the baseline. A search that was killed before doesn't
-    hide an older answer.
+    An answer is a complete confirmation, or no point better than the baseline.
     """
     firsts = {trial.search: trial for trial in reversed(records)}
     searches = [name for name in dict.fromkeys(trial.search for trial in records) if not _is_no_search(firsts[name])]
@@ -113,7 +109,6 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
 
 
 def _is_no_search(first: TrialRecord) -> bool:
-    """Return whether trials aren't a search: a search starts with the baseline."""
     return first.purpose in NO_SEARCH
 
 
@@ -133,8 +128,7 @@ def answer_of(
         records: Trials of the current code.
         space: Current search space, for the labels.
         why_no_gpu: Why utilization isn't measured on this machine.
-        config_point: Name of the config's current point; by default that of the latest search.
-        excluded: Kinds of change that are out of the question.
+        config_point: Name of the config's point; by default that of the latest search.
     """
     latest = latest_search(records, objective)
     if latest is None:
@@ -173,13 +167,11 @@ def summarize(
     answers: Answers | None = None,
     ratings: Mapping[str, Rating] = MappingProxyType({}),
 ) -> SearchResult | None:
-    """Compute the answer of one search; None if none of its trials is comparable.
+    """Compute the answer of one search; None without comparable trials.
 
     Args:
         records: The study's record. Other searches only contribute to the noise; later trials are ignored.
         space: Current search space, for the labels; never affects the verdict.
-        why_no_gpu: Why utilization isn't measured on this machine.
-        excluded: Kinds of change that are out of the question.
         answers: Result of `answers_by_search`, if known.
     """
     measured = until_the_end_of(search, records)
@@ -221,7 +213,7 @@ class _Searched:
     Attributes:
         records: The record up to its last trial.
         good: Comparable trials with the objective, at least one.
-        baseline: First trial of the baseline, which may have failed.
+        baseline: First trial of the baseline, possibly failed.
     """
 
     records: Sequence[TrialRecord]
@@ -232,11 +224,9 @@ class _Searched:
     objective: Objective
 
     def of(self, point: str | None) -> list[TrialRecord]:
-        """Return the good trials of a point."""
         return [trial for trial in self.good if trial.point == point]
 
     def side(self, first: TrialRecord) -> Side:
-        """Pool the good trials of a trial's point."""
         measured = [trial.comparable for trial in self.of(first.point) if trial.comparable]
         times = [one.stages for one in measured if one.stages]
         return Side(
@@ -249,7 +239,6 @@ class _Searched:
         )
 
     def _step_samples(self, point: str) -> float | None:
-        """Return the samples of a step over all ranks and devices."""
         measured = [trial.comparable for trial in self.of(point) if trial.comparable]
         return median([one.samples_per_s * one.window_s / one.steps for one in measured]) if measured else None
 
@@ -307,11 +296,7 @@ def _without_baseline(searched: _Searched, rating: Rating | None) -> SearchResul
 def _compared(
     searched: _Searched, previous: CurrentAnswer | None, excluded: Kinds, rating: Rating | None
 ) -> SearchResult:
-    """Return the answer of a search with a measured baseline.
-
-    Args:
-        previous: The study's answer when it began.
-    """
+    """Return the answer of a search with a measured baseline."""
     first, objective, search = searched.trials[0], searched.objective, searched.baseline.search
     confirmed = judged_finalists(searched.records, search, objective)
     is_limited = first.conditions.left_out_answer is not None  # it left the previous answer out
@@ -382,9 +367,7 @@ def _compared(
 def _whole(records: Sequence[TrialRecord], search: str, speed: Ratio, points: tuple[str, str]) -> WholeTraining:
     """Return the speed of whole training with a point over the baseline.
 
-    Args:
-        records: The record as measured; only the machine of the search's first trial counts.
-        points: Baseline, other.
+    Only trials on the machine of the search's first trial count.
     """
     machine = next(one.machine for one in records if one.search == search)
     here = [one for one in records if one.machine == machine and one.validity not in DISTURBED]
@@ -402,7 +385,6 @@ def _verdict(chosen: Finalist | None) -> Verdict:
 
 
 def _why_nothing(searched: _Searched) -> str:
-    """Return why a search has no candidate, without a full stop."""
     if not any(trial.purpose is Purpose.EXPLORE for trial in searched.trials):
         if any(trial.validation and trial.validation.broke for trial in searched.records):
             return "a point that looked better broke in validation and is not retried"
@@ -419,7 +401,6 @@ def _why_unconfirmed(pairs: int) -> str:
 
 
 def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:
-    """Return what the pairs show, without a full stop."""
     pairs = f"{judgement.pairs} interleaved pairs with the current config"
     if len(hosts) > 1:
         pairs += f" on {len(hosts)} machines ({', '.join(hosts)})"
@@ -529,7 +510,7 @@ def _medians(measured: Sequence[Measurement]) -> dict[str, float | None] | None:
 
 
 def _best(good: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> str | None:
-    """Return the point with the best mean score; None unless it exceeds the baseline by more than noise."""
+    """Return the point with the best mean score, if it exceeds the baseline by more than noise."""
     means = _mean_scores(good, baseline_point, objective)
     best = max(means, key=lambda point: means[point], default=None)
     if best is None or best == baseline_point or baseline_point not in means:
@@ -584,7 +565,6 @@ def _same_training(searched: _Searched) -> tuple[Side, float] | None:
 
 
 def _had_no_effect(trial: TrialRecord, baseline: TrialRecord) -> bool:
-    """Return whether the trainer never read any value that a trial changes."""
     changed = {path for path, value in trial.values.items() if not same_scalar(value, baseline.values.get(path))}
     return changed <= set(trial.conditions.unheeded)
 
@@ -604,7 +584,6 @@ def _ln_speeds(trials: Sequence[TrialRecord], unit: TrialRecord) -> list[float]:
 
 
 def _noise_cautions(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
-    """Return a caution if trials of the baseline differ widely."""
     speeds = _ln_speeds(baseline, baseline[0])
     ratio = math.exp(max(speeds) - min(speeds))
     if ratio < 1.3:  # trials that differ by 8 % are within that 99 times in 100
@@ -616,7 +595,6 @@ def _noise_cautions(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
 
 
 def _slowdown_cautions(trials: Iterable[TrialRecord]) -> Iterator[str]:
-    """Yield a caution if steps get slower during training."""
     until = max((trial.conditions.until_step or 0 for trial in trials), default=0)
     if until:
         yield f"Steps get slower during training: all speeds are measured up to step {until}, with both configs."
@@ -626,7 +604,7 @@ def _slowdown_cautions(trials: Iterable[TrialRecord]) -> Iterator[str]:
 
 
 def rating_of(attribute: object) -> Rating | None:
-    """Read a rating from JSON; None if it is invalid."""
+    """Read a rating from JSON, if valid."""
     try:
         rating = msgspec.convert(attribute, Rating)
     except (ValueError, RecursionError):
@@ -640,7 +618,7 @@ RATING = "worth of changes:"
 
 
 def ratings_among(attributes: Mapping[str, object]) -> dict[str, Rating]:
-    """Return the ratings in the attributes of a study, by search."""
+    """Return the ratings in a study's attributes, by search."""
     found = {name: rating_of(some) for name, some in attributes.items() if name.startswith(RATING)}
     return {name.removeprefix(RATING): rating for name, rating in found.items() if rating}
 
@@ -656,7 +634,6 @@ def changes_of(
     """Return what a point changes, in the order of the rating.
 
     Args:
-        space: Current search space, for the labels.
         step_samples: Samples of a step of the baseline over all ranks.
     """
     changed = [path for path in point if path in baseline and not same_scalar(point[path], baseline[path])]
@@ -680,7 +657,7 @@ def changes_of(
 
 
 def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
-    """Return changes with the coupled keys that change too."""
+    """Add the coupled keys that change too."""
     knobs = {knob.path: knob for knob in space.knobs}
     found = []
     for change in changes:

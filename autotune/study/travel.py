@@ -1,7 +1,7 @@
-"""Export of a study into a file, and import: the union of trials by UUID, independent of the order of files.
+"""Export of a study into a file, and import: the union of trials by UUID, in any order of files.
 
-The file is an Optuna journal with the study's finished trials, oldest first, and a manifest as study attribute. It is
-validated completely before anything is imported.
+The file is an Optuna journal with the finished trials, oldest first, and a manifest as study attribute. It is validated
+completely before anything is imported.
 """
 
 import json
@@ -77,12 +77,7 @@ class StudyName:
 
 
 class Manifest(msgspec.Struct, kw_only=True):
-    """Manifest of an export.
-
-    Attributes:
-        hardware: Hardware of its trials, for display.
-        frameworks: Their framework versions, for display.
-    """
+    """Manifest of an export, with hardware and framework versions for display."""
 
     format: int = FORMAT
     autotune: str = __version__
@@ -126,11 +121,7 @@ _Speed = Annotated[float, msgspec.Meta(ge=0.0, le=1e30)]
 
 @dataclass(frozen=True, kw_only=True)
 class PortableTrial:
-    """Validated finished trial without facts about processes and folders.
-
-    Attributes:
-        started: Start in UTC.
-    """
+    """Validated finished trial without facts about processes and folders."""
 
     uuid: str
     started: str
@@ -139,15 +130,14 @@ class PortableTrial:
 
     @property
     def text(self) -> str:
-        """Text of the record, equal for equal trials."""
         return json.dumps(attributes_of(self.record), sort_keys=True)
 
 
 def portable_of(trial: FrozenTrial) -> PortableTrial | None:
-    """Validate a trial of a storage or export; None if it has no record (interrupted or running).
+    """Validate a trial of a storage or export; None without a record (interrupted or running).
 
     Raises:
-        ValueError: Foreign or invalid, with the reason.
+        ValueError: Foreign or invalid.
     """
     try:
         written = written_record(trial) if trial.state.is_finished() else None
@@ -201,7 +191,6 @@ def _check(record: TrialRecord, trial: FrozenTrial) -> None:
 
 
 def _without_folders(record: TrialRecord) -> TrialRecord:
-    """Remove folders, which are specific to a machine, from a record's texts."""
     checked = record.validation
     if checked is not None:
         checked = replace(checked, broke=_bare(checked.broke), remarks=_bare(checked.remarks))
@@ -221,7 +210,6 @@ class Contents:
 
     Attributes:
         interrupted: Number of trials without a record: interrupted or running.
-        unread: Number of unreadable trials.
     """
 
     trials: Mapping[str, PortableTrial]
@@ -230,11 +218,7 @@ class Contents:
 
 
 def contents_of(study: str, storage: Storage, *, pending: Path | None = None) -> Contents:
-    """Read the trials of a study.
-
-    Args:
-        pending: File of `UndeliveredTrials`.
-    """
+    """Read the trials of a study, and those in the file of `UndeliveredTrials`."""
     opened = _opened(study, storage, reads_only=True)
     try:
         waiting = UndeliveredTrials(pending, storage.where(study)).trials if pending is not None else []
@@ -258,7 +242,7 @@ def _contents(found: Iterable[FrozenTrial]) -> Contents:
 
 
 def _in_order(trials: Iterable[PortableTrial]) -> dict[str, PortableTrial]:
-    """Return trials by UUID, oldest first; the choice among duplicates is independent of their order."""
+    """Return trials by UUID, oldest first; the choice among duplicates doesn't depend on their order."""
     found: dict[str, PortableTrial] = {}
     for trial in sorted(trials, key=lambda one: (one.started, one.uuid, one.text)):
         found.setdefault(trial.uuid, trial)
@@ -266,11 +250,10 @@ def _in_order(trials: Iterable[PortableTrial]) -> dict[str, PortableTrial]:
 
 
 def export_study(study: str, storage: Storage, path: Path, *, pending: Path | None = None) -> Contents:
-    """Write the finished trials of a study into an Optuna journal, atomically; return what it contains and lacks.
+    """Write the finished trials of a study into an Optuna journal, atomically.
 
     Raises:
-        StudyError: The study is unreadable or foreign, or the file is too large, not writable, or would replace
-            something else.
+        StudyError: The study is unreadable, or the file is too large, not writable, or would replace another.
     """
     name = StudyName.of(study)
     if name is None:
@@ -323,7 +306,7 @@ def read_export(path: Path) -> Export:
     """Read and validate an exported study.
 
     Raises:
-        StudyError: The file is unreadable, damaged, or not an exported study.
+        StudyError: Unreadable, damaged, or not an exported study.
     """
     try:
         with open_regular(path.resolve()) as file:
@@ -368,7 +351,7 @@ class Imported:
     """Outcome of an import.
 
     Attributes:
-        known: Number of trials that were already there.
+        known: Number of trials already there.
         differing: Number of trials that differ from the stored ones.
     """
 
@@ -389,10 +372,10 @@ def import_files(
 
     Args:
         target_of: Returns the target study, or raises `StudyError`.
-        prepare: Called before the first write, e.g. to create the storage's folder.
+        prepare: Called before the first write.
 
     Raises:
-        StudyError: A file is unreadable or rejected (nothing is added), or the storage isn't writable.
+        StudyError: A file is rejected (nothing is added), or the storage isn't writable.
     """
     exports = [read_export(path) for path in paths]
     target = target_of(exports).text

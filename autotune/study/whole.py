@@ -1,7 +1,6 @@
 """Speed of whole training, from the speed of steps and the pauses between them (epoch ends, evaluations, checkpoints).
 
-Confirming pairs compare steps and are too short for pauses; any trial or training with pauses shows their time per
-sample.
+Confirming pairs are too short for pauses; any trial or training with pauses shows their time per sample.
 """
 
 import math
@@ -23,13 +22,12 @@ def whole_training(
 ) -> WholeTraining:
     """Return the speedup of whole training, with its 95 % interval (delta method on the logarithm).
 
-    The uncertainty is that of steps, of the difference between pauses, and of the baseline's speed, which determines
-    their share.
+    Its uncertainty is that of steps, of the difference between pauses, and of their share.
 
     Args:
         speed: Speedup of steps over the baseline.
         measured: Measurements of the baseline, at least one, and of the other.
-        pauses: Pauses in trials and trainings of the baseline, and of the other.
+        pauses: Pauses of the baseline, and of the other.
     """
     # use measurements with the most kinds of pauses; a side without any borrows the other's
     kinds = [one.kinds for side in pauses for one in side]

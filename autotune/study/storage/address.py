@@ -52,7 +52,7 @@ class StorageAddress:
     """Address of a storage; its repr has no password.
 
     Attributes:
-        secrets: Decoded passwords of the URL, by driver parameter; the driver's own files may have others.
+        secrets: Decoded passwords of the URL, by driver parameter.
     """
 
     kind: StorageKind
@@ -63,7 +63,7 @@ class StorageAddress:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Folder or files of the storage; none for a server."""
+        """Folder or files of the storage."""
         if self.path is None or self.kind is StorageKind.JOURNAL:
             return () if self.path is None else (self.path,)
         return tuple(self.path.with_name(self.path.name + end) for end in ("", "-journal", "-wal", "-shm", ".flock"))
@@ -87,7 +87,7 @@ class GivenAddress:
 
 
 def address_of(*given: GivenAddress | None) -> StorageAddress | None:
-    """Return the first given address; None without any: studies are in the state folder.
+    """Return the first given address; None for the state folder.
 
     Raises:
         ConfigError: It is invalid.
@@ -97,7 +97,7 @@ def address_of(*given: GivenAddress | None) -> StorageAddress | None:
 
 
 def address_in_environment(environ: Mapping[str, str], folder: Path) -> GivenAddress | None:
-    """Return the address in the environment variable; None if it is unset."""
+    """Return the address in the environment variable, if any."""
     text = environ.get(STORAGE_VARIABLE)
     return GivenAddress(text=text, where=STORAGE_VARIABLE, folder=folder, may_hold_password=True) if text else None
 
@@ -132,7 +132,7 @@ def parse_address(given: GivenAddress) -> StorageAddress:
 
 
 def _not_an_address(given: GivenAddress) -> ConfigError:
-    """Return the error for text that isn't an address; it is quoted unless it may contain a password."""
+    """Return the error for text that isn't an address, quoted unless it may contain a password."""
     text = given.text.strip()
     if "@" in text or len(text) > _LONGEST_SHOWN:
         return given.error("this is not a storage address")
@@ -192,7 +192,6 @@ def _of_postgresql(rest: str, given: GivenAddress) -> StorageAddress:
 
 
 def _last(texts: str | tuple[str, ...]) -> str:
-    """Return the last value of a query parameter."""
     return texts if isinstance(texts, str) else texts[-1]
 
 
@@ -208,7 +207,7 @@ def _path(text: str, given: GivenAddress) -> Path:
 
 
 def _read(path: Path, given: GivenAddress) -> GivenAddress:
-    """Read the address from a file that only its owner can access."""
+    """Read an address from a file that only its owner can access."""
     try:
         with open_regular(path) as file:
             about = os.fstat(file.fileno())

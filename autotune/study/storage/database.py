@@ -89,12 +89,9 @@ _PERMANENT = re.compile(r"authentication|no password supplied|pg_hba|does not ex
 
 
 class Database:
-    """Storage of studies in a database, opened at the first use.
+    """Storage of studies in an SQLite file or on a server, opened at the first use.
 
     An archived study stays in place; the next member of its group of Optuna studies follows it.
-
-    Args:
-        address: SQLite file or server.
     """
 
     def __init__(self, address: StorageAddress) -> None:
@@ -107,17 +104,14 @@ class Database:
         self._has_schema = False  # of a server
 
     def where(self, study: str) -> str:
-        """Return the address without password."""
         return self._address.shown
 
     def latest(self, pattern: str) -> str | None:
-        """Return the study with the latest start of a trial."""
         with self._reading() as names:
             found = [name for name in names if not is_member(name) and fnmatchcase(name, pattern)]
             return max(found, key=lambda name: self._last_start(name, names), default=None)
 
     def names(self) -> list[str]:
-        """Return the names of the groups of Optuna studies."""
         with self._reading() as names:
             return sorted(name for name in names if not is_member(name))
 
@@ -148,7 +142,6 @@ class Database:
             return [some[name] for some in attributes if name in some]
 
     def archive(self, study: str, clock: Clock) -> None:
-        """Start a new member of the study's group."""
         with self._expected(), closing(self):
             members = member_names(study, optuna.get_all_study_names(self._optuna))
             if members:
@@ -157,7 +150,6 @@ class Database:
                 new.set_user_attr(ARCHIVED_BEFORE, clock.utc().isoformat(timespec="seconds"))
 
     def discard(self, study: str, trash: Path) -> None:
-        """Delete the Optuna studies of a group."""
         with self._expected(), closing(self):
             for member in member_names(study, optuna.get_all_study_names(self._optuna)):
                 optuna.delete_study(study_name=member, storage=self._optuna)
@@ -172,7 +164,6 @@ class Database:
 
     @contextmanager
     def _reading(self) -> Iterator[list[str]]:
-        """Yield the names of all Optuna studies; creates nothing."""
         with self._expected(reads_only=True), nullcontext() if self._connected else closing(self):
             yield optuna.get_all_study_names(self._optuna) if self._has_tables() else []
 
@@ -184,11 +175,6 @@ class Database:
         return FileLock(path.with_name(path.name + ".flock"), timeout_s=30.0, creates=creates)
 
     def _is_there(self) -> bool:
-        """Return whether there is anything to read.
-
-        Raises:
-            OSError: The file isn't an SQLite database.
-        """
         if self._address.path is None:
             return True
         try:
@@ -226,7 +212,7 @@ class Database:
 
     @contextmanager
     def _creating_tables(self) -> Iterator[None]:
-        """Serialize the creation of a server's tables: in Optuna, two at once fail."""
+        """Serialize the creation of a server's tables, which fails in Optuna otherwise."""
         self._has_schema = self._is_server and self._has_tables(_LAST_TABLE)
         if not self._is_server or self._has_schema:
             yield
@@ -258,7 +244,6 @@ class Database:
 
     @cached_property
     def _reading_engine(self) -> sqlalchemy.Engine:
-        """Engine for use before Optuna's own exists, without a pool."""
         return sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, **self._engine_options())
 
     def _last_start(self, name: str, names: list[str]) -> datetime:
@@ -333,7 +318,6 @@ class DatabaseErrors:
         return StudyError(what, where=self._address.shown, remedy=remedy)
 
     def of(self, error: Exception) -> StudyError:
-        """Translate an error of the driver or system."""
         cause = _cause(error)
         message = _first_line(str(getattr(cause, "orig", None) or getattr(cause, "strerror", None) or cause))
         remedy = self._remedy(message)
@@ -350,7 +334,6 @@ class DatabaseErrors:
         )
 
     def _remedy(self, message: str) -> str | None:
-        """Return the remedy for a message of the driver or system."""
         path = self._address.path
         if path is not None and "permission denied" in message.lower():
             return f"Check that {path.parent}, and in it {path.name} and {path.name}.flock, are writable."
@@ -359,13 +342,12 @@ class DatabaseErrors:
         return next((remedy for pattern, remedy in _REMEDIES if re.search(pattern, message, re.IGNORECASE)), None)
 
     def _shown(self, text: str) -> str:
-        """Return the first line of a driver's message without secrets."""
+        """Return the first line of a message without secrets."""
         secrets = [Secret(name=name, value=text) for name, text in self._address.secrets.items()]
         return ascii(without(_first_line(text), secrets))[1:-1][:200]
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the original error of the driver or system."""
     if isinstance(error, sqlalchemy.exc.DBAPIError | OSError) or error.__cause__ is None:
         return error
     return _cause(error.__cause__)

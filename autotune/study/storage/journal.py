@@ -1,7 +1,7 @@
 """Folder of journals: a storage that needs only a disk, with a file per study.
 
 In Optuna's own journal, a torn line followed by an append makes the file unreadable forever, and a stale lock file
-costs 30 s. A kernel lock and a check of the last line before opening avoid both.
+costs 30 s. A kernel lock and a check of the last line avoid both.
 """
 
 from __future__ import annotations
@@ -33,17 +33,12 @@ _UNTIL = re.compile(r"\.until-\d{8}T\d{6}Z$")
 
 
 class JournalFolder:
-    """Storage of studies in one folder, a journal each.
-
-    Args:
-        folder: The folder, created with the first study if its parent exists.
-    """
+    """Storage of studies in a folder, which is created with the first study if its parent exists."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def path(self, study: str) -> Path:
-        """Return the file of a study."""
         return self._folder / f"{study}.journal"
 
     def where(self, study: str) -> str:
@@ -55,7 +50,6 @@ class JournalFolder:
         return latest.stem if latest else None
 
     def names(self) -> list[str]:
-        """Return the names of the journals, without archived ones."""
         with _expected(self._folder):
             found = sorted(path.stem for path in self._folder.glob("*.journal"))
         return [name for name in found if not _UNTIL.search(name)]
@@ -120,7 +114,6 @@ class JournalFolder:
                 path.rename(path.with_name(f"{path.stem}.until-{clock.utc():%Y%m%dT%H%M%SZ}{path.suffix}"))
 
     def discard(self, study: str, trash: Path) -> None:
-        """Move a journal and its torn lines into a folder."""
         path = self.path(study)
         with _expected(path), _lock(path):  # not during a write
             for end in ("", ".torn"):
@@ -136,7 +129,7 @@ def _lock(path: Path) -> FileLock:
 
 @dataclass(kw_only=True)
 class JournalTrial:
-    """Trial from a journal, with the fields that a record needs."""
+    """Trial from a journal."""
 
     user_attrs: dict[str, Any]
     datetime_start: datetime | None
@@ -182,11 +175,6 @@ def _replayed(entries: Iterable[dict[str, Any]]) -> dict[str, tuple[dict[str, An
 
 
 def _require_own(path: Path) -> None:
-    """Check that a journal belongs to this user: its contents are trusted.
-
-    Raises:
-        StudyError: It belongs to another user.
-    """
     owner = path.lstat().st_uid if os.path.lexists(path) else os.geteuid()
     if owner != os.geteuid() and os.geteuid() != 0:
         raise StudyError(
@@ -318,7 +306,6 @@ class JournalFile:
             self._lock.release()
 
     def _repair_last_line(self, file: BinaryIO) -> int:
-        """Repair an incomplete last line of a dead writer, under the lock; return the bytes removed."""
         if _is_whole(file):
             return 0
         size = file.seek(0, os.SEEK_END)

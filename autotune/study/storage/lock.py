@@ -92,7 +92,7 @@ class LockProbe:
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def holds(self, member: str) -> bool | None:
-        """Return whether another member's lock is visible on this machine; None if unknown."""
+        """Return whether another member's lock is visible here; None if unknown."""
         if not member.isalnum():  # untrusted, becomes part of a path
             return None
         try:
@@ -103,7 +103,6 @@ class LockProbe:
         return False
 
     def delete_stale(self, member: str) -> None:
-        """Delete the file of a member that died."""
         if self.holds(member) is False:
             with contextlib.suppress(OSError):
                 self._path_of(member).unlink(missing_ok=True)

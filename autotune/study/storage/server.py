@@ -1,11 +1,11 @@
 """Optuna's tables on a PostgreSQL server, for one study: one query reads all updates, one transaction writes a change.
 
 `RDBStorage` needs up to two hundred round trips a trial, and even one statement per table about twenty. Here all trials
-of the study are cached, and each atomic write is one text with the query for updates: about three round trips a trial.
-Optuna and its dashboard can read the result.
+are cached, and each atomic write is one text with the query for updates: about three round trips a trial. Optuna and
+its dashboard can read the result.
 
-Only public names of Optuna are used. Each statement names the call that it replaces, on the schema that `RDBStorage`
-checks; infrequent calls go to `RDBStorage`.
+Each statement names the public call that it replaces, on the schema that `RDBStorage` checks; infrequent calls go to
+`RDBStorage`.
 """
 
 from __future__ import annotations
@@ -96,11 +96,10 @@ class _Statement(NamedTuple):
 class ServerStorage(BaseStorage):
     """Optuna storage of one study on a PostgreSQL server.
 
-    Writes are durable after `flush` and after each new or finished trial; `pull` reads updates, as these do. An error
-    clears the cache.
+    Writes are durable after `flush` and after each new or finished trial, which also reads updates. An error clears the
+    cache.
 
     Args:
-        study: Name of the study.
         tables: Storage on the same tables, for infrequent calls.
         connect: Returns a separate connection on which each text is a transaction.
     """
@@ -123,7 +122,6 @@ class ServerStorage(BaseStorage):
         return self._tables.engine
 
     def close(self) -> None:
-        """Close the connection; the next call reopens it."""
         connection, self._connection = self._connection, None
         self._clear()
         if connection is not None:
@@ -134,16 +132,14 @@ class ServerStorage(BaseStorage):
     # Queries
 
     def pull(self) -> None:
-        """Read other processes' changes."""
         self._query([])
 
     def flush(self) -> None:
-        """Send pending writes."""
         if self._writes:
             self._send([])
 
     def _query(self, statements: Sequence[_Statement]) -> list[list[tuple[Any, ...]]]:
-        """Run statements after the pending writes, and read updates; return the rows of each statement."""
+        """Run statements after the pending writes, and read updates; return the rows of each."""
         open_trials = [one for one, trial in self._trials.items() if not trial.state.is_finished()]
         last = max(self._trials, default=-1)
         *rows, studies, trials = self._send(
@@ -162,7 +158,7 @@ class ServerStorage(BaseStorage):
         return rows
 
     def _send(self, statements: Sequence[_Statement]) -> list[list[tuple[Any, ...]]]:
-        """Send pending writes and these statements as one transaction; return the rows of each statement."""
+        """Send pending writes and statements as one transaction; return the rows of each statement."""
         waiting = 1 + len(self._writes)
         # the first needs rows: otherwise SQLAlchemy closes the cursor with the rows of the others
         statements = [_Statement("SELECT 1", ()), *self._writes, *statements]
@@ -188,7 +184,6 @@ class ServerStorage(BaseStorage):
         return self._studies
 
     def names(self) -> list[str]:
-        """Return the names of the study's Optuna studies."""
         return [name for name, _ in self._cached().values()]
 
     def get_study_id_from_name(self, study_name: str) -> int:
@@ -310,7 +305,6 @@ class ServerStorage(BaseStorage):
 
 
 def _results(cursor: Any) -> Iterable[list[tuple[Any, ...]]]:
-    """Yield the rows of each statement."""
     while True:
         yield cursor.fetchall() if cursor.description else []
         if not cursor.nextset():
@@ -361,7 +355,6 @@ def _number(value: float | None, kind: str) -> float:
 
 
 def _utc(local: datetime | None) -> datetime | None:
-    """Return a time as in the tables: UTC without zone."""
     return local.astimezone(UTC).replace(tzinfo=None) if local else None
 
 

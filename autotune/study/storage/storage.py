@@ -74,11 +74,7 @@ class Storage(Protocol):
         ...
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
-        """Connect to a study, repairing it if possible; it need not exist.
-
-        Args:
-            reads_only: True to create no files.
-        """
+        """Connect to a study, repairing it if possible; it need not exist. `reads_only` creates no files."""
         ...
 
     def attributes(self, name: str) -> list[object]:
@@ -107,7 +103,7 @@ _FURTHER_MEMBER = re.compile(r"(.*)~([2-9]\d{0,5}|1\d{1,5})", re.DOTALL)
 
 
 def member_names(study: str, names: Collection[str]) -> list[str]:
-    """Return the members among a storage's names, oldest first; some may be missing."""
+    """Return the members among a storage's names, oldest first."""
     matches = (_FURTHER_MEMBER.fullmatch(name) for name in set(names))
     further = sorted(int(match[2]) for match in matches if match and match[1] == study)
     return [*([study] if study in names else []), *(f"{study}~{number}" for number in further)]
