@@ -380,8 +380,8 @@ class _Study(optuna.Study):
     @classmethod
     def of(cls, sampler: BaseSampler) -> Self:
         storage = InMemoryStorage()
-        made = optuna.create_study(direction="maximize", storage=storage)
-        return cls(made.study_name, storage, sampler=sampler)
+        created = optuna.create_study(direction="maximize", storage=storage)
+        return cls(created.study_name, storage, sampler=sampler)
 
     def stop(self) -> None:
         self.is_stopped = True

@@ -66,8 +66,8 @@ def printed_the_same(trials: Iterable[tuple[Values, Mapping[str, frozenset[str]]
     found: dict[str, str] = {}
     known = list(trials)
     for knob in space.knobs:
-        seen = [(values[knob.path], said[knob.path]) for values, said in known if knob.path in said]
-        words = frozenset().union(*(said for _, said in seen)) if seen else frozenset()
+        seen = [(values[knob.path], printed[knob.path]) for values, printed in known if knob.path in printed]
+        words = frozenset().union(*(printed for _, printed in seen)) if seen else frozenset()
         set_to = {str(value) for value, _ in seen}
         is_one = len(words) == 1 and not words.isdisjoint(map(str.lower, set_to))
         if len(seen) >= 3 and is_one and len(set_to) > 1:  # 3: minimum number of trials

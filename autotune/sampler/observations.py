@@ -132,7 +132,7 @@ class Observations(Mapping[str, Observation]):
         baseline = self._observations.get(self._baseline)
         if baseline is None or not baseline.scores:
             return replace(observation, rough_scores=())
-        behind = [self._objective.penalty(0.0, rough - fmean(baseline.ln_speeds)) for rough in observation.rough_scores]
+        losses = [self._objective.penalty(0.0, rough - fmean(baseline.ln_speeds)) for rough in observation.rough_scores]
         penalty = 0.0
         if observation.scores:
             penalty = self._objective.penalty(
@@ -141,7 +141,7 @@ class Observations(Mapping[str, Observation]):
         return replace(
             observation,
             scores=tuple(score - penalty for score in observation.scores),
-            rough_scores=tuple(baseline.mean - loss for loss in behind if loss > 0.0),
+            rough_scores=tuple(baseline.mean - loss for loss in losses if loss > 0.0),
         )
 
 

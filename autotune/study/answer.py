@@ -106,7 +106,7 @@ def current_answer(
 
     Args:
         records: Trials of the current code, oldest first.
-        excluded: Kinds of change that are out of the question.
+        excluded: Kinds of change to exclude.
     """
     return answers_by_search(records, objective, excluded=excluded)[None]
 
@@ -274,16 +274,16 @@ def _judgement(
 
 
 def _judged_on_one(
-    finalist: Finalist, made: Sequence[Pair], others: Sequence[TrialRecord], search: str, objective: Objective
+    finalist: Finalist, measured: Sequence[Pair], others: Sequence[TrialRecord], search: str, objective: Objective
 ) -> Judgement | None:
-    pairs = len(made)
+    pairs = len(measured)
     if pairs < FEWEST_PAIRS or (pairs < LEAST_PAIRS and finalist.has_failed):
         return None
     # cut short by the budget, a fixed number of pairs may show a large gain, like a sequential one
     planned = finalist.planned_pairs or (LEAST_PAIRS if pairs < LEAST_PAIRS else None)
     variance, df = pair_noise(others, search, objective, pairs=pairs)
     judgement = judge(
-        made,
+        measured,
         prior_variance=variance,
         prior_df=df,
         speed_prior=pair_noise(others, search, THROUGHPUT, pairs=pairs) if objective.by_utilization else None,
@@ -324,8 +324,8 @@ def finalists(good: Iterable[TrialRecord], trials: Sequence[TrialRecord], baseli
 
 def _by_machine(halves: Sequence[TrialRecord], baseline_point: str) -> dict[str, Sequence[Pair]]:
     machines = dict.fromkeys(half.machine for half in halves)
-    made = {machine: [half for half in halves if half.machine == machine] for machine in machines}
-    pairs = {machine: pairs_of(some, baseline_point) for machine, some in made.items()}
+    own = {machine: [half for half in halves if half.machine == machine] for machine in machines}
+    pairs = {machine: pairs_of(some, baseline_point) for machine, some in own.items()}
     return {machine: some for machine, some in pairs.items() if some}
 
 

@@ -252,14 +252,14 @@ class StorageThread:
     def post(self, function: Callable[[], _T]) -> Future[_T]:
         future: Future[_T] = Future()
 
-        def make() -> None:
+        def run() -> None:
             try:
                 future.set_result(function())
             except BaseException as error:  # noqa: BLE001 -- raised where the result is read
                 future.set_exception(error)
 
         with self._lock:
-            self._calls.put(make)
+            self._calls.put(run)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
                 self._thread.start()

@@ -258,7 +258,7 @@ def _likeness(own: Profile, other: Profile) -> Likeness | None:
         return Likeness.SAME_TRAINING
     mine, theirs = set(own.kinds.items()), set(other.kinds.items())
     shared = len(mine & theirs) / max(1, len(mine | theirs))
-    if other.command == own.command and shared >= 0.5:  # fraction of both's knobs; below, it is another trainer
+    if other.command == own.command and shared >= 0.5:  # fraction of the knobs of both; below, it is another trainer
         return Likeness.SAME_COMMAND
     return Likeness.SAME_KNOBS if shared >= 0.7 else None
 

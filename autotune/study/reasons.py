@@ -65,10 +65,10 @@ def rules_of(
     )
     trials = [trial for trial in records if trial.search == result.search]
     first = trials[0]
-    made = [trial for trial in trials if trial.point == first.point]
-    good = comparable_trials(made, objective)
+    own = [trial for trial in trials if trial.point == first.point]
+    good = comparable_trials(own, objective)
     yield VerdictRule(
-        rule="the baseline is measured", inputs=f"{len(good)} of its {len(made)} trials", result=_yes(bool(good))
+        rule="the baseline is measured", inputs=f"{len(good)} of its {len(own)} trials", result=_yes(bool(good))
     )
     if good:
         judged = judged_finalists(records, result.search, objective)

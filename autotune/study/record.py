@@ -218,7 +218,7 @@ class StudyRecord:
                 self.abandon(claim)
         self.members.describe(phase=MemberPhase.LEFT)
         if self._owner is not NO_OWNER:
-            self.calls.retry_now()  # the machine and its file may not come back
+            self.calls.retry_now()  # the pending file may be lost with this machine
             with suppress(StudyError):
                 self.calls.write_pending()
             if undelivered := self.calls.undelivered:

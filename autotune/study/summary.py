@@ -200,8 +200,8 @@ def summarize(
 def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> bool:
     """Return whether the last search with an answer confirmed a point against these values, with any result."""
     search = latest_search(records, objective)
-    made = [trial for trial in records if trial.search == search]
-    if search is None or made[0].point != baseline_point:
+    trials = [trial for trial in records if trial.search == search]
+    if search is None or trials[0].point != baseline_point:
         return False
     return any(one.judgement for one in judged_finalists(records, search, objective))
 
@@ -430,8 +430,8 @@ def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str]
 
 
 def _unvalidated(searched: _Searched, answer: Finalist | None) -> Iterator[str]:
-    asked = any(trial.conditions.validate_s is not None for trial in searched.trials)
-    if asked and answer is not None and answer.validation is None:
+    is_requested = any(trial.conditions.validate_s is not None for trial in searched.trials)
+    if is_requested and answer is not None and answer.validation is None:
         yield (
             "The answer is not validated, although requested: out of time, or the search was stopped before. Whether "
             "it breaks in a longer training is unknown."
