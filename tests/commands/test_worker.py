@@ -92,7 +92,7 @@ def test_a_second_worker_of_a_machine_is_told_of_the_first(tmp_path: Path) -> No
     assert on("one", autotune, "worker", "--budget", "1m").returncode == 0
     assert said[0].returncode == 1
     assert "another search or worker on this machine" in said[0].stderr
-    assert f"or kill {os.getpid()}" in said[0].stderr
+    assert f"or with kill {os.getpid()}" in said[0].stderr
 
 
 def test_a_worker_that_is_told_to_end_gives_its_trial_back(tmp_path: Path) -> None:

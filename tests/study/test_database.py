@@ -51,7 +51,7 @@ def test_content_that_optuna_did_not_write(tmp_path: Path, statement: str) -> No
     study.renew()
     study.close()
     for use in (lambda: database.latest("s"), lambda: opened(tmp_path)):
-        with pytest.raises(StudyError, match="the storage is damaged") as caught:
+        with pytest.raises(StudyError, match="contains unreadable data") as caught:
             use()
         assert caught.value.remedy
 

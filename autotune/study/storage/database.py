@@ -75,7 +75,7 @@ _REMEDIES = (
         r"readonly database",
         "Check that the file was not replaced and is writable, then run the same command again.",
     ),
-    (r"is locked|lock timeout|holds its lock", "Find the process that locks it, then run the same command to resume."),
+    (r"is locked|lock timeout|holds its lock", "Find the process that locks it, then run the same command again."),
     (r"unable to open|^No such file", "Check that its folder exists and is writable."),
     (r"read-?only", "Name a database or server that accepts writes."),
     (r"refused|could not connect|timeout|timed out|resolve|translate host|No such file", "Check that it runs there."),
@@ -294,7 +294,7 @@ class DatabaseErrors:
             # Optuna trusts its own tables, which were changed
             shown = f"{type(error).__name__}: {self._shown(str(error))}"
             remedy = "Restore a copy of it, or name another storage."
-            raise self._unusable(f"the storage is damaged: {shown}", remedy) from None
+            raise self._unusable(f"the storage contains unreadable data: {shown}", remedy) from None
         except RuntimeError as error:
             if "schema" not in str(error):
                 raise

@@ -162,7 +162,7 @@ def _locked(path: Path, study: str) -> BinaryIO:
                 f"another search or worker on this machine is using study {study}"
                 + (f" (process {int(holder)})" if holder.isdigit() else ""),
                 remedy="Wait for it, or stop it with ^C in its terminal"
-                + (f" or kill {int(holder)}" if holder.isdigit() else "")
+                + (f" or with kill {int(holder)}" if holder.isdigit() else "")
                 + "; then run the same command again.",
             ) from None
         if os.fstat(file.fileno()).st_nlink:
