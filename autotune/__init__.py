@@ -1,7 +1,6 @@
-"""autotune: finds the config values that keep a GPU busy and training fast, and writes them into the YAML.
+"""Search for config values that make deep-learning training fast.
 
-The command line is the main door (``autotune --help``). Importing this package does nothing: the names below
-are loaded when they are first used.
+Names load on first use, so that importing the package has no side effects.
 """
 
 from importlib import import_module

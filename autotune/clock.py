@@ -1,4 +1,4 @@
-"""Time as a seam: everything that waits or takes time stamps asks a `Clock`, which tests and simulations replace."""
+"""Clock interface for tests and simulations to replace, durations, and a polling thread."""
 
 import os
 import re
@@ -14,20 +14,20 @@ class Clock(Protocol):
     """Source of time."""
 
     def now_s(self) -> float:
-        """Return the seconds of the monotonic clock, the one that training processes stamp their steps with."""
+        """Return seconds of the monotonic clock, which also stamps training steps."""
         ...
 
     def utc(self) -> datetime:
-        """Return the wall clock in UTC, for stamps that people read."""
+        """Return the UTC wall-clock time."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Wait that many seconds; return at once if not positive."""
+        """Sleep; return at once if not positive."""
         ...
 
 
 class SystemClock:
-    """System clock of this machine."""
+    """Clock of this machine."""
 
     def now_s(self) -> float:
         return time.monotonic()
@@ -41,9 +41,9 @@ class SystemClock:
 
 
 def clock_identity() -> str:
-    """Return what tells monotonic clocks apart: each boot of a machine has one, and each time namespace on it.
+    """Return an ID of the monotonic clock, from boot and time namespace; empty if unknown.
 
-    The same as `autotune.trainee.ranks` has, which imports nothing of this.
+    `autotune.trainee.ranks` has a copy, because it cannot import this module.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -53,7 +53,7 @@ def clock_identity() -> str:
 
 
 class VirtualClock:
-    """Clock that advances only when somebody waits on it, for simulations and tests."""
+    """Clock that advances only in `wait`, for simulations and tests."""
 
     def __init__(self, now_s: float = 1000.0) -> None:
         self._start_s = now_s
@@ -69,23 +69,17 @@ class VirtualClock:
         self._now_s += max(seconds, 0.0)
 
 
-# Durations as people write them: ``90s``, ``30m``, ``2h``, ``1h30m``.
+# Durations: ``90s``, ``30m``, ``2h``, ``1h30m``.
 
 
 _PARTS = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P<s>\d+(?:\.\d+)?)s)?")
 
 
 def parse_duration_s(text: str) -> float:
-    """Parse a duration.
-
-    Args:
-        text: Hours, minutes and seconds in this order, each optional, e.g. ``1h30m``.
-
-    Returns:
-        Seconds, above 0 and at most a year.
+    """Parse hours, minutes and seconds in this order, each optional, e.g. ``1h30m``; above 0 and at most a year.
 
     Raises:
-        ValueError: The text is no such duration; the message says what would be.
+        ValueError: The text is not such a duration.
     """
     match = _PARTS.fullmatch(text.strip().lower())
     found = {unit: float(number) for unit, number in match.groupdict().items() if number} if match else {}
@@ -98,7 +92,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def format_duration(seconds: float) -> str:
-    """Format a duration for people: ``8.4s``, ``2m05s``, ``1h30m``."""
+    """Format a duration: ``8.4s``, ``2m05s``, ``1h30m``."""
     if seconds < 60:
         return f"{seconds:.1f}s" if seconds < 10 else f"{seconds:.0f}s"
     minutes, rest = divmod(round(seconds), 60)
@@ -109,10 +103,9 @@ def format_duration(seconds: float) -> str:
 
 
 class Poller:
-    """Daemon thread that calls ``read``, which returns the seconds until the next call, or None for no more.
+    """Daemon thread that calls ``read``, which returns the seconds until the next call, or None to end.
 
-    Waiting here is for an event and not on the injected clock: it only sets how densely the instrument reads,
-    every reading carries its own stamp, and `stop` must not have to wait for the next one.
+    It waits on an event instead of a `Clock`, so that `stop` need not wait for the next reading.
     """
 
     def __init__(self, read: Callable[[], float | None], *, name: str) -> None:
@@ -121,22 +114,21 @@ class Poller:
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread, which takes the first reading now."""
+        """Start the thread; the first reading is immediate."""
         self._thread.start()
 
     def stop(self, *, deadline_s: float = 2.0) -> bool:
-        """End the readings.
+        """Stop reading.
 
         Args:
-            deadline_s: Time to wait for a reading that is under way.
+            deadline_s: Longest wait for a reading in progress.
 
         Returns:
-            False if that reading did not return in time: a driver call can hang, and then the daemon thread
-            is left to the end of the process.
+            False if that reading did not return, e.g. from a hung driver; the thread then lasts as long as the process.
         """
         self._stop.set()
         if self._thread.ident is None:
-            return True  # it was never started, or could not be
+            return True  # never started
         self._thread.join(deadline_s)
         return not self._thread.is_alive()
 

@@ -1,19 +1,18 @@
-"""Errors a user can act on.
+"""Errors a user can act on; the command exits with 1.
 
-    AutotuneError            says what happened, where, and what to do; the command exits with 1
-    ├── ConfigError          the config, or its ``autotune:`` section, cannot be used as it stands
-    │   └── CannotEditYaml   a value cannot be changed without touching something else
-    ├── CommandError         the trainer's command cannot be started
-    ├── GpuError             the GPU is not there, or somebody else works on it
-    ├── TrialError           no trial could be made, or none gave a result
-    │   └── CodeChanged      the trainer's code was edited while it was measured
-    ├── DaemonAway           no daemon of this user runs on this machine
-    └── StudyError           the record of trials cannot be read or written
-        ├── StudyBusy        another search is working on this study
-        └── StorageAway      the server that keeps the record cannot be reached for the moment
+    AutotuneError
+    ├── ConfigError
+    │   └── CannotEditYaml
+    ├── CommandError
+    ├── GpuError
+    ├── TrialError
+    │   └── CodeChanged
+    ├── DaemonAway
+    └── StudyError
+        ├── StudyBusy
+        └── StorageAway
 
-`Terminated` is none of them: it is to SIGTERM what KeyboardInterrupt is to ^C. Anything else that reaches the top of
-the process is a bug: exit code 3, with a crash log.
+Any other exception at the top of the process is a bug: exit code 3 and a crash log.
 """
 
 
@@ -21,10 +20,9 @@ class AutotuneError(Exception):
     """Expected error: what happened, where, and what to do next.
 
     Attributes:
-        kind: Stable name of the sort of error, for ``--json``.
-        message: What is wrong, with the offending value.
-        where: File and line, key, or trial; None where there is no such place.
-        remedy: What the user can do; None only where the message says it already.
+        kind: Stable name of the error type, for ``--json``.
+        where: File and line, key, or trial.
+        remedy: What the user can do; None only if the message says it.
     """
 
     kind: str = "error"
@@ -43,17 +41,17 @@ class AutotuneError(Exception):
 
 
 class ConfigError(AutotuneError):
-    """Config, or its ``autotune:`` section, that cannot be used as it stands."""
+    """Unusable config or ``autotune:`` section."""
 
     kind = "config"
 
 
 class CannotEditYaml(ConfigError):
-    """Refusal to change a value that cannot be changed without touching something else in the file.
+    """Value that cannot be changed without changing something else in the file.
 
     Attributes:
-        path: The dotted key path that was to be changed.
-        line: Line of the value in the text, counted from 1; None if the key is not there.
+        path: Dotted key path.
+        line: Line of the value, from 1; None if the key is missing.
     """
 
     kind = "cannot_edit_yaml"
@@ -72,25 +70,25 @@ class CommandError(AutotuneError):
 
 
 class GpuError(AutotuneError):
-    """GPU of the trials that is missing, or that somebody else works on."""
+    """Missing GPU, or one that another process uses."""
 
     kind = "gpu"
 
 
 class TrialError(AutotuneError):
-    """Failure to make a trial, or to get a result from any."""
+    """Failure to run a trial, or to get a result."""
 
     kind = "trial"
 
 
 class CodeChanged(TrialError):
-    """Edit of the trainer's code while it was measured; the same search may begin again at once."""
+    """Edit of the trainer's code during measurement; the same search may restart at once."""
 
     kind = "code_changed"
 
 
 class DaemonAway(AutotuneError):
-    """Absence of a daemon of this user on this machine: nothing was asked."""
+    """Absence of a daemon of this user on this machine; no request was sent."""
 
     kind = "daemon_away"
 
@@ -102,25 +100,21 @@ class StudyError(AutotuneError):
 
 
 class StudyBusy(StudyError):
-    """Refusal to open a study that another search is working on."""
+    """Study that another search uses."""
 
     kind = "study_busy"
 
 
 class StorageAway(StudyError):
-    """Failure to reach the server that keeps the record; what could not be written may be written later."""
+    """Unreachable storage server; pending writes may succeed later."""
 
     kind = "storage_away"
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM received: this process is asked to end. Code that does not tell the two apart treats it like ^C."""
+    """SIGTERM received, as KeyboardInterrupt is for ^C. Code that does not distinguish the two treats it like ^C."""
 
 
 def how_it_ended(interrupt: BaseException | None) -> tuple[str, int]:
-    """Return the words for what interrupted a command, and its exit code: 128 plus the signal's number, as in a shell.
-
-    Args:
-        interrupt: The exception; None, and all others, count as ^C.
-    """
+    """Return a description of an interrupt and the exit code, 128 plus the signal number; None counts as ^C."""
     return ("ended by SIGTERM", 143) if isinstance(interrupt, Terminated) else ("interrupted", 130)

@@ -1,4 +1,4 @@
-"""Events that a search emits while it goes on. The storage is the truth, events are a view of it."""
+"""Events of a running search. The storage is authoritative; events are a view of it."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from autotune.records import GpuRole, Purpose, Ratio, Scalar, TrialRecord, Value
 
 @dataclass(frozen=True, kw_only=True)
 class SearchStarted:
-    """Start of a search: study and space are known, and the first process is about to start."""
+    """Start of a search, before its first process."""
 
     search: str
     study: str
@@ -33,7 +33,7 @@ class TrialStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialProgress:
-    """Progress of a trial that is going on; with the latest utilization of the GPUs of data and model, if known."""
+    """Progress of a running trial, with the latest utilization by GPU role if known."""
 
     number: int
     elapsed_s: float
@@ -43,7 +43,7 @@ class TrialProgress:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialEnded:
-    """End of a trial, which is in the record now."""
+    """End of a trial, already recorded."""
 
     trial: TrialRecord
     changes: Values
@@ -53,10 +53,10 @@ class TrialEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class IncumbentChanged:
-    """Change of the incumbent: a better point is known.
+    """New best point.
 
     Attributes:
-        same_training: Whether it is the best of those that leave the training unchanged, where others are tried, too.
+        same_training: Whether it is the best of those that leave the training unchanged, if others are tried too.
     """
 
     values: Values
@@ -67,7 +67,7 @@ class IncumbentChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseChanged:
-    """Change from exploring to confirming, with the reason."""
+    """Change of the search phase, with the reason."""
 
     phase: str
     why: str
@@ -75,18 +75,18 @@ class PhaseChanged:
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """A sentence for the user, said once."""
+    """Sentence for the user, shown once."""
 
     text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class KnobsRated:
-    """What each knob does by itself, by a model of all trials of a search; told once, before its end.
+    """Main effects of the knobs by a model of all trials; published once, before the search ends.
 
     Attributes:
-        around: The answer, or today's values where nothing is better.
-        effects: For each knob the values that were tried, with the speed over that of `around` if it alone is changed.
+        around: The answer, or the baseline if nothing is better.
+        effects: For each knob the tried values, with the speed relative to `around` if only that knob changes.
     """
 
     around: Values
@@ -98,8 +98,8 @@ class SearchEnded:
     """End of a search; its last event.
 
     Attributes:
-        speedup: Speed of its answer, or of what was tried, over today's, by pairs; None where there is none.
-        changes: What that changes.
+        speedup: Speed of the answer, or of the candidate, relative to the baseline, from pairs; None if unknown.
+        changes: Changes that it makes.
     """
 
     verdict: Verdict | None
@@ -124,53 +124,53 @@ Event = (
 OnEvent = Callable[[Event], None]
 
 OnRemark = Callable[[str], None]
-"""Function that a part of a search gives its sentences for the user to; `EventBus.remark`, where there is a bus."""
+"""Callback for sentences to the user, usually `EventBus.remark`."""
 
 
 def no_remark(text: str) -> None:
-    """Drop a remark: for who works where nobody listens."""
+    """Drop a remark."""
 
 
 class EventBus:
-    """Bus for the events of one search: whatever is published is given to every consumer, in their order.
+    """Bus for the events of one search: each event goes to every consumer, in their order.
 
-    An event that is published while another is being given out follows it, so that all consumers see the same order.
+    An event that is published during a delivery follows it, so that all consumers see the same order.
 
     Args:
-        consumers: Called with each event; what one of them raises goes to whoever published it.
+        consumers: Called with each event; their exceptions reach the publisher.
     """
 
     def __init__(self, consumers: Iterable[OnEvent] = ()) -> None:
         self._consumers = list(consumers)
-        self._waiting: deque[Event] = deque()
-        self._gives_out = False
+        self._pending: deque[Event] = deque()
+        self._is_delivering = False
 
     def subscribe(self, consumer: OnEvent) -> None:
-        """Add a consumer, behind all others."""
+        """Append a consumer."""
         self._consumers.append(consumer)
 
     def publish(self, event: Event) -> None:
-        """Give an event to all consumers."""
-        self._waiting.append(event)
-        self.give_out()
+        """Deliver an event to all consumers."""
+        self._pending.append(event)
+        self.flush()
 
-    def give_out(self) -> None:
-        """Give out the events that wait, where a consumer's error has kept them back."""
-        if self._gives_out:
+    def flush(self) -> None:
+        """Deliver pending events, e.g. those after a consumer's error."""
+        if self._is_delivering:
             return
-        self._gives_out = True
+        self._is_delivering = True
         try:
-            while self._waiting:
-                event = self._waiting.popleft()
+            while self._pending:
+                event = self._pending.popleft()
                 for consumer in self._consumers:
                     consumer(event)
         finally:
-            self._gives_out = False
+            self._is_delivering = False
 
     def remark(self, text: str) -> None:
         """Publish a sentence for the user."""
         self.publish(Remark(text=text))
 
     def change_phase(self, phase: str, why: str) -> None:
-        """Publish that a phase begins, or something of it changes, with the reason."""
+        """Publish the start of a phase, or a change in it."""
         self.publish(PhaseChanged(phase=phase, why=why))

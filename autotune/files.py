@@ -1,8 +1,6 @@
-"""Opening of files in folders that other users may write to: links are not followed, and no open blocks.
+"""Safe opening of files in folders that other users may write to: no link is followed, no open blocks.
 
-A folder on a shared machine may have been prepared by another user: a file of a known name there may be a link to
-another file, a FIFO whose other end nobody opens, or a device. The folder of a project, which all paths are found from,
-is found here too.
+Another user may have put a link, a FIFO without a reader or a device under a known name.
 """
 
 import contextlib
@@ -23,14 +21,14 @@ _FOLDER_MODE = 0o700
 
 
 def open_regular(path: Path, *, append: bool = False, create: bool = False) -> BinaryIO:
-    """Open a regular file without blocking, and without following a link in the last component of its path.
+    """Open a regular file without blocking and without following a link in the last component of its path.
 
     Args:
-        append: Opens for writing at its end, where the position is, and for reading.
-        create: Makes the file if it does not exist, with mode 0600; opens it for reading and writing.
+        append: Open for appending and reading.
+        create: Open for reading and writing; create a missing file with mode 0600.
 
     Raises:
-        OSError: It cannot be opened, or is a link or anything else that is no regular file.
+        OSError: It cannot be opened, or is not a regular file.
     """
     flags = os.O_RDWR if append or create else os.O_RDONLY
     flags |= (os.O_APPEND if append else 0) | (os.O_CREAT if create else 0)
@@ -39,40 +37,34 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False) -> B
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", os.fspath(path))
     mode: Literal["rb", "r+b", "a+b"] = "a+b" if append else "r+b" if create else "rb"
-    # The file object owns the descriptor from here on. To close it too when ^C arrives would close it twice, and the
-    # error of that would take the place of the interrupt.
+    # The file object now owns the descriptor: closing it here on ^C would close it twice, and that error would
+    # replace the interrupt.
     return os.fdopen(descriptor, mode)
 
 
 def open_new(path: Path) -> BinaryIO:
-    """Make a new file that only its owner can read, whatever the umask, and open it for writing.
-
-    An existing file or link of that name is unlinked first, and not written to.
+    """Create a file with mode 0600, regardless of the umask; an existing file or link is unlinked first.
 
     Raises:
-        OSError: It cannot be made, e.g. because a folder has that name.
+        OSError: E.g. a folder has that name.
     """
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
-    os.fchmod(descriptor, _FILE_MODE)  # a umask may have taken the owner's own bits
+    os.fchmod(descriptor, _FILE_MODE)  # the umask may have cleared the owner's bits
     return os.fdopen(descriptor, "wb")
 
 
 def create_private(path: Path, content: bytes = b"") -> None:
-    """Make a file with this content that only its owner can read; see `open_new`.
-
-    Raises:
-        OSError: It cannot be made, or not all of it be written.
-    """
+    """Create a file with this content by `open_new`."""
     with open_new(path) as file:
         file.write(content)
 
 
 def replace_durably(path: Path, content: bytes) -> None:
-    """Replace a file by one with this content in one step; whatever happens, also to the machine, one of both is there.
+    """Replace a file atomically: after a crash, also of the machine, the old or the new one is there, complete.
 
     Raises:
-        OSError: The new one cannot be made, or not all of it be written; the old one is as it was.
+        OSError: The new one cannot be written; the old one is unchanged.
     """
     fresh = path.with_name(f"{path.name}.new")
     try:
@@ -81,7 +73,7 @@ def replace_durably(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, path)
-    except OSError:  # a part of it would fill a full disk even more
+    except OSError:  # a partial file would only add to a full disk
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
         raise
@@ -107,7 +99,7 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
 
 
 def json_object(text: bytes) -> dict[str, Any]:
-    """Return the object of a JSON text; an empty one for anything else, such as a torn line."""
+    """Return the object in a JSON text; an empty one for anything else, such as a torn line."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -116,16 +108,16 @@ def json_object(text: bytes) -> dict[str, Any]:
 
 
 def file_sha256(path: Path, most_bytes: int) -> str | None:
-    """Return the hash of the first bytes of a regular file, or of the one that a link leads to; None if it has none."""
+    """Return the hash of a regular file's first bytes, links followed; None if it cannot be read."""
     try:
         with open_regular(path.resolve()) as file:
             return hashlib.sha256(file.read(most_bytes)).hexdigest()
-    except (OSError, RuntimeError, ValueError):  # the latter two for a loop of links, and a zero byte
+    except (OSError, RuntimeError, ValueError):  # the latter two: a loop of links, a zero byte
         return None
 
 
 def read_tail(path: Path, most_bytes: int) -> tuple[bytes, int]:
-    """Return the last bytes of a regular file, and its size; ``(b"", 0)`` if it cannot be read."""
+    """Return the last bytes of a regular file and its size; ``(b"", 0)`` if it cannot be read."""
     try:
         with open_regular(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -136,12 +128,10 @@ def read_tail(path: Path, most_bytes: int) -> tuple[bytes, int]:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder and its missing parents with mode 0700, whatever the umask; an existing folder is set to 0700 too.
-
-    Existing parents stay as they are.
+    """Create a folder and its missing parents with mode 0700, regardless of the umask; set an existing folder to 0700.
 
     Raises:
-        OSError: It cannot be made, its mode cannot be set, or a link or a file is in its place.
+        OSError: It cannot be created, its mode cannot be set, or a link or a file is in its place.
     """
     above = [folder for folder in path.parents if not folder.exists()]
     for folder in (*reversed(above), path):
@@ -159,23 +149,23 @@ def make_private_folder(path: Path) -> None:
 
 
 def project_folder(config: Path) -> Path:
-    """Return the folder of the project that a config is part of, links resolved: see `StateFolder.locate`.
+    """Return the project folder of a config, links resolved; see `StateFolder.locate`.
 
     Raises:
-        ConfigError: The config's folder cannot be found.
+        ConfigError: The config's folder cannot be resolved.
     """
     try:
         real = config.resolve()
     except (OSError, RuntimeError) as error:  # the working directory is gone; a loop of links
         raise ConfigError(
-            f"its folder cannot be found: {error}", where=str(config), remedy="Check the path, and where you are."
+            f"its folder cannot be found: {error}", where=str(config), remedy="Check the path and the current folder."
         ) from error
     marked = (folder for folder in real.parents if (folder / FOLDER).is_dir() or _is_project(folder))
     return next(marked, real.parent)
 
 
 def _is_project(folder: Path) -> bool:
-    """Return whether the folder's owner or this user made a repository there: in ``/tmp`` anybody could make one."""
+    """Return whether the folder's owner or this user owns its ``.git``: anyone can create one in ``/tmp``."""
     try:
         return (folder / ".git").lstat().st_uid in (folder.stat().st_uid, os.geteuid())  # a file in a worktree
     except OSError:

@@ -1,7 +1,7 @@
-"""Frameworks for deep learning that autotune knows, one row each.
+"""Table of the deep-learning frameworks that autotune supports.
 
-To add one: add a row, and its observer to `observe.OBSERVERS` in ``autotune/trainee/``. That package cannot import this
-module, because it is copied into the trainer; a test compares the two.
+To add one: add a row, and its observer to `observe.OBSERVERS` in ``autotune/trainee/``. That package is copied into the
+trainer and cannot import this module; a test compares the two.
 """
 
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ class Framework:
     """Framework.
 
     Attributes:
-        name: Its name for people.
-        module: Name that it is imported by.
+        name: Display name.
+        module: Import name.
         distributions: Packages that install it.
-        library: Package that its shared libraries are in; None where it computes with another framework.
-        gpu_build: How a build for GPUs is installed; None where `diagnose` does not query the framework.
-        built_on_it: Packages that train with it, and whose versions a bug report needs.
+        library: Package with its shared libraries; None if it computes with another framework.
+        gpu_build: How to install its GPU build; None if `diagnose` does not query the framework.
+        built_on_it: Packages that train with it, whose versions a bug report needs.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Times of the two stages of a pipeline: which one sets the pace, and what the other waits for.
+"""Stage times of a two-stage pipeline, and which stage limits its speed.
 
 Written by trainers (`autotune.tf.two_stage`), read by searches: standard library only.
 """
@@ -9,14 +9,14 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 DATA_PARALLEL_BELOW = 0.1
-"""Share of a step below which the features are not worth a GPU of their own: half of it is the most it can gain."""
+"""Feature time per step time below which a separate GPU for features is not worth it: it gains half of this at most."""
 
 
 _Times = TypeVar("_Times", bound="_Summable")
 
 
 class _Summable:
-    """Times that are added to others, and subtracted, field by field."""
+    """Times that add and subtract field by field."""
 
     def __sub__(self: _Times, earlier: _Times) -> _Times:
         return _combined(operator.sub, self, earlier)
@@ -32,11 +32,7 @@ def _combined(by: Callable[[Any, Any], Any], one: _Times, other: _Times) -> _Tim
 
 @dataclass(frozen=True, kw_only=True)
 class StageTimes(_Summable):
-    """Times of one stage.
-
-    Attributes:
-        busy_s: Time that it worked, its device included.
-    """
+    """Times of one stage; busy time includes its device."""
 
     batches: int
     busy_s: float
@@ -46,11 +42,11 @@ class StageTimes(_Summable):
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineTimes(_Summable):
-    """Times of both stages over the same period, which begins with the first batch that was handed out.
+    """Times of both stages over the same period, which starts when the first batch is handed out.
 
     Attributes:
-        data: Feature work: busy is computing features, input is the host's reading, room is the buffer.
-        model: Training: busy is from the handing out of a batch until its step is done, input is the wait for features.
+        data: Feature stage: busy computes features, input waits for the host to read, room waits for buffer space.
+        model: Training stage: busy lasts from a batch's hand-out to the end of its step, input waits for features.
     """
 
     passed_s: float
@@ -59,56 +55,57 @@ class PipelineTimes(_Summable):
 
     @property
     def features_s(self) -> float:
-        """Mean time of the feature work on one batch, f; 0 before the first."""
+        """Mean feature time per batch, f; 0 before the first."""
         return self.data.busy_s / self.data.batches if self.data.batches else 0.0
 
     @property
     def step_s(self) -> float:
-        """Mean time of a step, s; 0 before the first."""
+        """Mean step time, s; 0 before the first."""
         return self.model.busy_s / self.model.batches if self.model.batches else 0.0
 
     @property
     def bound(self) -> float | None:
-        """Most batches per second that these stages can reach, 1/max(f, s); None before the first of each."""
+        """Highest rate of these stages in batches per second, 1/max(f, s); None before the first of each."""
         slower_s = max(self.features_s, self.step_s)
         return 1.0 / slower_s if self.features_s and self.step_s else None
 
     @property
     def reached(self) -> float | None:
-        """Share of `bound` that was reached; None before that is known."""
+        """Achieved share of `bound`; None if unknown."""
         if self.bound is None or self.passed_s <= 0.0:
             return None
         return self.model.batches / self.passed_s / self.bound
 
     def verdict(self) -> str:
-        """Return a sentence that says which stage sets the pace, and what to do about it."""
+        """Return a sentence that names the slower stage and a remedy."""
         if self.bound is None or self.reached is None:
-            return "too few batches to say which stage sets the pace"
+            return "too few batches to find the slower stage"
         slower = "features" if self.features_s > self.step_s else "steps"
-        shares = f"features {_ms(self.features_s)}, step {_ms(self.step_s)} a batch"
+        times, reached = f"features {_ms(self.features_s)}, step {_ms(self.step_s)} per batch", _percent(self.reached)
         if self.reached >= 0.95:
-            said = f"{shares}: the {slower} set the pace, {self.reached:.0%} of what they allow is reached"
+            text = f"{times}: the {slower} are the bottleneck; {reached} of their rate is reached"
         else:
-            said = f"{shares}: {self.reached:.0%} of the bound of {self.bound:.3g} batches/s is reached; {self._why()}"
+            text = f"{times}: {reached} of the bound of {self.bound:.3g} batches/s is reached; {self._shortfall()}"
         if self.features_s < DATA_PARALLEL_BELOW * self.step_s:
-            said += (
-                f". Features take {self.features_s / self.step_s:.0%} of a step: a second GPU gains more if both train "
-                "(data-parallel)"
+            text += (
+                f". Features take {_percent(self.features_s / self.step_s)} of a step: a second GPU gains more if both "
+                "train (data-parallel)"
             )
-        return said
+        return text
 
-    def _why(self) -> str:
-        """Return a clause on the reason for falling short of the bound."""
+    def _shortfall(self) -> str:
+        """Return a clause on why the bound is not reached."""
         if self.data.input_s >= max(self.model.input_s / 2.0, 0.05 * self.passed_s):
-            return (
-                f"both wait for the host, which reads and decodes ({self.data.input_s / self.passed_s:.0%} of the time)"
-            )
+            waited = _percent(self.data.input_s / self.passed_s)
+            return f"both stages wait for the host to read and decode ({waited} of the time)"
         if self.model.input_s >= 0.05 * self.passed_s:
-            return (
-                f"steps waited for features for {self.model.input_s / self.passed_s:.0%} of the time: "
-                "uneven batches, which a deeper buffer evens out"
-            )
-        return "the rest is the hand-over between the stages"
+            waited = _percent(self.model.input_s / self.passed_s)
+            return f"steps waited for features {waited} of the time: batch times vary, a deeper buffer evens them out"
+        return "the rest is hand-over between the stages"
+
+
+def _percent(fraction: float) -> str:
+    return f"{100.0 * fraction:.0f} %"
 
 
 def _ms(seconds: float) -> str:

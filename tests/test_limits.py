@@ -18,7 +18,7 @@ from autotune.process import expected
         (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "ulimit -a"),
         (ImportError("libx.so.1: failed to map segment from shared object"), "ulimit -a"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/data/x"), "/data/x: No space left on device"),
-        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data/x"), "may be written to"),
+        (PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/data/x"), "is writable"),
     ],
 )
 def test_errors_of_the_machine_have_a_remedy(error: BaseException, words: str) -> None:

@@ -17,13 +17,13 @@ def times(
 @pytest.mark.parametrize(
     ("seen", "said"),
     [
-        (times(data_busy_s=5, model_busy_s=9.8), "the steps set the pace, 98% of what they allow"),
-        (times(data_busy_s=9.9, model_busy_s=4, starved_s=5), "the features set the pace, 99%"),
+        (times(data_busy_s=5, model_busy_s=9.8), "the steps are the bottleneck; 98 % of their rate"),
+        (times(data_busy_s=9.9, model_busy_s=4, starved_s=5), "the features are the bottleneck; 99 %"),
         (
             times(data_busy_s=4, model_busy_s=5, host_s=5, starved_s=5),
-            "both wait for the host, which reads and decodes",
+            "both stages wait for the host to read and decode",
         ),
-        (times(data_busy_s=8, model_busy_s=8, starved_s=2), "steps waited for features for 20% of the time"),
+        (times(data_busy_s=8, model_busy_s=8, starved_s=2), "steps waited for features 20 % of the time"),
         (times(data_busy_s=8, model_busy_s=9), "hand-over between the stages"),
         (times(data_busy_s=0.5, model_busy_s=9.9), "a second GPU gains more if both train"),
         (times(data_busy_s=0.0, model_busy_s=0.0), "too few batches"),

@@ -12,7 +12,7 @@ import click
 from autotune.clock import parse_duration_s
 from autotune.commands.output import say, say_aside
 from autotune.errors import ConfigError
-from autotune.process import require_room
+from autotune.process import require_resources
 from autotune.trial.termination import signals_held
 
 
@@ -38,7 +38,7 @@ class LazyGroup(click.Group):
             return own
         if cmd_name not in self.sentences:
             return None
-        require_room()
+        require_resources()
         with signals_held():
             command: click.Command = import_module(f"{self._package}.{cmd_name}").command
         say_warnings_aside()

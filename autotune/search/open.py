@@ -260,7 +260,7 @@ def open_parts(
             yield parts, checkpoints
         finally:
             study.close()
-            events.give_out()
+            events.flush()
 
 
 def events_path(problem: Problem, name: str) -> Path:

@@ -121,7 +121,7 @@ def test_two_devices_train_as_one_does(start: Start) -> None:
     losses = {placement: losses_in(printed) for placement, printed in lines.items()}
     assert losses["01"] == losses["10"] == losses["00"]
     assert losses["01"] == pytest.approx(losses[None], abs=2e-4)  # another order of summation
-    assert re.match(r"features .* ms, step .* ms a batch: ", lines["01"][-2])
+    assert re.match(r"features .* ms, step .* ms per batch: ", lines["01"][-2])
     events = StepReader(Path("run01")).poll()
     stages = next(event for event in events if event.kind == "stages").stages
     assert stages is not None
