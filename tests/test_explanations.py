@@ -92,7 +92,7 @@ CASES = {
     "a plain path": Case(says=TRAINS, never=BLAMES, status=0),
     "no path": Case(says=TRAINS, never=(*BLAMES, "own folder", "stays: work_dir"), work_dir="null", status=0),
     "Python's None": Case(
-        says=(*TRAINS, "work_dir: it says None, which is no path"),
+        says=(*TRAINS, "work_dir: None is not a path"),
         never=BLAMES,
         work_dir="None",
         trainer=trains_if(lambda path: path == "None", "TypeError"),

@@ -12,7 +12,7 @@ from rich.text import Text
 from autotune.clock import Clock, format_duration
 from autotune.config.command import resolve_executable
 from autotune.config.keys import first_of
-from autotune.config.outputs import holding_something
+from autotune.config.outputs import non_empty_outputs
 from autotune.config.secrets import masked, masked_text
 from autotune.config.sources import Script, trainer_files
 from autotune.frameworks import FRAMEWORKS
@@ -114,7 +114,7 @@ def output_notes(problem: Problem) -> list[str]:
     beside = (problem.settings.folder, problem.config_path.absolute().parent)
     notes = [
         f"{key} holds something already: trials start from empty, and do not resume from it"
-        for key in holding_something(settings.trial_document, settings.outputs.redirected, *beside)
+        for key in non_empty_outputs(settings.trial_document, settings.outputs.redirected, *beside)
     ]
     return notes + [
         f"{key}: {masked_text(value_text(settings.value(key)))} may send something away from each trial; "

@@ -1,1 +1,1 @@
-"""The user's files: reads them, changes single values in them, applies, reverts, parses the ``autotune:`` section."""
+"""The user's files: parsing configs and the ``autotune:`` section, changing single values, apply and revert."""

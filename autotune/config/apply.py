@@ -1,7 +1,6 @@
-"""Writing of tuned values, or of a section, into the user's config. No other module writes that file.
+"""Planning and execution of writes to the user's config, and of reverts. No other module writes that file.
 
-A plan is made first and can be shown; carrying it out keeps a backup, then replaces the file in one step, so that
-a crash at any moment leaves either the old or the new file, whole. Nothing here prints or asks anything.
+A write keeps a backup and replaces the file atomically: a crash leaves the old or the new file, complete.
 """
 
 from __future__ import annotations
@@ -37,11 +36,7 @@ from autotune.records import CODE, Scalar, Values
 
 @dataclass(frozen=True, kw_only=True)
 class Conflict:
-    """Value that `apply` wrote and that somebody changed since.
-
-    Attributes:
-        present: The present value; None also where the key cannot be reverted any more.
-    """
+    """Value changed by hand after `apply` wrote it; `present` is None also if the key can no longer be reverted."""
 
     dotted: str
     applied: Scalar
@@ -50,14 +45,14 @@ class Conflict:
 
 @dataclass(frozen=True, kw_only=True)
 class ConfigEdit:
-    """Planned change to a config that is not yet made.
+    """Planned change to a config.
 
     Attributes:
-        old: The whole text now.
-        new: The whole text afterwards.
-        undoes: Of a revert: the number of the write that it undoes.
-        conflicts: Of a revert: values edited since. Writing the plan overrides them, so ask first.
-        inserted: The inserted characters; empty where only values change.
+        old: Complete text now.
+        new: Complete text afterwards.
+        undoes: Of a revert: number of the write that it undoes.
+        conflicts: Of a revert: values changed by hand since; the plan overrides them, so ask first.
+        inserted: Inserted characters; empty if only values change.
     """
 
     path: Path
@@ -70,21 +65,19 @@ class ConfigEdit:
 
     @property
     def nothing_to_do(self) -> bool:
-        """True if the file holds all the values already."""
         return self.old == self.new
 
     @property
     def diff(self) -> str:
-        """Unified diff of the change; empty if there is none."""
+        """Unified diff; empty without a change."""
         return _diff(self, str(self.path), f"{self.path} (new)")
 
 
 def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
-    """Plan to write values into a config; equal values are left as they are written.
+    """Plan to write values into a config; equal values keep their spelling.
 
     Raises:
-        ConfigError: The file cannot be read as a config.
-        CannotEditYaml: A value cannot be changed by itself.
+        ConfigError: The config is unreadable, or a value cannot be changed separately.
     """
     document = Document.read(path)
     wanted: dict[KeyPath, Scalar] = {
@@ -97,11 +90,7 @@ def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
 
 
 def plan_code(arguments: Mapping[str, CodeArgument], values: Values) -> list[ConfigEdit]:
-    """Plan to write values into the trainer's code; files that hold all of theirs are left out.
-
-    Raises:
-        ConfigError: A file cannot be read, or a value cannot be written by itself.
-    """
+    """Plan to write values into the trainer's code; files without a change are left out. Raises as `plan_edit`."""
     wanted = [one for path, one in arguments.items() if path in values and values[path] != one.value]
     edits = []
     for file in dict.fromkeys(one.file for one in wanted):
@@ -116,35 +105,31 @@ def plan_code(arguments: Mapping[str, CodeArgument], values: Values) -> list[Con
 
 
 def patch_of(edits: Sequence[ConfigEdit], folder: Path) -> str:
-    """Return edits of files below a folder as a patch for ``git apply`` or ``patch -p1`` there."""
+    """Return edits in a folder as a patch for ``git apply`` or ``patch -p1`` there."""
     names = [edit.path.relative_to(folder).as_posix() for edit in edits]
-    names = [f"{name}\t" if " " in name else name for name in names]  # where a name with spaces ends
+    names = [f"{name}\t" if " " in name else name for name in names]  # a tab ends a name with spaces
     return "".join(_diff(edit, f"a/{name}", f"b/{name}") for edit, name in zip(edits, names, strict=True))
 
 
 def plan_section(path: Path, lines: Sequence[str]) -> ConfigEdit:
-    """Plan to add an ``autotune:`` section at the end of a config; everything else stays byte for byte.
+    """Plan to append an ``autotune:`` section to a config; all else stays byte for byte.
 
     Raises:
-        ConfigError: The file cannot be read as a config, has a section, or another key cannot be added to it.
+        ConfigError: The config is unreadable, has a section, or cannot take another key.
     """
     document = Document.read(path)
     if SECTION in document:
         raise ConfigError(
-            "there is an autotune section already",
+            "the config already has an autotune section",
             where=f"{path}:{document.line(SECTION)}",
-            remedy="Edit it there; `autotune search --dry-run` shows what it says.",
+            remedy="Edit it there; `autotune search --dry-run` shows its effect.",
         )
     new = with_section(document, SECTION, lines)
     return ConfigEdit(path=path, old=document.text, new=new.text, changes=(), inserted=new.inserted)
 
 
 def create_file(path: Path, text: str) -> None:
-    """Write a new file: a section of its own, or a config made of a command's flags.
-
-    Raises:
-        ConfigError: There is such a file, or it cannot be written; then nothing is left of it.
-    """
+    """Write a new file, completely or not at all; raise a ConfigError if it exists or cannot be written."""
     made = False
     try:
         with open(path, "xb") as file:
@@ -154,9 +139,9 @@ def create_file(path: Path, text: str) -> None:
             os.fsync(file.fileno())
     except FileExistsError as error:
         raise ConfigError(
-            "there is such a file already, and it is not overwritten",
+            "the file already exists and is not overwritten",
             where=str(path),
-            remedy="Choose another name, or move the file away.",
+            remedy="Choose another name, or move the file.",
         ) from error
     except OSError as error:
         if made:
@@ -165,22 +150,19 @@ def create_file(path: Path, text: str) -> None:
         raise ConfigError(
             f"the file cannot be written: {error.strerror}",
             where=str(path),
-            remedy=f"Make room, or check that {path.parent} is there and may be written to.",
+            remedy=f"Free disk space, or check that {path.parent} exists and is writable.",
         ) from error
 
 
 def write_edits(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> dict[Path, Path]:
-    """Carry out plans for several files, all or none; their conflicts are overridden. Mode, owner and link stay.
+    """Execute plans for several files, overriding their conflicts; return their backups. Mode, owner and links stay.
 
-    All files are checked, then all backed up, then replaced one after the other. If one cannot be, those that were
-    replaced already are put back; a crash in between leaves files of either state, and backups for all of them.
-
-    Returns:
-        The backup of each file that was written.
+    All files are checked, backed up, then replaced one by one; on an error, replaced files are restored. A crash leaves
+    each file old or new, with backups of all.
 
     Raises:
-        ConfigError: A file changed since it was planned, or cannot be written (permissions, no space). All files are as
-            they were, unless the message says something else, and no temporary file is left.
+        ConfigError: A file changed since it was planned, or cannot be written. All files are unchanged unless the
+            message says otherwise.
     """
     edits = [edit for edit in edits if not edit.nothing_to_do]
     for edit in edits:
@@ -189,23 +171,23 @@ def write_edits(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock)
             raise ConfigError(
                 "the file is read-only", where=str(edit.path), remedy="Allow writing (chmod u+w), and try again."
             )
-    kept = _back_up(edits, backups_folder, clock)
+    backups = _back_up(edits, backups_folder, clock)
     replaced: list[ConfigEdit] = []
     try:
         for edit in edits:
             _replace(edit)
             replaced.append(edit)
     except ConfigError as error:
-        _put_back(replaced, error)
-        _drop(kept)
+        _restore(replaced, error)
+        _delete_backups(backups)
         raise
-    return kept
+    return backups
 
 
 def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> dict[Path, Path]:
-    """Back up files as they are before a write; return the backup of each, beside which its manifest lies."""
+    """Back up files before a write; each backup has a manifest next to it."""
     together = f"{clock.utc().isoformat()}-{os.urandom(4).hex()}" if len(edits) > 1 else None
-    kept: dict[Path, Path] = {}
+    backups: dict[Path, Path] = {}
     for edit in edits:
         folder, now = _backups(backups_folder, edit.path), clock.utc()
         entry = JournalEntry(
@@ -221,44 +203,41 @@ def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) ->
         content = edit.old.encode()
         stem = f"{now:%Y%m%dT%H%M%S.%fZ}-{hashlib.sha256(content).hexdigest()[:8]}"
         suffix = ".yaml" if syntax_of(edit.path.name) is Syntax.YAML else ".bak"
-        while (backup := folder / f"{stem}{suffix}").exists():  # a clock too coarse to tell two writes apart
+        while (backup := folder / f"{stem}{suffix}").exists():  # two writes within the clock's resolution
             stem = f"{stem}-{entry.number}"
-        kept[edit.path] = backup
+        backups[edit.path] = backup
         manifest = {"format": FORMAT, **asdict(entry)}
         try:
             make_private_folder(folder)
-            # Configs may hold tokens: like the folder, the copy is for its owner alone.
-            replace_durably(backup, content)
+            replace_durably(backup, content)  # mode 0600: configs may hold tokens
             # The manifest comes last: without it there is no entry.
             replace_durably(folder / f"{stem}.json", json.dumps(manifest, indent=1).encode())
         except OSError as error:
-            _drop(kept)
+            _delete_backups(backups)
             raise ConfigError(
-                f"no backup could be written: {error.strerror}; the config is unchanged",
+                f"the backup cannot be written: {error.strerror}; the config is unchanged",
                 where=str(folder),
-                remedy="Make room or check the permissions there, and try again.",
+                remedy="Free disk space or check the permissions there, then try again.",
             ) from error
-    return kept
+    return backups
 
 
-def _drop(kept: Mapping[Path, Path]) -> None:
-    """Remove the backups of writes that did not happen."""
-    for backup in kept.values():
+def _delete_backups(backups: Mapping[Path, Path]) -> None:
+    for backup in backups.values():
         for path in (backup.with_suffix(".json"), backup):
             path.unlink(missing_ok=True)
 
 
-def _put_back(replaced: Sequence[ConfigEdit], error: ConfigError) -> None:
-    """Put back files that were replaced, after an error at another one."""
+def _restore(replaced: Sequence[ConfigEdit], error: ConfigError) -> None:
+    """Restore files that were replaced before another one failed."""
     for edit in replaced:
-        back = replace(edit, old=edit.new, new=edit.old)
         try:
-            _replace(back)
+            _replace(replace(edit, old=edit.new, new=edit.old))
         except ConfigError as second:
             raise ConfigError(
-                f"{error.message}; {edit.path} was written before, and cannot be put back: {second.message}",
+                f"{error.message}; {edit.path} was already written and cannot be restored: {second.message}",
                 where=error.where,
-                remedy=f"Write its old values back by hand: {edit.diff}",
+                remedy=f"Restore its old values by hand: {edit.diff}",
             ) from error
 
 
@@ -279,29 +258,28 @@ def _replace(edit: ConfigEdit) -> None:
         temporary = None
     except OSError as error:
         raise ConfigError(
-            f"could not be written: {error.strerror}; the config is unchanged",
+            f"the file cannot be written: {error.strerror}; it is unchanged",
             where=str(edit.path),
-            remedy=f"Make room, or check owner and permissions of {real.parent}, and try again.",
+            remedy=f"Free disk space, or check owner and permissions of {real.parent}, then try again.",
         ) from error
     finally:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
-    with contextlib.suppress(OSError):  # it is written; some network file systems cannot sync a folder
+    with contextlib.suppress(OSError):  # some network file systems cannot sync a folder
         sync_folder(real.parent)
 
 
 def _check_unchanged(edit: ConfigEdit) -> None:
     if read_bytes(edit.path) != edit.old.encode():
         raise ConfigError(
-            "the file was changed by somebody else meanwhile; nothing was written",
+            "the file was changed in the meantime; nothing was written",
             where=str(edit.path),
-            remedy="Look at the change, and run the command again.",
+            remedy="Check the change, then run the command again.",
         )
 
 
 def _changes_of(document: Document, splices: list[Splice]) -> tuple[ValueChange, ...]:
-    """Return the value changes that splices make, for the record."""
     return tuple(
         ValueChange(
             path=change.leaf.path,
@@ -320,7 +298,7 @@ def _diff(edit: ConfigEdit, old: str, new: str) -> str:
 
 
 def _lines(text: str) -> list[str]:
-    """Split a text into lines as a diff shows them: unlike `str.splitlines`, only a line feed ends one."""
+    """Split a text at line feeds only, unlike `str.splitlines`."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
@@ -329,11 +307,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, kw_only=True)
 class ValueChange:
-    """Change of one scalar by a write.
-
-    Attributes:
-        old_text: The characters before, quotes included.
-    """
+    """Change of one scalar; its texts include quotes."""
 
     path: tuple[str | int, ...]
     old: Scalar
@@ -343,19 +317,16 @@ class ValueChange:
 
     @property
     def dotted(self) -> str:
-        """Key path as people write it."""
         return dotted(self.path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEntry:
-    """Record of one write to a config.
+    """Record of one write to a config; see also `ConfigEdit`.
 
     Attributes:
-        number: Its position among the writes to this config, from 1.
-        undoes: Of a revert: the number of the write that it undid; None for an apply and an init.
-        inserted: The characters that an init inserted; empty for values.
-        together: Of a write that changed several files: its name, which their entries share; else None.
+        number: Position among the writes to this config, from 1.
+        together: Name shared by the entries of one write to several files.
         config: Path of the file, links resolved.
     """
 
@@ -370,13 +341,13 @@ class JournalEntry:
 
 
 def _backups(backups_folder: Path, config: Path) -> Path:
-    """Return the folder of one config's backups and their manifests, by its real path."""
+    """Return the folder of a config's backups and manifests."""
     real = config.resolve()
     return backups_folder / f"{real.stem}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:8]}"
 
 
 def _entries(folder: Path) -> list[JournalEntry]:
-    """Return all entries of one config, oldest first."""
+    """Return the entries of one config, oldest first."""
     return sorted((_read(path) for path in folder.glob("*.json")), key=lambda entry: entry.number)
 
 
@@ -386,117 +357,110 @@ def _read(path: Path) -> JournalEntry:
             manifest: dict[str, Any] = json.loads(file.read())
         if manifest["format"] != FORMAT:
             raise ConfigError(
-                f"this backup has format {manifest['format']}, this autotune knows {FORMAT}",
+                f"the backup has format {manifest['format']}, this autotune supports {FORMAT}",
                 where=str(path),
-                remedy="Use the autotune that wrote it, or copy the file beside it back by hand.",
+                remedy="Use the autotune that wrote it, or restore the file next to it by hand.",
             )
-        json.dumps(manifest, ensure_ascii=False).encode()  # a ValueError for half a surrogate pair, which no file holds
+        json.dumps(manifest, ensure_ascii=False).encode()  # a ValueError for a lone surrogate
         return msgspec.convert(manifest, JournalEntry)
     except (ValueError, LookupError, TypeError, RecursionError, OSError) as error:
-        remedy = "Delete it; the backup beside it is the config as it was."
-        raise ConfigError("this record of a change cannot be read", where=str(path), remedy=remedy) from error
+        remedy = "Delete it; the backup next to it is the config before the change."
+        raise ConfigError("the record of a change cannot be read", where=str(path), remedy=remedy) from error
 
 
-# Reverting of writes: the plan, which `write_edits` carries out.
+# Plans of reverts, which `write_edits` executes.
 
 
 def plan_reverts(paths: Sequence[Path], backups_folder: Path) -> list[ConfigEdit]:
-    """Plan to undo the last apply, or init, that is not undone yet, in all files that it changed.
+    """Plan to undo the last apply or init that is not undone yet, in all its files.
 
-    The old values are put back into the text as it is now, so that edits made meanwhile to other lines stay; a
-    section is taken out where it still stands as it was added. Successive reverts undo successive writes.
+    Only the old values are restored, so other edits stay; a section is removed if it is unchanged.
 
     Args:
         paths: The config, and the further ones of its section.
 
     Raises:
-        ConfigError: There is nothing to undo, or a file or the record of changes cannot be read, or the last write
-            changed other files too.
-        CannotEditYaml: The old values cannot be put back by themselves.
+        ConfigError: There is nothing to undo, a file is unreadable or missing in `paths`, or a value cannot be
+            restored.
     """
-    written = [(path, entry) for path in paths for entry in _left(path, backups_folder)]
+    written = [(path, entry) for path in paths for entry in _not_undone(path, backups_folder)]
     while written:
         _, last = max(written, key=lambda one: (one[1].utc, one[1].number))
         same = [one for one in written if one[1] is last or (last.together and one[1].together == last.together)]
-        edits = [_plan_back(path, entry, backups_folder) for path, entry in same]
-        # An apply whose values are gone already (undone by hand, or never written) has nothing to undo.
+        edits = [_plan_revert(path, entry, backups_folder) for path, entry in same]
+        # Values undone by hand, or never written, leave nothing to undo.
         if any(not edit.nothing_to_do for edit in edits):
             if len(same) < last.files:
                 raise ConfigError(
-                    f"the last apply changed {last.files} files together, and not all of them are known here",
+                    f"the last apply changed {last.files} files, and some of them are not named here",
                     where=str(paths[0]),
-                    remedy="Give --config the config whose section names the others under files:.",
+                    remedy="Pass the config whose section lists the others under files: with --config.",
                 )
             return edits
         written = [one for one in written if one not in same]
     raise ConfigError(
-        "no apply or init is left to be undone here",
+        "there is no apply or init to undo",
         where=str(paths[0]),
-        remedy=f"Backups of every earlier state are kept in {backups_folder}.{_on_separate(paths[0])} A file that init "
-        "made new, for a trainer with flags, is deleted by hand.",
+        remedy=f"Backups of all earlier states are in {backups_folder}.{_separate_hint(paths[0])} A config that init "
+        "created from flags is deleted by hand.",
     )
 
 
-def _on_separate(config: Path) -> str:
-    beside = separate_path(config)
-    if not exists(beside):
+def _separate_hint(config: Path) -> str:
+    separate = separate_path(config)
+    if not exists(separate):
         return ""
     return (
-        f"\nThe section stands in {beside}, a file of its own: what was applied there is reverted with --config "
-        f"{shlex.quote(str(beside))}; `init --separate` made the file anew, so it is undone by deleting it."
+        f"\nThe section is in {separate}: revert changes there with --config {shlex.quote(str(separate))}; "
+        "undo `init --separate` by deleting the file."
     )
 
 
-def _left(path: Path, backups_folder: Path) -> list[JournalEntry]:
-    """Return the writes to a file that are not undone."""
+def _not_undone(path: Path, backups_folder: Path) -> list[JournalEntry]:
     entries = _entries(_backups(backups_folder, path))
     undone = {entry.undoes for entry in entries}
     return [entry for entry in entries if entry.undoes is None and entry.number not in undone]
 
 
-def _plan_back(path: Path, entry: JournalEntry, backups_folder: Path) -> ConfigEdit:
+def _plan_revert(path: Path, entry: JournalEntry, backups_folder: Path) -> ConfigEdit:
     if _is_of_code(entry):
-        return _plan_code_back(path, entry, _backups(backups_folder, path))
-    return (_plan_removal if entry.inserted else _plan_undo)(path, Document.read(path), entry)
+        return _plan_code_revert(path, entry, _backups(backups_folder, path))
+    return (_plan_section_revert if entry.inserted else _plan_value_revert)(path, Document.read(path), entry)
 
 
-def _plan_code_back(path: Path, entry: JournalEntry, folder: Path) -> ConfigEdit:
-    """Plan to put a source back as it was; if it was edited since, only the values.
-
-    Raises:
-        ConfigError: One of the calls is no longer in its line, or its value is no number any more.
-    """
-    before = next(one.with_suffix(".bak") for one in folder.glob("*.json") if _read(one).number == entry.number)
+def _plan_code_revert(path: Path, entry: JournalEntry, folder: Path) -> ConfigEdit:
+    """Plan to restore a source; if it was edited since, only the values."""
+    backup = next(one.with_suffix(".bak") for one in folder.glob("*.json") if _read(one).number == entry.number)
     name = place_of(str(entry.changes[0].path[0]))[0].rpartition(":")[0]
     changes = {str(one.path[0]): one for one in entry.changes}
-    present, old = read_bytes(path), read_bytes(before)
-    known, there = arguments_of(path, name, old), arguments_of(path, name, present)
-    applied = with_values(old, [known[one] for one in changes], {one: change.new for one, change in changes.items()})
+    present, old = read_bytes(path), read_bytes(backup)
+    before, now = arguments_of(path, name, old), arguments_of(path, name, present)
+    applied = with_values(old, [before[one] for one in changes], {one: change.new for one, change in changes.items()})
     if present in (old, applied):
         return ConfigEdit(path=path, old=present.decode(), new=old.decode(), changes=(), undoes=entry.number)
-    if gone := [one for one in changes if one not in there]:
+    if missing := [one for one in changes if one not in now]:
         raise ConfigError(
-            f"it was edited since the values were written into it, and there is no {place_of(gone[0])[1]} in that line",
-            where=str(path.with_name(place_of(gone[0])[0].rpartition("/")[2])),
-            remedy=f"Put back by hand what was written, or the file as it was before: {before}",
+            f"the file was edited after apply, and this line has no {place_of(missing[0])[1]} now",
+            where=str(path.with_name(place_of(missing[0])[0].rpartition("/")[2])),
+            remedy=f"Restore the values by hand, or the file from its backup: {backup}",
         )
-    back = {one: change.old for one, change in changes.items() if there[one].value != change.old}
+    restored = {one: change.old for one, change in changes.items() if now[one].value != change.old}
     return ConfigEdit(
         path=path,
         old=present.decode(),
-        new=with_values(present, [there[one] for one in back], back).decode(),
+        new=with_values(present, [now[one] for one in restored], restored).decode(),
         changes=(),
         undoes=entry.number,
         conflicts=tuple(
-            Conflict(dotted=one, applied=changes[one].new, present=there[one].value)
-            for one in back
-            if there[one].value != changes[one].new
+            Conflict(dotted=one, applied=changes[one].new, present=now[one].value)
+            for one in restored
+            if now[one].value != changes[one].new
         ),
     )
 
 
 def written_sources(backups_folder: Path) -> list[Path]:
-    """Return the sources of a trainer that values were written into, as far as they are still there."""
+    """Return the existing source files of a trainer that values were written into."""
     entries = [_read(path) for path in sorted(backups_folder.glob("*/*.json"))]
     return [path for path in dict.fromkeys(Path(one.config) for one in entries if _is_of_code(one)) if path.is_file()]
 
@@ -505,21 +469,21 @@ def _is_of_code(entry: JournalEntry) -> bool:
     return any(str(change.path[0]).startswith(CODE) for change in entry.changes)
 
 
-def _plan_removal(path: Path, document: Document, entry: JournalEntry) -> ConfigEdit:
+def _plan_section_revert(path: Path, document: Document, entry: JournalEntry) -> ConfigEdit:
     before, found, after = document.text.rpartition(entry.inserted)
     new = before + after
     if SECTION not in document:
-        new = document.text  # it was taken out by hand
+        new = document.text  # it was removed by hand
     elif not found or not differs_by_key(document, Document(new, document.name), SECTION):
         raise ConfigError(
-            "the autotune section was edited since it was added, and is not taken out",
+            "the autotune section was edited since init, and is not removed",
             where=f"{path}:{document.line(SECTION)}",
-            remedy="Delete it by hand; then revert goes on with what came before.",
+            remedy="Delete it by hand, then revert again for earlier changes.",
         )
     return ConfigEdit(path=path, old=document.text, new=new, changes=(), undoes=entry.number)
 
 
-def _plan_undo(path: Path, document: Document, entry: JournalEntry) -> ConfigEdit:
+def _plan_value_revert(path: Path, document: Document, entry: JournalEntry) -> ConfigEdit:
     splices: list[Splice] = []
     conflicts: list[Conflict] = []
     for change in entry.changes:

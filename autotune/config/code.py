@@ -1,9 +1,8 @@
-"""Arguments in the trainer's own code that may vary like keys of the config.
+"""Arguments of calls in the trainer's code, as values that may vary like keys of the config.
 
-What makes loading fast is often written into the code: ``DataLoader(data, batch_size=cfg.batch, num_workers=4)``. Such
-an argument, a literal or left out, is a value by the name ``code:train.py:41 DataLoader.num_workers``. A trial has the
-call made with another value, from inside (`autotune.trainee.code_values`); the sources are read by their syntax, and
-only `autotune apply --code` writes them.
+An argument such as ``num_workers`` of ``DataLoader(data, num_workers=4)``, a literal or omitted, is named
+``code:train.py:41 DataLoader.num_workers``. `autotune.trainee.code_values` replaces it in a trial; sources are parsed,
+never executed, and only `autotune apply --code` writes them.
 """
 
 from __future__ import annotations
@@ -34,8 +33,8 @@ from autotune.config.sources import (
 from autotune.errors import ConfigError
 from autotune.records import CODE, Scalar, Values
 
-_MOST_CALLS = 4  # of one kind: a project with more has them for several trainings
-_TELLING = re.compile(
+_MOST_CALLS = 4  # of one kind: a project with more calls has several trainings
+_RELEVANT = re.compile(
     rb"DataLoader|TrainingArguments|DistributedDataParallel|\.(?:map|interleave|prefetch|batch|padded_batch|compile)\("
 )
 _CLASSES = (
@@ -52,9 +51,9 @@ class _Argument:
     """Argument of a call.
 
     Attributes:
-        default: What leaving it out means.
-        position: Its position, from 0; where it is given without its name, it is left alone, but for ``prefetch(2)``.
-        is_added: Whether it is a call behind the call: ``batch(8).prefetch(2)``.
+        default: Value if omitted.
+        position: From 0; positional arguments are kept fixed, except in ``prefetch(2)``.
+        is_added: Whether it is a chained call: ``batch(8).prefetch(2)``.
     """
 
     name: str
@@ -63,7 +62,7 @@ class _Argument:
     is_added: bool = False
 
 
-# Without `num_parallel_calls`, elements are made one after the other, as by one worker.
+# Without `num_parallel_calls`, elements are computed one by one, as with one worker.
 _ARGUMENTS: Mapping[str, tuple[_Argument, ...]] = {
     "batch": (_Argument(_PREFETCH, 0, is_added=True),),
     "padded_batch": (_Argument(_PREFETCH, 0, is_added=True),),
@@ -86,10 +85,10 @@ _ARGUMENTS: Mapping[str, tuple[_Argument, ...]] = {
         (_Argument("dataloader_num_workers", 0), _Argument("dataloader_persistent_workers", False)),
     ),
 }
-"""Arguments by what is called: a class of PyTorch or Transformers, a method of a dataset of tf.data, or of a model."""
+"""Arguments by callee: a class of PyTorch or Transformers, a method of a tf.data dataset or of a Keras model."""
 
 _SETTINGS = {"torch": "set_num_threads", "tensorflow": "config.threading.set_intra_op_parallelism_threads"}
-"""Calls with a number that a script makes once behind its imports, by the framework; 0 leaves it to that."""
+"""Calls with one number that a script makes after its imports, by framework; 0 means the framework's default."""
 
 _METHODS = {"compile": "Model.compile", **{name: f"Dataset.{name}" for name in ("map", "interleave")}}
 
@@ -99,16 +98,15 @@ class CodeArgument:
     """Argument of a call in the trainer's code.
 
     Attributes:
-        path: Its name among the values of a search.
-        file: The source file.
-        callee: What is called, by the last part of its name; of a setting by all of it behind the framework.
-        lines: First and last line of the call; of a method's the first is that of its name. Of a setting that is not
-            there it is the empty line behind the imports, which it takes.
-        end: Line and byte in it where the call ends: no other one ends there.
+        path: Name among the values of a search.
+        callee: Last part of the callee's name; of a setting all of it after the framework.
+        lines: First and last line of the call, the first with its name; of a missing setting the empty line that it
+            takes.
+        end: Line and byte column of the call's end, which no other call shares.
         is_alone: Whether no other call of that name is in the same lines.
-        argument: The argument itself; None for a setting.
-        value: The value that is written, or that leaving it out means.
-        span: Bytes of the file in which the value stands; None where it is left out.
+        argument: None for a setting.
+        value: Literal value, or the default if omitted.
+        span: Byte range of the value; None if omitted.
     """
 
     path: str
@@ -123,18 +121,17 @@ class CodeArgument:
 
 
 def place_of(path: str) -> tuple[str, str]:
-    """Return file and line of an argument, by its name, and what it is: ``train.py:41``, ``DataLoader.num_workers``."""
+    """Split an argument's name into place and call: ``train.py:41``, ``DataLoader.num_workers``."""
     place, _, call = path.removeprefix(CODE).rpartition(" ")
     return place, call
 
 
 def find_arguments(words: Sequence[str], folder: Path, values: Iterable[Scalar]) -> dict[str, CodeArgument]:
-    """Return the arguments in the code that a command trains with, by name; those of evaluation are left out.
+    """Return the arguments in the code that a command trains with, by name, without evaluation.
 
     Args:
-        words: The command, placeholders filled in or not.
-        folder: The folder that it runs in; names of files are relative to it.
-        values: The values of the config, which may name classes.
+        folder: Working directory of the command; file names are relative to it.
+        values: Values of the config, which may name classes.
     """
     real = folder.resolve()
     paths = [path for path in trainer_files(words, folder) if path.is_relative_to(folder)]
@@ -142,16 +139,16 @@ def find_arguments(words: Sequence[str], folder: Path, values: Iterable[Scalar])
     try:
         stamps = tuple((path, path.stat().st_mtime_ns, path.stat().st_size) for path in paths)
         return dict(_found(stamps, folder, tuple(dict.fromkeys(words_in((*values, *words))))))
-    except OSError:  # a file is being replaced: the next command sees it
+    except OSError:  # a file is being replaced; the next command sees it
         return {}
 
 
-@lru_cache(maxsize=4)  # a command reads its config several times, and a large project takes half a second
+@lru_cache(maxsize=4)  # a command reads its config several times; a large project takes 0.5 s
 def _found(stamps: tuple[tuple[Path, int, int], ...], folder: Path, named: tuple[str, ...]) -> dict[str, CodeArgument]:
     paths = [path for path, *_ in stamps]
     if not paths:
         return {}
-    code = read_sources(paths, folder, named, _TELLING).code
+    code = read_sources(paths, folder, named, _RELEVANT).code
     files = {str(path.relative_to(folder)): path for path in paths}
     live: dict[str, set[tuple[str, int]]] = {}
     aliases = {file.name: _aliases(file.tree) for file in code.files}
@@ -168,16 +165,12 @@ def _found(stamps: tuple[tuple[Path, int, int], ...], folder: Path, named: tuple
     }
     if any(one.argument for one in found.values()):
         return found
-    # PyTorch has a thread for each core, whatever else is at work; TensorFlow's matter beside a loader that wants them
+    # PyTorch starts a thread per core even on a busy machine; TensorFlow's threads matter only next to a loader.
     return {path: one for path, one in found.items() if one.callee == _SETTINGS["torch"]}
 
 
 def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgument]:
-    """Return all arguments in a source file by name, as its syntax alone tells them; none of what is no Python.
-
-    Args:
-        name: The file's name in the names of arguments.
-    """
+    """Return all arguments in a source file by name, which begins with `name`; none if it is not Python."""
     source = parse(name, content, is_script=False)
     if isinstance(source, str) or not _is_plain(content):
         return {}
@@ -185,28 +178,28 @@ def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgumen
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     places = [(_callee(call, aliases), _line(call)) for call in calls]
     found: dict[str, CodeArgument] = {}
-    for callee, arguments in _ARGUMENTS.items():  # a `prefetch` that is there comes behind one that is not
+    for callee, arguments in _ARGUMENTS.items():  # an existing `prefetch` replaces one that would be added
         named = [call for call, place in zip(calls, places, strict=True) if place[0] == callee]
         for call in named:
             place = callee, _line(call)
-            if places.count(place) > 1 or _is_open(call):
+            if places.count(place) > 1 or _has_unpacking(call):
                 continue
-            alike = [
+            overlapping = [
                 one for one in named if one.lineno <= (call.end_lineno or 0) and call.lineno <= (one.end_lineno or 0)
             ]
             for argument in arguments:
-                node = _given(call, argument)
+                node = _passed(call, argument)
                 value = argument.default if node is None else getattr(node, "value", None)
                 if type(value) is not (int if argument.default is None else type(argument.default)):
                     continue
-                path = f"{CODE}{name}:{_shown(call, callee, argument)}"
+                path = f"{CODE}{name}:{_label(call, callee, argument)}"
                 found[path] = CodeArgument(
                     path=path,
                     file=file,
                     callee=callee,
                     lines=(place[1], call.end_lineno or place[1]),
                     end=(call.end_lineno or place[1], call.end_col_offset or 0),
-                    is_alone=len(alike) == 1,
+                    is_alone=len(overlapping) == 1,
                     argument=argument,
                     value=value,
                     span=None if node is None else _span(node, starts),
@@ -230,10 +223,10 @@ def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgumen
 
 
 def with_values(content: bytes, arguments: Iterable[CodeArgument], values: Values) -> bytes:
-    """Return a source with other values of some of its arguments; lines stay, and all else byte for byte.
+    """Return a source with other values of some arguments; line numbers and all else stay.
 
     Raises:
-        ConfigError: That is not possible by itself.
+        ConfigError: A value cannot be changed separately.
     """
     for argument in arguments:
         content = _with_value(content, argument, values[argument.path])
@@ -241,16 +234,13 @@ def with_values(content: bytes, arguments: Iterable[CodeArgument], values: Value
 
 
 def without_values(tree: ast.AST) -> ast.AST:
-    """Return a syntax tree without the values of such arguments: what differs in them alone is the same code.
-
-    Their calls hold their lines in it, by which the arguments are named.
-    """
+    """Return a syntax tree without the values of such arguments, to compare code; calls keep their line numbers."""
     return _WithoutValues().visit(tree)  # type: ignore[no-any-return]
 
 
 def calls_of_trial(arguments: Mapping[str, CodeArgument], values: Values) -> str:
-    """Return what a trial is told: as JSON the values that are not those that are written; empty if there are none."""
-    told = [
+    """Return as JSON the values that a trial replaces; empty if there are none."""
+    replaced = [
         {
             "path": path,
             "file": str(one.file.resolve()),
@@ -266,15 +256,15 @@ def calls_of_trial(arguments: Mapping[str, CodeArgument], values: Values) -> str
         for path, one in arguments.items()
         if path in values and values[path] != one.value
     ]
-    return json.dumps(told) if told else ""
+    return json.dumps(replaced) if replaced else ""
 
 
 def _calls(code: LiveCode) -> Iterator[tuple[str, ast.Call]]:
-    """Yield the calls that load the data of training, the first few of each kind, each with the name of its file."""
+    """Yield the first calls of each kind that load training data, with their file names."""
     is_prefetched = any(isinstance(node, ast.Attribute) and node.attr == _PREFETCH for _, node in code.nodes())
     found = [list(code.calls(*_CLASSES))]
     found += [list(dataset_calls(code, name)) for name in ("map", "interleave", _PREFETCH)]
-    if not is_prefetched:  # the last batch is what the loop is given
+    if not is_prefetched:  # the loop gets the result of the last batch call
         found.append(list(dataset_calls(code, "batch", "padded_batch"))[-1:])
     found.append([(unit, call) for unit in code.units for call in unit.calls if _compiles_a_model(unit, call)])
     for calls in found:
@@ -284,7 +274,7 @@ def _calls(code: LiveCode) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _is_of_evaluation(call: ast.Call) -> bool:
-    """Return whether the data of a loader are called such: ``DataLoader(val_set)``."""
+    """Return whether a loader's data are named for evaluation: ``DataLoader(val_set)``."""
     data = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "dataset")]
     return last_part(call.func) == "DataLoader" and is_evaluation(*map(last_part, data))
 
@@ -297,14 +287,14 @@ def _compiles_a_model(unit: CodeScope, call: ast.Call) -> bool:
 
 
 def _is_of_model(call: ast.Call) -> bool:
-    given = {one.arg for one in call.keywords}
-    return last_part(call.func) == "compile" and not given.isdisjoint(("loss", "optimizer"))
+    names = {one.arg for one in call.keywords}
+    return last_part(call.func) == "compile" and not names.isdisjoint(("loss", "optimizer"))
 
 
 def _settings(tree: ast.Module, content: bytes) -> Iterator[tuple[str, str, int, ast.Constant | None]]:
-    """Yield the settings of a script: whole name, name behind the framework, line, and the number that stands there.
+    """Yield each setting of a script: full name, name without the framework, line, number.
 
-    One that is not there takes the first empty line behind the imports at the top.
+    A missing one takes the first empty line after the imports at the top.
     """
     top = list(takewhile(lambda node: not isinstance(node, Definition), tree.body))
     imports = [node for node in top if isinstance(node, ast.Import | ast.ImportFrom)]
@@ -312,31 +302,33 @@ def _settings(tree: ast.Module, content: bytes) -> Iterator[tuple[str, str, int,
         callee = _SETTINGS.get(alias.name)
         if callee is None:
             continue
-        whole = f"{alias.asname or alias.name}.{callee}"
+        full_name = f"{alias.asname or alias.name}.{callee}"
         last = callee.rpartition(".")[2]
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and last_part(node.func) == last]
-        made = [node.value for node in tree.body if isinstance(node, ast.Expr) and node.value in calls]
+        top_level = [node.value for node in tree.body if isinstance(node, ast.Expr) and node.value in calls]
         numbers = [
-            one.args[0] for one in made if isinstance(one, ast.Call) and len(one.args) == 1 and _is_whole(one.args[0])
+            one.args[0]
+            for one in top_level
+            if isinstance(one, ast.Call) and len(one.args) == 1 and _is_whole(one.args[0])
         ]
         if len(calls) == len(numbers) == 1 and isinstance(numbers[0], ast.Constant):
-            yield whole, callee, numbers[0].lineno, numbers[0]
+            yield full_name, callee, numbers[0].lineno, numbers[0]
         elif not calls:
             lines = re.split(rb"\r\n|\r|\n", content)
             taken = {line for node in tree.body for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)}
-            behind = range((imports[-1].end_lineno or imports[-1].lineno) + 1, len(lines))
-            free = next((line for line in behind if line not in taken and not lines[line - 1].strip()), None)
+            after = range((imports[-1].end_lineno or imports[-1].lineno) + 1, len(lines))
+            free = next((line for line in after if line not in taken and not lines[line - 1].strip()), None)
             if free is not None:
-                yield whole, callee, free, None
+                yield full_name, callee, free, None
 
 
 def _line(call: ast.Call) -> int:
-    """Return the line of a call: of a method's that of its name."""
+    """Return the line of a call, for a method that of its name."""
     return call.func.end_lineno or call.lineno
 
 
 def _aliases(tree: ast.AST) -> dict[str, str]:
-    """Return the names of what a file imports under another name, by that."""
+    """Return the original names of imports by their aliases."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
     return {alias.asname: alias.name for node in imports for alias in node.names if alias.asname}
 
@@ -346,15 +338,15 @@ def _callee(call: ast.Call, aliases: Mapping[str, str]) -> str:
     return aliases.get(written, written) if isinstance(call.func, ast.Name) else written
 
 
-def _shown(call: ast.Call, callee: str, argument: _Argument) -> str:
+def _label(call: ast.Call, callee: str, argument: _Argument) -> str:
     """Return line, callee and argument: ``41 DataLoader.num_workers``, ``52 Dataset.map.num_parallel_calls``."""
-    if _PREFETCH in (callee, argument.name):  # the same name, whether it is there or not
+    if _PREFETCH in (callee, argument.name):  # the same name for an existing and an added one
         return f"{call.end_lineno if argument.is_added else _line(call)} Dataset.{_PREFETCH}"
     return f"{_line(call)} {_METHODS.get(callee, callee)}.{argument.name}"
 
 
 def _is_plain(content: bytes) -> bool:
-    """Return whether bytes are UTF-8 as they stand: what a syntax tree says of places holds then."""
+    """Return whether bytes are UTF-8 without BOM or form feed, so that positions in a syntax tree match."""
     if content.startswith(b"\xef\xbb\xbf") or b"\f" in content:
         return False
     try:
@@ -365,13 +357,13 @@ def _is_plain(content: bytes) -> bool:
     return cookie is None or cookie[1].lower() in (b"utf-8", b"utf8")
 
 
-def _is_open(call: ast.Call) -> bool:
-    """Return whether arguments are given that nobody sees there."""
+def _has_unpacking(call: ast.Call) -> bool:
+    """Return whether a call has ``*args`` or ``**kwargs``."""
     return any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords)
 
 
-def _given(call: ast.Call, argument: _Argument) -> ast.expr | None:
-    """Return what is given for an argument; None where it is left out."""
+def _passed(call: ast.Call, argument: _Argument) -> ast.expr | None:
+    """Return the expression passed for an argument; None if omitted."""
     place = argument.position
     if place is not None and place < len(call.args):
         return call.args[place] if last_part(call.func) == _PREFETCH else call
@@ -398,14 +390,14 @@ def _with_value(content: bytes, one: CodeArgument, value: Scalar) -> bytes:
         if values == others | {one.path: value} and _is_same_code(content, after):
             return after
     raise ConfigError(
-        f"{one.path} cannot be set to {shown(value)} by itself",
+        f"{one.path} cannot be set to {shown(value)} automatically",
         where=f"{one.file}:{one.lines[0]}",
         remedy="Change that call by hand.",
     )
 
 
 def _edits(content: bytes, one: CodeArgument | None, value: Scalar) -> Iterator[tuple[int, int, str]]:
-    """Yield the edits that may set a value: start and end of the bytes that are replaced, and by what."""
+    """Yield edits that may set a value: start and end of the replaced bytes, new text."""
     if one is None:
         return
     if one.span is not None:
@@ -417,7 +409,7 @@ def _edits(content: bytes, one: CodeArgument | None, value: Scalar) -> Iterator[
         yield start, start + len(re.match(rb"[ \t]*", content[start:])[0]), f"{place_of(one.path)[1]}({value!r})"  # type: ignore[index]
         return
     source = parse("", content, is_script=False)
-    assert isinstance(source, SourceFile), "it was found there"
+    assert isinstance(source, SourceFile), "the argument was found in it"
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     aliases = _aliases(source.tree)
     call = next(call for call in calls if (_callee(call, aliases), _line(call)) == (one.callee, one.lines[0]))
@@ -425,10 +417,10 @@ def _edits(content: bytes, one: CodeArgument | None, value: Scalar) -> Iterator[
     if one.argument.is_added:
         yield end, end, f".{one.argument.name}({value!r})"
         return
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    last = max((_span(node, starts)[1] for node in given), default=end - 1)
-    text = f"{', ' if given else ''}{one.argument.name}={value!r}"
-    # behind the last argument, or behind parentheses around that
+    passed = [*call.args, *(keyword.value for keyword in call.keywords)]
+    last = max((_span(node, starts)[1] for node in passed), default=end - 1)
+    text = f"{', ' if passed else ''}{one.argument.name}={value!r}"
+    # after the last argument, or after parentheses around it
     for place in (last, *(last + match.end() for match in re.finditer(rb"\)", content[last : end - 1]))):
         yield place, place, text
 
@@ -469,8 +461,8 @@ class _WithoutValues(ast.NodeTransformer):
         if self._packages.isdisjoint(known):
             return node
         if callee == _PREFETCH and isinstance(node.func, ast.Attribute):
-            given = [*node.args, *(one.value for one in node.keywords)]
-            return node.func.value if len(given) == 1 and _is_whole(given[0]) else node
+            passed = [*node.args, *(one.value for one in node.keywords)]
+            return node.func.value if len(passed) == 1 and _is_whole(passed[0]) else node
         if callee not in _ARGUMENTS or callee == _PREFETCH or (callee == "compile" and not _is_of_model(node)):
             return node
         names = {one.name for one in _ARGUMENTS[callee] if not one.is_added}

@@ -1,4 +1,4 @@
-"""Command line of the trainer, as the section has it and as it is typed: never run through a shell."""
+"""Trainer's command line, as in the section or as typed; never run through a shell."""
 
 import os
 import re
@@ -19,28 +19,23 @@ _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
 _OVERRIDE = re.compile(r"(?P<key>[^-{}=][^{}=]*)=(?P<field>\{[^{}?]+\})")
 _OPERATORS = "|&;<>()"
-IN_A_SHELL = """put the line into a script and name that, or name a shell yourself:
+_SHELL_REMEDY = """put the line into a script and give its name, or start a shell yourself:
   bash -c 'python train.py --config "$0" | tee log' {config}"""
-"""Remedy for a command that needs a shell."""
 
 
 def split_command(text: str, where: str) -> tuple[str, ...]:
-    """Split a command as a POSIX shell would; refuse syntax that only a shell could carry out.
-
-    Args:
-        text: The command; a backslash at the end of a line continues it.
+    """Split a command as a POSIX shell does; a backslash at the end of a line continues it.
 
     Raises:
-        ConfigError: It is empty, has an open quote, or needs a shell: pipes, redirections, ``&&``, variables,
-            substitutions, a second line, variables set in front.
+        ConfigError: It is empty, has an open quote, or needs a shell, e.g. for pipes, variables or a second line.
     """
     text = text.strip().replace("\\\r\n", " ").replace("\\\n", " ")
     syntax = _shell_syntax(text)
     if syntax is not None:
         raise ConfigError(
-            f"the command holds {syntax}, which only a shell understands, and none runs it",
+            f"the command contains {syntax}, which needs a shell; autotune uses none",
             where=where,
-            remedy=f"Quote it if it is meant literally, {IN_A_SHELL}",
+            remedy=f"Quote it if it is literal, {_SHELL_REMEDY}",
         )
     try:
         tokens = tuple(shlex.split(text))
@@ -55,9 +50,9 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
     if re.match(r"[A-Za-z_]\w*=", tokens[0]):
         name, _, value = tokens[0].partition("=")
         raise ConfigError(
-            f"the command sets {name} in front, which only a shell understands",
+            f"the command sets {name} first, which needs a shell; autotune uses none",
             where=where,
-            remedy=f"Set it before: export {name}=...; trials get the environment of whoever starts the search."
+            remedy=f"Run `export {name}=...` before the search: trials inherit its environment."
             if is_secret_name(name)
             else f"Put it into the autotune section: env: {{{name}: {value!r}}}",
         )
@@ -75,22 +70,20 @@ def fill_command(
     further: Mapping[str, Path] | None = None,
     needs_values: bool = True,
 ) -> tuple[str, ...]:
-    """Fill in the placeholders.
+    """Fill in the placeholders of a command.
 
     Args:
         config: Value of ``{config}``: the trial's own copy.
         python: Value of ``{python}``: the interpreter that runs autotune.
-        trial_config: The trial's config; ``{dotted.key}`` is the text of a scalar as it stands there. Of a switch,
-            ``{dotted.key?--word}`` is the word if it is on, ``{!dotted.key?--word}`` if it is off, and
-            ``{dotted.key!=8?--word=}`` the word and the value unless that is 8; a token that is left with nothing in it
-            is left out.
+        trial_config: Values of ``{dotted.key}``; ``{dotted.key?--word}`` is the word if it is true,
+            ``{!dotted.key?--word}`` if it is false, ``{dotted.key!=8?--word=}`` word and value unless it is 8; empty
+            tokens are omitted.
         further: Values of ``{config:NAME}``: the copies of further configs.
-        needs_values: Whether values reach the trainer through placeholders only, not as overrides or variables.
-        quote: Writes a value where the word is an override of it, ``key={key}``; None leaves it as it is.
+        needs_values: Whether values reach the trainer only through placeholders.
+        quote: Quotes a value in an override ``key={key}``; None keeps it unquoted.
 
     Raises:
-        ConfigError: An unknown placeholder or single brace, a word that no program can be given, or the config would
-            never reach the trainer.
+        ConfigError: Unknown placeholder, single brace, invalid word, or config that would never reach the trainer.
     """
     own = {"config": os.fspath(config), "python": python}
     own |= {f"config:{name}": os.fspath(path) for name, path in (further or {}).items()}
@@ -102,15 +95,15 @@ def fill_command(
         name = match["name"]
         if not name:
             raise ConfigError(
-                f"the command holds a lone {match[0]}", where=where, remedy="Write {{ and }} for literal braces."
+                f"the command contains a single {match[0]}", where=where, remedy="Write {{ and }} for literal braces."
             )
-        key, asks, word = name.partition("?")
-        if asks and "!=" in key:
-            key, _, usual = key.partition("!=")
+        key, is_conditional, word = name.partition("?")
+        if is_conditional and "!=" in key:
+            key, _, default = key.partition("!=")
             used.add(key)
             text = _leaf_of(key, trial_config, where).text
-            return "" if text == usual else f"{word}{text}"
-        if asks:
+            return "" if text == default else f"{word}{text}"
+        if is_conditional:
             used.add(key)
             wanted = not key.startswith("!")
             return word if _switch(key.removeprefix("!"), trial_config, where) is wanted else ""
@@ -118,9 +111,9 @@ def fill_command(
         if name.startswith("config:") and name not in own:
             known = [f"{{{one}}}" for one in own if one.startswith("config:")]
             raise ConfigError(
-                f"the command holds {{{name}}}, and there is no such file",
+                f"the command contains {{{name}}}, but the section names no such file",
                 where=where,
-                remedy=f"There are {', '.join(known)}." if known else "Name the file in the section: files: [...]",
+                remedy=f"Known: {', '.join(known)}." if known else "Name the file in the section: files: [...]",
             )
         return own[name] if name in own else _leaf_of(name, trial_config, where).text
 
@@ -133,27 +126,27 @@ def fill_command(
     filled = tuple(text for token in tokens if (text := fill_token(token)) or not _SWITCH_FIELD.fullmatch(token))
     if needs_values and not used - {"python"}:
         raise ConfigError(
-            "the command names neither {config} nor a {key} of it, so no tuned value would reach the trainer",
+            "the command contains neither {config} nor a {key}, so no tuned value would reach the trainer",
             where=where,
-            remedy="Put {config} where the command takes the config's path: --config {config}",
+            remedy="Write {config} in place of the config's path: --config {config}",
         )
     for word in filled:
         if not is_word(word):
             raise ConfigError(
-                f"the command holds {shown(word)}, which no program can be given",
+                f"the command contains {shown(word)}, which cannot be an argument",
                 where=where,
-                remedy="Leave out the zero byte, or the half of a surrogate pair (\\ud800 to \\udfff).",
+                remedy="Remove the zero byte or lone surrogate (\\ud800 to \\udfff).",
             )
     return filled
 
 
 def takes_values(tokens: Sequence[str]) -> bool:
-    """Return whether a command has a place for its config, or for a value of it."""
+    """Return whether a command has a placeholder for its config, or for a value of it."""
     return any(match["name"] not in (None, "", "python") for token in tokens for match in _FIELD.finditer(token))
 
 
 def names_config(tokens: Sequence[str]) -> bool:
-    """Return whether a command, placeholders not filled in, takes the path of its config: ``{config}``."""
+    """Return whether a command contains ``{config}``."""
     return any(match["name"] == "config" for token in tokens for match in _FIELD.finditer(token))
 
 
@@ -162,52 +155,48 @@ _LAUNCHERS = (
     *("deepspeed", "srun", "mpirun"),
 )
 _RANKS_ON_NODE = ("--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--npernode", "--num-processes")
-_NODES = "--num-machines"  # accelerate's processes are those of all of them
+_NODES = "--num-machines"  # accelerate counts the processes of all machines
 
 
 def ranks_on_node(tokens: Sequence[str]) -> int:
-    """Return the number of ranks that the launcher in a command starts on each node; 1 where it does not say."""
+    """Return the number of ranks per node that the launcher in a command starts; 1 if unknown."""
     names = [os.path.basename(token) for token in tokens]
     launcher = next((place for place, name in enumerate(names) if name in _LAUNCHERS), None)
     if launcher is None:
         return 1
     words = [part for token in tokens[launcher:] for part in token.split("=", 1)]
-    told = {name.replace("_", "-"): int(value) for name, value in pairwise(words) if value.isdecimal()}
-    ranks = next((told[name] for name in _RANKS_ON_NODE if name in told), 1)
-    return max(1, ranks // max(1, told.get(_NODES, 1)))
+    numbers = {name.replace("_", "-"): int(value) for name, value in pairwise(words) if value.isdecimal()}
+    ranks = next((numbers[name] for name in _RANKS_ON_NODE if name in numbers), 1)
+    return max(1, ranks // max(1, numbers.get(_NODES, 1)))
 
 
 def is_word(text: str) -> bool:
-    """Return whether a program can be given a text, as an argument or in its environment."""
+    """Return whether a text can be an argument or an environment variable of a program."""
     try:
         return b"\0" not in os.fsencode(text)
-    except UnicodeEncodeError:  # half a surrogate pair; not so a byte that is no text, which Python writes as one
+    except UnicodeEncodeError:  # a lone surrogate, unless it stands for an undecodable byte
         return False
 
 
 def resolve_executable(program: str, cwd: Path, search_path: str | None = None) -> Path:
-    """Return the path of a command's program; a bare name is looked up as the shell does it.
-
-    Args:
-        cwd: The working directory of the trials.
-        search_path: The trials' ``PATH``; None for that of this process.
+    """Return the path of a command's program; a bare name is searched for in `search_path`, or this process's ``PATH``.
 
     Raises:
-        CommandError: There is no such program, or it cannot be executed.
+        CommandError: There is no such program, or it is not executable.
     """
     if os.sep in program:
         path = cwd / program
         if is_program(path):
             return path
-        why = "cannot be executed" if exists(path) else "does not exist"
+        why = "is not executable" if exists(path) else "does not exist"
         remedy = f"Make it executable (chmod +x {shlex.quote(program)})." if os.path.isfile(path) else "Check the path."
         raise CommandError(f"{program} {why}", where=f"command, in {cwd}", remedy=remedy)
     found = shutil.which(program, path=search_path)
     if found is None:
         raise CommandError(
-            f"there is no program {program} on the PATH",
+            f"program not found on the PATH: {program}",
             where="command",
-            remedy="Activate the trainer's environment, or write the program's whole path.",
+            remedy="Activate the trainer's environment, or write the program's full path.",
         )
     return cwd / found
 
@@ -216,9 +205,9 @@ def _switch(name: str, trial_config: Document, where: str) -> bool:
     value = _leaf_of(name, trial_config, where).value
     if not isinstance(value, bool):
         raise ConfigError(
-            f"the command asks whether {name} is on, but it is {shown(value)}",
+            f"the command uses {name} as a switch, but it is {shown(value)}",
             where=where,
-            remedy=f"Write {{{name}}} for its value; only true and false can be asked for.",
+            remedy=f"Write {{{name}}} for its value; a switch is true or false.",
         )
     return value
 
@@ -229,16 +218,15 @@ def _leaf_of(name: str, trial_config: Document, where: str) -> Leaf:
     except CannotEditYaml as error:
         guess = closest(name, ("config", "python", *trial_config.scalars))
         raise ConfigError(
-            f"the command holds {{{name}}}: {error.message}",
+            f"the command contains {{{name}}}: {error.message}",
             where=where,
             remedy=(f"Did you mean {{{guess}}}? " if guess else "")
-            + "Known are {config}, {python} and the config's keys; "
-            "write {{ and }} for literal braces.",
+            + "Use {config}, {python} or a key of the config; write {{ and }} for literal braces.",
         ) from error
 
 
 def _shell_syntax(text: str) -> str | None:
-    """Return the first part of a command that needs a shell, quotes respected; None if nothing does."""
+    """Return the first part of a command that needs a shell, outside of quotes; None if nothing does."""
     quote = ""
     position = 0
     while position < len(text):
@@ -261,7 +249,7 @@ def _shell_syntax(text: str) -> str | None:
     return None
 
 
-# Command as typed behind ``--``, made into a command for every trial.
+# Command as typed after ``--``, turned into a command for every trial.
 
 
 _WHERE = "command line"
@@ -271,36 +259,25 @@ _PLACEHOLDER = re.compile(r"(\{(?:config:|!)?\w[\w.-]*(?:\?[^{}]*)?\})|[{}]")
 
 @dataclass(frozen=True, kw_only=True)
 class TypedCommand:
-    """Typed command, and the variables set in front of it.
-
-    Attributes:
-        env: The variables that were set in front.
-    """
+    """Typed command, and the variables set before it."""
 
     words: tuple[str, ...]
     env: dict[str, str]
 
     def tokens(self, config: Path, cwd: Path, further: Mapping[str, Path] | None = None) -> tuple[str, ...]:
-        """Return the command with ``{config}`` in place of the config's own path, ``{config:NAME}`` of further ones.
+        """Return the command with ``{config}`` in place of the config's path, ``{config:NAME}`` of further ones.
 
-        Placeholders that were typed stay; other braces are literal, and doubled.
-
-        Args:
-            cwd: The directory in which the command was typed, and in which trials start.
-            further: Further configs by their names.
+        Typed placeholders stay; other braces are doubled, as literals. `cwd` is where the command was typed.
         """
         fields = {"config": config, **{f"config:{name}": path for name, path in (further or {}).items()}}
         return tuple(_with_config(literal(word), fields, cwd) for word in self.words)
 
 
 def read_typed(words: Sequence[str]) -> TypedCommand:
-    """Parse a command that a shell has split already.
-
-    Args:
-        words: The typed words; a single word with blanks in it is a whole command in quotes.
+    """Parse a command that a shell has split; a single word with blanks is a whole command in quotes.
 
     Raises:
-        ConfigError: It is empty, only a shell could carry it out, or a variable in it looks like a secret.
+        ConfigError: It is empty, needs a shell, or sets a variable that looks like a secret.
     """
     words = _split(words)
     env: dict[str, str] = {}
@@ -309,8 +286,7 @@ def read_typed(words: Sequence[str]) -> TypedCommand:
             raise ConfigError(
                 f"{match[1]} looks like a secret, and the command goes into a file",
                 where=_WHERE,
-                remedy=f"Set it before: export {match[1]}=...; trials get the environment of whoever starts the "
-                "search.",
+                remedy=f"Run `export {match[1]}=...` before the search: trials inherit its environment.",
             )
         env[match[1]] = match[2]
         words = words[1:]
@@ -318,38 +294,27 @@ def read_typed(words: Sequence[str]) -> TypedCommand:
         raise ConfigError(
             "the command is empty",
             where=_WHERE,
-            remedy="Type how training is started: -- python train.py --config {config}",
+            remedy="Give the training command: -- python train.py --config {config}",
         )
     return TypedCommand(words=words, env=env)
 
 
 def refuse_secrets(words: Sequence[str]) -> None:
-    """Raise an error if a command that is about to be written into a file holds a secret.
-
-    Raises:
-        ConfigError: A flag, a key or a URL looks like one.
-    """
+    """Raise a ConfigError if a command to be written into a file has a flag, key or URL that looks like a secret."""
     if secrets := secrets_of(words):
         raise ConfigError(
             f"{secrets[0].name} looks like a secret, and the command goes into a file",
             where=_WHERE,
-            remedy="Let the trainer read it from an environment variable, or from a file; trials get the environment\n"
-            "of whoever starts the search. For one search only, it may stand behind the -- of autotune search.",
+            remedy="Let the trainer read it from a file or an environment variable, which trials inherit.\n"
+            "For a single search, give it after the -- of autotune search.",
         )
 
 
 def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ...] | None:
-    """Return a command as `search` and `run` take it: for this invocation only, nothing of it is written down.
-
-    Args:
-        config: The config, whose own path is replaced by ``{config}``.
-        cwd: The directory in which the command was typed, and in which trials start.
-
-    Returns:
-        The command, placeholders not filled in; None if nothing was typed.
+    """Return a command typed for this invocation, with ``{config}`` in place of the config's path; None if not typed.
 
     Raises:
-        ConfigError: As `read_typed`; or it sets variables in front.
+        ConfigError: As `read_typed`; or it sets variables.
     """
     if not words:
         return None
@@ -357,10 +322,9 @@ def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ..
     if typed.env:
         names = ", ".join(typed.env)
         raise ConfigError(
-            f"the command sets {names} in front, which only a shell understands",
+            f"the command sets {names} first, which needs a shell; autotune uses none",
             where=_WHERE,
-            remedy=f"Set it in front of autotune instead: {next(iter(typed.env))}=... autotune ...; "
-            "trials get the environment of whoever starts them.",
+            remedy=f"Set it for autotune; trials inherit it: {next(iter(typed.env))}=... autotune ...",
         )
     return typed.tokens(config, cwd)
 
@@ -371,15 +335,15 @@ def _split(words: Sequence[str]) -> tuple[str, ...]:
     for word in words:
         if word in _SHELL_WORDS:
             raise ConfigError(
-                f"the command holds {word}, which only a shell understands, and none runs it",
+                f"the command contains {word}, which needs a shell; autotune uses none",
                 where=_WHERE,
-                remedy=f"Leave it out, or {IN_A_SHELL}",
+                remedy=f"Remove it, or {_SHELL_REMEDY}",
             )
     return tuple(words)
 
 
 def literal(word: str) -> str:
-    """Double the braces in a word of a command, except those of placeholders."""
+    """Double the braces in a word, except those of placeholders."""
     return _PLACEHOLDER.sub(lambda match: match[1] or match[0] * 2, word)
 
 
@@ -403,21 +367,14 @@ _WITHOUT_STORAGE = frozenset({"init", "revert", "run"})
 
 @dataclass(frozen=True, kw_only=True)
 class TypedOptions:
-    """Options of a command that name a study, as they were typed.
-
-    What the environment or the section says is not among them: it applies to the next command by itself.
-
-    Attributes:
-        state_dir: Folder of all state; None if it was not said.
-        storage: Where studies are kept; None if it was not said.
-    """
+    """Typed options that identify a study; the next command finds those of the environment or section itself."""
 
     config: Path
     state_dir: Path | None = None
     storage: str | None = None
 
     def command(self, verb: str, *more: str) -> str:
-        """Return a command line for the same study, quoted for a shell; `more` options stand behind."""
+        """Return a command line for the same study, quoted for a shell, with more options at the end."""
         options = ["--config", str(self.config), *more]
         if self.state_dir is not None and verb != "run":
             options += ["--state-dir", str(self.state_dir)]

@@ -1,7 +1,7 @@
 """Settings of the daemon: ``daemon.yaml`` in autotune's folder of the user's settings.
 
-The daemon lives long and has to stay small: this is read with PyYAML alone. It names a command that the daemon runs, so
-that nobody but its user may be able to write to it.
+Read with PyYAML alone, because the daemon must stay small. The file names a command that the daemon runs, so only its
+user may have write access.
 """
 
 import os
@@ -39,11 +39,11 @@ class DaemonSettings:
     """Settings of the daemon.
 
     Attributes:
-        idle_for_s: Time for which the machine has to be idle before a search starts.
-        idle_cores_fraction: Load of others, as a fraction of the cores, below which the machine counts as idle.
-        notify: Command that gets each event as JSON on its standard input; empty for none.
-        watches_all: Whether all trainings report to the daemon that `autotune run` starts, also without ``--watch``.
-        watched: Configs whose trainings do, and folders of such configs; absolute, links resolved.
+        idle_for_s: Idle time of the machine before a search starts.
+        idle_cores_fraction: CPU load of other processes, as a fraction of the cores, below which it counts as idle.
+        notify: Command that receives each event as JSON on its standard input; empty for none.
+        watches_all: Whether all trainings of `autotune run` report to the daemon, even without ``--watch``.
+        watched: Configs whose trainings do, or their folders; absolute, links resolved.
     """
 
     idle_for_s: float = 600.0
@@ -53,25 +53,21 @@ class DaemonSettings:
     watched: tuple[Path, ...] = ()
 
     def watches(self, config: Path) -> bool:
-        """Return whether a training with this config reports to the daemon without being asked to."""
+        """Return whether a training with this config reports to the daemon by default."""
         real = Path(os.path.realpath(config))
         return self.watches_all or any(real == place or place in real.parents for place in self.watched)
 
 
 def daemon_settings_path(environ: Mapping[str, str]) -> Path:
-    """Return the path of the file; it need not exist."""
+    """Return the path of the file, which may not exist."""
     return settings_folder(environ) / "autotune" / "daemon.yaml"
 
 
 def load_daemon_settings(environ: Mapping[str, str]) -> DaemonSettings:
-    """Load the settings; without a file the defaults hold.
-
-    Args:
-        environ: The environment, for ``XDG_CONFIG_HOME``.
+    """Load the settings; without a file, the defaults.
 
     Raises:
-        ConfigError: The file cannot be read, others could have written it, or something in it is unknown or wrong;
-            file and line are named.
+        ConfigError: The file cannot be read, other users can write to it, or it has an unknown key or invalid value.
     """
     path = daemon_settings_path(environ)
     try:
@@ -82,24 +78,16 @@ def load_daemon_settings(environ: Mapping[str, str]) -> DaemonSettings:
         raise ConfigError(
             f"the daemon's settings cannot be read: {error.strerror}",
             where=str(path),
-            remedy="Put a file in its place that you may read, or take it away: then the defaults hold.",
+            remedy="Make it a readable file, or delete it to use the defaults.",
         ) from error
     try:
         return parse_daemon_settings(content.decode("utf-8-sig"), str(path))
     except UnicodeDecodeError as error:
-        raise ConfigError("it is no text in UTF-8", where=str(path), remedy="Save it as UTF-8.") from error
+        raise ConfigError("the file is not UTF-8", where=str(path), remedy="Save it as UTF-8.") from error
 
 
 def parse_daemon_settings(text: str, name: str) -> DaemonSettings:
-    """Parse the text of the file.
-
-    Args:
-        text: The text; an empty one means the defaults.
-        name: Name of the file, for messages.
-
-    Raises:
-        ConfigError: Something in it is unknown, or wrong; file and line are named.
-    """
+    """Parse the text of the file; empty means the defaults. Raises as `load_daemon_settings`."""
     lines: dict[tuple[str | int, ...], int] = {}
 
     def place(*keys: str | int) -> str:
@@ -118,17 +106,17 @@ def parse_daemon_settings(text: str, name: str) -> DaemonSettings:
     program = os.path.expanduser(notify[0]) if notify else ""
     if notify and (not program or (os.sep in program and not os.path.isabs(program))):
         raise ConfigError(
-            f"notify starts {shown(notify[0])}, which depends on where the daemon was started",
+            f"notify runs {shown(notify[0])}, which depends on the daemon's working directory",
             where=place("notify", 0),
-            remedy="Write its absolute path, one that begins with ~/, or a name that the PATH finds.",
+            remedy="Write an absolute path, a path that starts with ~/, or a program on the PATH.",
         )
     places = [os.path.expanduser(one) for one in keys.watch] if isinstance(keys.watch, list) else []
     for index, path in enumerate(places):
         if not os.path.isabs(path):
             raise ConfigError(
-                f"watch holds {shown(path)}, which is no absolute path",
+                f"watch contains {shown(path)}, which is not an absolute path",
                 where=place("watch", index),
-                remedy="Write the path of a config, or of a folder with configs, from / or ~ on.",
+                remedy="Write the path of a config, or of a folder of configs, starting with / or ~.",
             )
     return DaemonSettings(
         idle_for_s=idle_for_s,
@@ -140,36 +128,38 @@ def parse_daemon_settings(text: str, name: str) -> DaemonSettings:
 
 
 def _read(path: Path) -> bytes:
-    """Read the file, if only its owner, this user or root, may write to it; links of the user are followed."""
+    """Read the file if only its owner, this user or root, can write to it; links of the user are followed."""
     with open_regular(Path(os.path.realpath(path))) as file:
         status = os.fstat(file.fileno())
         why = None
         if status.st_uid not in (os.geteuid(), 0):
-            why = f"it belongs to another user (number {status.st_uid})"
+            why = f"the file belongs to another user (uid {status.st_uid})"
         elif status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            why = f"others may write to it ({stat.filemode(status.st_mode)})"
+            why = f"other users can write to the file ({stat.filemode(status.st_mode)})"
         if why is not None:
             raise ConfigError(
                 f"the daemon's settings are not used: {why}",
                 where=str(path),
-                remedy=f"It can name a command that is run as you. Check it, then: chmod go-w {path}",
+                remedy=f"It can name a command that runs as you. Check it, then: chmod go-w {path}",
             )
         content = file.read(_MOST_BYTES + 1)
     if len(content) > _MOST_BYTES:
         raise ConfigError(
-            f"it has more than {_MOST_BYTES >> 10} KiB", where=str(path), remedy="Is this the file that you meant?"
+            f"the file is larger than {_MOST_BYTES >> 10} KiB",
+            where=str(path),
+            remedy="Check that it is the right file.",
         )
     return content
 
 
 def _plain_yaml(text: str, name: str, lines: dict[tuple[str | int, ...], int]) -> Any:
-    """Return what a file holds: mappings, lists, texts as they are written, and None; notes the line of each value."""
+    """Return a file's mappings, lists, texts as written, and None; add the line of each value to `lines`."""
     import yaml
 
     seen: set[int] = set()
 
     def refuse(why: str, line: int | None) -> ConfigError:
-        remedy = "Write it out as plain YAML: keys with values, lists in brackets."
+        remedy = "Write plain YAML: keys with values, lists in brackets."
         return ConfigError(why, where=f"{name}:{line}" if line else name, remedy=remedy)
 
     def plain(node: Any, path: tuple[str | int, ...]) -> Any:
@@ -179,16 +169,16 @@ def _plain_yaml(text: str, name: str, lines: dict[tuple[str | int, ...], int]) -
         seen.add(id(node))
         if isinstance(node, yaml.ScalarNode):
             if "\0" in node.value:
-                raise refuse("a text holds a zero byte", line)
+                raise refuse("a text contains a zero byte", line)
             return None if node.tag == "tag:yaml.org,2002:null" else node.value
         if isinstance(node, yaml.SequenceNode):
             return [plain(item, (*path, index)) for index, item in enumerate(node.value)]
         found: dict[str, Any] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
-                raise refuse("a key is no single word", line)
+                raise refuse("a key is not a single word", line)
             if key.value in found:
-                raise refuse(f"the key {key.value} is there twice", key.start_mark.line + 1)
+                raise refuse(f"duplicate key {key.value}", key.start_mark.line + 1)
             found[key.value] = plain(value, (*path, key.value))
         return found
 
@@ -198,6 +188,6 @@ def _plain_yaml(text: str, name: str, lines: dict[tuple[str | int, ...], int]) -
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         why = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise refuse(f"it is no YAML: {why}", mark.line + 1 if mark else None) from error
+        raise refuse(f"not valid YAML: {why}", mark.line + 1 if mark else None) from error
     except RecursionError as error:
-        raise refuse("it is nested too deeply", None) from error
+        raise refuse("the file is nested too deeply", None) from error

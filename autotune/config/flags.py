@@ -1,13 +1,10 @@
-"""Flags of a command made into a config, for trainers that read no YAML.
+"""Flags of a command turned into a config, for trainers that read no config file.
 
-``--key=value``, ``--key value`` and switches (``--key`` alone, turned off by leaving it out) are understood, as absl,
-argparse, click, fire and nanoGPT-like scripts take them; where the trainer has a word for off too (``--nokey`` of absl
-and fire, ``--no-key`` of click), it is given that. So are the overrides of Hydra, OmegaConf and fire-like scripts,
-``section.key=value`` with ``+`` or ``++`` in front or nothing. A short flag, ``-b 8`` or ``-b8``, has the key of its
-long name where the trainer's source tells that. Every word is put back as it was typed until its value
-is tuned, so that nothing is lost where a word was not meant as a value. A flag that is not typed, and that the
-trainer's source declares with the name of a known knob or of an output, is added once its value is another one. The
-flags of the launcher (``python``, ``torchrun``, ``accelerate launch``) are left alone.
+Supported: ``--key=value``, ``--key value``, switches, ``-b 8`` and ``-b8`` if the trainer's source declares the long
+name, and overrides ``section.key=value``, also with ``+`` or ``++``. A switch turned off is omitted, or replaced by the
+trainer's negation (``--nokey`` of absl and fire, ``--no-key`` of click). Words stay as typed until their value is
+tuned. A declared flag that is not typed, but names a known knob or an output, is added once its value changes. The
+launcher's flags stay unchanged.
 """
 
 import re
@@ -37,10 +34,10 @@ class Flags:
     """Flags of a command line.
 
     Attributes:
-        values: Key → its value as YAML text; in the order of the command.
-        command: The command with placeholders in the place of the values.
-        left: Words that look like flags and stay as they are, with the reason.
-        declared: Keys of flags that were not typed: the value is the trainer's own.
+        values: YAML text of each value by key, in the command's order.
+        command: The command with placeholders for the values.
+        left: Words that look like flags and stay unchanged, with the reason.
+        declared: Keys of flags that were not typed; the values are the trainer's defaults.
     """
 
     values: Mapping[str, str]
@@ -53,9 +50,8 @@ def read_flags(words: Sequence[str], is_known: Callable[[str], bool], script: Sc
     """Extract the values of a command's flags and overrides.
 
     Args:
-        words: The command as it was typed, without placeholders.
+        words: The command as typed, without placeholders.
         is_known: Returns whether a key has the name of a known knob.
-        script: The script that the command starts, as far as it was found.
     """
     start = own_words(words)
     own = list(words[start:])
@@ -63,7 +59,7 @@ def read_flags(words: Sequence[str], is_known: Callable[[str], bool], script: Sc
     reader = _Reader(own[:end], is_known, script or Script())
     reader.read()
     declared = reader.add_declared()
-    left = {word: "it is for what starts the trainer" for word in words[:start] if word.startswith("-")}
+    left = {word: "it belongs to the launcher" for word in words[:start] if word.startswith("-")}
     return Flags(
         values=reader.values,
         command=(*map(literal, words[:start]), *reader.command, *map(literal, own[end:])),
@@ -73,16 +69,14 @@ def read_flags(words: Sequence[str], is_known: Callable[[str], bool], script: Sc
 
 
 def flags_config(flags: Flags) -> str:
-    """Return the text of a config that holds the values of flags."""
-    notes = {key: f"  # {flags.values[key]} is the trainer's own default" for key in flags.declared}
+    """Return the text of a config with the values of flags."""
+    notes = {key: f"  # {flags.values[key]} is the trainer's default" for key in flags.declared}
     keys = "".join(f"{new_scalar(key)}: {text}{notes.get(key, '')}\n" for key, text in flags.values.items())
-    return (
-        f"# The flags of a training command: the values that stand here are what `autotune run` trains with.\n\n{keys}"
-    )
+    return f"# Flags of a training command: `autotune run` trains with these values.\n\n{keys}"
 
 
 class _Reader:
-    """Pass over the trainer's own words."""
+    """Parser of the trainer's own words."""
 
     def __init__(self, words: Sequence[str], is_known: Callable[[str], bool], script: Script) -> None:
         self.values: dict[str, str] = {}
@@ -108,14 +102,13 @@ class _Reader:
             elif _is_flag(word):
                 self._leave(
                     word,
-                    "the trainer's source does not tell what this short flag means; type its long name "
-                    "if it is to vary",
+                    "the trainer's source does not declare its long name; type that one to vary it",
                 )
             else:
-                self._leave(word, "it chooses one of a group of configs" if _GROUP.fullmatch(word) else None)
+                self._leave(word, "it selects a config of a group" if _GROUP.fullmatch(word) else None)
 
     def add_declared(self) -> frozenset[str]:
-        """Add the flags that are not typed and have the name of a known knob, or of an output; return their keys."""
+        """Add declared flags that are not typed and name a known knob or an output; return their keys."""
         added = set()
         short = [one for one in self._script.long_options if any(word.startswith(one) for word in self._words)]
         typed = {_key(self._script.long_options[one].removeprefix("--")) for one in short}
@@ -123,11 +116,11 @@ class _Reader:
             key = _key(flag.removeprefix("--"))
             is_path = isinstance(default, str) and _PLAIN_PATH.fullmatch(default) and is_output_flag(flag, default)
             is_wanted = is_path if isinstance(default, str) else self._is_known(key)
-            if key in typed.union(self.values, self._counts) or not is_wanted or self._why_left(key):
+            if key in typed.union(self.values, self._counts) or not is_wanted or self._why_not_a_key(key):
                 continue
             self.values[key] = new_scalar(default)
-            usual = f"{key}?{flag}" if isinstance(default, bool) else f"{key}!={default}?{flag}="
-            self.command.append(f"{{{usual}}}")
+            field = f"{key}?{flag}" if isinstance(default, bool) else f"{key}!={default}?{flag}="
+            self.command.append(f"{{{field}}}")
             added.add(key)
         return frozenset(added)
 
@@ -136,41 +129,40 @@ class _Reader:
             self.left[word] = why
         self.command.append(literal(word))
 
-    def _why_left(self, key: str) -> str | None:
-        """Return the reason for which no key of this name can be made; None if there is none."""
+    def _why_not_a_key(self, key: str) -> str | None:
         if key in ("config", "python") or key.partition(".")[0] == SECTION:
-            return "its name means something else in a command, or in the config"
+            return "its name is reserved"
         return "it is given more than once" if self._counts[key] > 1 else None
 
     def _read_override(self, word: str, match: re.Match[str]) -> None:
         name = match["name"]
-        if why := self._why_override_left(name, match["value"]):
+        if why := self._why_not_a_value(name, match["value"]):
             self._leave(word, why)
             return
         self.values[name] = _written(match["value"])
         self.command.append(f"{match['sign']}{name}={{{name}}}")
 
-    def _why_override_left(self, name: str, value: str) -> str | None:
+    def _why_not_a_value(self, name: str, value: str) -> str | None:
         top = name.partition(".")[0]
         if top == "hydra":
-            return "it is for Hydra itself"
-        if why := self._why_left(name):
+            return "it belongs to Hydra"
+        if why := self._why_not_a_key(name):
             return why
         if _NO_SCALAR.search(value):
-            return "it is a list, or made of other values"
+            return "it is a list, or built from other values"
         groups = self._hydra.groups if self._hydra is not None else frozenset()
         if name in groups:
-            return "it chooses one of a group of configs"
+            return "it selects a config of a group"
         is_text = not _NUMBER.fullmatch(value) and value not in _PLAIN_WORDS
         may_be_group = name == top and is_text and not groups and not self._is_known(name)
-        return "it may choose one of a group of configs" if may_be_group else None
+        return "it may select a config of a group" if may_be_group else None
 
     def _read_flag(self, word: str, match: re.Match[str], following: Sequence[str]) -> int:
-        """Read a flag; return the number of words behind it that are its value."""
+        """Read a flag; return how many of the following words are its value."""
         name, key = match["name"], _key(match["name"])
-        why = self._why_left(key)
+        why = self._why_not_a_key(key)
         if self._hydra is not None and name in OWN_FLAGS:
-            why = "it is for Hydra itself"
+            why = "it belongs to Hydra"
         elif not match["equals"] and _is_list(following):
             why = why or "it takes several values"
         if why:
@@ -187,10 +179,10 @@ class _Reader:
         return 0
 
     def _read_short_flag(self, word: str, flag: str, attached: str, following: str | None) -> int:
-        """Read a short flag whose long name is known; return the number of words behind it that are its value."""
+        """Read a short flag whose long name is known; return how many of the following words are its value."""
         key = _key(self._script.long_options[flag].removeprefix("--"))
         value = attached or following
-        why = self._why_left(key)
+        why = self._why_not_a_key(key)
         if why or value is None or _is_flag(value):
             self._leave(word, why or "it has no value")
             return 0
@@ -205,7 +197,7 @@ class _Reader:
         if is_free and (self._is_known(key) or (off == word and f"--{positive}/" in self._script.text)):
             self.values[key] = "false"
             self.command.append(f"{{!{key}?{word}}}")
-            if word in (f"--no{positive}", off):  # absl's, which knows the other word of each switch
+            if word in (f"--no{positive}", off):  # absl accepts both words of each switch
                 self.command.append(f"{{{key}?--{positive}}}")
             return
         key, off = _key(name), _word_for_off(name, self._script)
@@ -220,7 +212,7 @@ def _key(name: str) -> str:
 
 
 def _key_of(word: str, script: Script) -> str | None:
-    """Return the key that a word gives a value; None if it is neither a known flag nor an override."""
+    """Return the key that a word sets; None if it is neither a known flag nor an override."""
     if match := _FLAG.fullmatch(word):
         return _key(match["name"])
     if parts := _short_flag(word, script):
@@ -252,12 +244,12 @@ def _word_for_off(name: str, script: Script) -> str | None:
 
 
 def _is_list(values: Sequence[str]) -> bool:
-    # `--size 16 data/train` is one value and a word for itself; `--sizes 3 4 5` is a list.
+    # `--size 16 data/train` is a value and a separate word; `--sizes 3 4 5` is a list.
     return len(values) > 1 and bool(_NUMBER.fullmatch(values[1])) == bool(_NUMBER.fullmatch(values[0]))
 
 
 def _written(text: str) -> str:
-    """Return a flag's text as YAML of the same meaning: numbers and switches plain, all else as text."""
+    """Return a flag's text as equivalent YAML: numbers and switches plain, all else as text."""
     if _NUMBER.fullmatch(text) or text in _PLAIN_WORDS:
         return text
     return new_scalar(text)

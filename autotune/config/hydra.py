@@ -1,9 +1,8 @@
-"""Static composition of a Hydra config: which files it is made of, in which order, and below which keys.
+"""Static composition of a Hydra config, as hydra.cc, "The Defaults List" and "Packages", version 1.2 and later.
 
-Follows hydra.cc, "The Defaults List" and "Packages" (version 1.2 and later), for configs in one folder: groups and
-configs, ``_self_``, ``optional``, ``override``, ``group@package``, lists of options, nested defaults, the header
-``# @package``, and choices on the command line. Nothing is executed. What it does not follow (names that are worked
-out, several choices at once, files elsewhere) is an error, since a file that is not known could set any key.
+Supports configs in one folder: groups, ``_self_``, ``optional``, ``override``, ``group@package``, lists of options,
+nested defaults, ``# @package``, and choices on the command line. All else (interpolated names, several choices, other
+folders) is an error, because an unknown file could set any key. Nothing is executed.
 """
 
 import ast
@@ -28,7 +27,7 @@ from autotune.records import Scalar
 DEFAULTS = "defaults"
 """Key of a config's defaults list."""
 
-_REMEDY = "Type the values that are to be tuned on the command line instead: autotune init --from-flags"
+_REMEDY = "Set the values to tune on the command line instead: autotune init --from-flags"
 _GROUP = re.compile(r"(?:(?P<word>optional|override)\s+)?(?P<group>/?[\w-]+(?:/[\w-]+)*)(?:@(?P<package>[\w.]*))?")
 _OVERRIDE = re.compile(r"(?P<sign>\+{0,2}|~)(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
 _MOST_FILES = 200
@@ -36,11 +35,7 @@ _MOST_FILES = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """Config that a composition is made of.
-
-    Attributes:
-        package: The keys that it is put below.
-    """
+    """Config in a composition, placed below the keys of its package."""
 
     path: Path
     document: Document
@@ -52,7 +47,7 @@ class Composition:
     """Composed config.
 
     Attributes:
-        parts: Its parts; of two that set a key the later one counts.
+        parts: Configs in merge order; later ones override earlier ones.
         typed: Values set on the command line, by key.
     """
 
@@ -64,7 +59,7 @@ class Composition:
 
 @dataclass(frozen=True, kw_only=True)
 class _Default:
-    """Entry of a defaults list; a group is None for a config that is named by its path."""
+    """Entry of a defaults list; the group is None for a config named by its path."""
 
     group: str | None
     name: Any
@@ -79,14 +74,14 @@ def compose(
     """Compose a config as Hydra does for a command.
 
     Args:
-        folder: The folder of the configs; None for the one that the primary config is in.
+        folder: Folder of the configs; None for the primary config's.
 
     Returns:
-        The composition; None if the command's script is no Hydra one, the config neither has a defaults list nor is
-        the script's, or the command takes the config's path or values (``{config}``, ``{key}``).
+        The composition; None if the script does not use Hydra or this config, or the command contains ``{config}`` or
+        ``{key}``.
 
     Raises:
-        ConfigError: The composition cannot be followed; the message names the file.
+        ConfigError: The composition is not supported; the file is named.
     """
     if any(re.search(r"(?<!\{)\{(?!\{|python\})", word) for word in words):
         return None
@@ -100,21 +95,21 @@ def compose(
     is_named = any(word.startswith(("--config-name", "-cn")) for word in words)
     if main.config_name not in (None, config.stem) and not is_named:
         raise ConfigError(
-            f"the script composes {main.config_name}, and this config is another one",
+            f"the script composes {main.config_name}, not this config",
             where=str(config),
-            remedy=f"Give the path of that one, or type --config-name={config.stem} in the command.",
+            remedy=f"Pass that config, or add --config-name={config.stem} to the command.",
         )
     return _Composer(folder, {config: primary}, words).compose(config)
 
 
 def compose_again(composition: Composition, config: Path, new: Mapping[Path, Document]) -> Composition:
-    """Compose again with other contents in place of some files."""
+    """Compose again with new contents of some files."""
     known = {part.path: part.document for part in composition.parts}
     return _Composer(composition.folder, {**known, **new}, composition.words).compose(config)
 
 
 def users_of(composition: Composition, path: Path) -> list[Path]:
-    """Return the configs outside of the composition, in the same folder, whose defaults list may name a file."""
+    """Return configs in the folder, but outside of the composition, whose defaults list may name a file."""
     own = {part.path.resolve() for part in composition.parts}
     name = path.relative_to(composition.folder).with_suffix("").as_posix()
     others = [other for other in sorted(composition.folder.rglob("*.yaml")) if other.resolve() not in own]
@@ -142,7 +137,7 @@ class _Composer:
         self._documents = dict(documents)
         self._words = tuple(words)
         self._typed: dict[str, str] = {}
-        self._typed_choices: dict[str, str | None] = {}  # they beat those of the files
+        self._typed_choices: dict[str, str | None] = {}  # they override those of the files
         self._added: list[tuple[str, str]] = []
         self._overrides: dict[str, Any] = {}
         self._matched: set[str] = set()
@@ -153,9 +148,9 @@ class _Composer:
 
     def compose(self, config: Path) -> Composition:
         parts = self._parts(config, "", (), primary=True)
-        asked = {key for key in (*self._typed_choices, *self._overrides) if not key.startswith("hydra/")}
-        if missing := asked - self._matched:
-            raise self._error(config, f"no defaults list has the group {min(missing)}, for which a config is chosen")
+        chosen = {key for key in (*self._typed_choices, *self._overrides) if not key.startswith("hydra/")}
+        if missing := chosen - self._matched:
+            raise self._error(config, f"no defaults list has the group {min(missing)}, for which a config is selected")
         return Composition(folder=self._folder, parts=tuple(parts), typed=self._typed, words=self._words)
 
     def _read_word(self, word: str, match: re.Match[str]) -> None:
@@ -168,7 +163,7 @@ class _Composer:
             return
         if value is not None and not re.fullmatch(r"null|[\w./+-]*", value):
             raise ConfigError(
-                f"{word} chooses several configs, or one that is worked out", where="command", remedy=_REMEDY
+                f"{word} selects several configs, or an interpolated one", where="command", remedy=_REMEDY
             )
         chosen = None if value in (None, "null") else value
         if match["sign"] == "+" and chosen is not None:
@@ -177,10 +172,10 @@ class _Composer:
             self._typed_choices[key] = chosen
 
     def _parts(self, path: Path, group: str, package: tuple[str, ...], *, primary: bool = False) -> list[Part]:
-        """Return a config's parts, itself among them, in the order in which they are merged."""
+        """Return a config's parts, including itself, in merge order."""
         self._count += 1
         if self._count > _MOST_FILES:
-            raise self._error(path, f"it is made of more than {_MOST_FILES} files, or of itself")
+            raise self._error(path, f"it consists of more than {_MOST_FILES} files, or includes itself")
         document = self._read(path)
         own = Part(path=path, document=document, package=package) if document else None
         entries = list(_entries((document.data if document else {}).get(DEFAULTS), str(path)))
@@ -192,7 +187,7 @@ class _Composer:
             if entry.override and entry.group is not None:
                 self._overrides.setdefault(self._key(entry, group, package), entry.name)
         found: list[list[Part]] = []
-        # From the last to the first, as Hydra does: what overrides a group stands behind it.
+        # From last to first, as in Hydra: an override follows its group.
         for entry in reversed(entries):
             if entry.name == "_self_":
                 found.append([own] if own else [])
@@ -201,7 +196,7 @@ class _Composer:
         return [part for parts in reversed(found) for part in parts]
 
     def _key(self, entry: _Default, group: str, package: tuple[str, ...]) -> str:
-        """Return the name that a group is overridden by: its path, with the package if that is not the usual one."""
+        """Return the name that a group is overridden by: its path, with the package unless that is the default one."""
         whole = _joined(group, entry.group or "")
         below = (entry.group or "").lstrip("/").replace("/", ".")
         final = ".".join(_final(package, below if entry.package is None else entry.package))
@@ -212,13 +207,13 @@ class _Composer:
         if entry.group is not None:
             key = self._key(entry, group, package)
             self._matched.add(key)
-            name = self._typed_choices.get(key, self._overrides.get(key, name))  # a typed None takes the group out
+            name = self._typed_choices.get(key, self._overrides.get(key, name))  # a typed None removes the group
         if name is None or _joined(group, entry.group or "").partition("/")[0] == "hydra":
             return []
         parts: list[Part] = []
         for one in _names(name):
             if not re.fullmatch(r"/?\w[\w.+-]*(?:/\w[\w.+-]*)*", one):
-                raise self._error(path, f"its defaults list holds {shown(one)}, which is not followed")
+                raise self._error(path, f"its defaults list contains {shown(one)}, which is not supported")
             whole = _joined(group, f"{entry.group}/{one}" if entry.group else one)
             below = entry.group if entry.group is not None else one.rpartition("/")[0]
             parts += self._file(path, entry, whole, below.lstrip("/"), package)
@@ -230,7 +225,7 @@ class _Composer:
         if real is None or not real.is_relative_to(os.path.realpath(self._folder)) or not os.path.isfile(real):
             if entry.optional:
                 return []
-            raise self._error(path, f"its defaults list names {whole}, and there is no such config in {self._folder}")
+            raise self._error(path, f"its defaults list names {whole}, which does not exist in {self._folder}")
         document = self._read(file)
         header = re.search(r"^\s*#\s*@package\s+(\S+)\s*$", document.text, re.MULTILINE) if document else None
         own = entry.package if entry.package is not None else f"_global_.{header[1]}" if header else None
@@ -243,12 +238,12 @@ class _Composer:
         if path not in self._documents:
             content = read_bytes(path).decode("utf-8", "replace")
             if not re.sub(r"(?m)^\s*(#.*)?$", "", content).strip():
-                return None  # a config without a key
+                return None  # no keys
             self._documents[path] = Document(content, str(path))
         return self._documents[path]
 
     def _error(self, path: Path, why: str) -> ConfigError:
-        return ConfigError(f"{why}; so this Hydra config cannot be composed", where=str(path), remedy=_REMEDY)
+        return ConfigError(f"this Hydra config cannot be composed: {why}", where=str(path), remedy=_REMEDY)
 
 
 def _entries(found: Any, where: str = "") -> Iterator[_Default]:
@@ -262,7 +257,7 @@ def _entries(found: Any, where: str = "") -> Iterator[_Default]:
         match = _GROUP.fullmatch(str(key))
         if match is None:
             raise ConfigError(
-                f"the defaults list holds {shown(entry)}, which is not followed", where=where, remedy=_REMEDY
+                f"the defaults list contains {shown(entry)}, which is not supported", where=where, remedy=_REMEDY
             )
         is_path = match["word"] == "optional" and match["group"] == "optional"
         yield _Default(
@@ -293,14 +288,14 @@ def _final(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Value:
-    """Value of the composed config: its leaf, and the part that it comes from; None for one of the command line."""
+    """Value of the composed config, and the part it comes from; None for the command line."""
 
     leaf: Leaf
     part: Part | None
 
 
 class ComposedDocument(JoinedDocument):
-    """Composed config: the primary one's text, and the values of all."""
+    """Composed config: text of the primary one, values of all."""
 
     def __init__(self, first: Document, composition: Composition) -> None:
         super().__init__(first, {})
@@ -308,7 +303,7 @@ class ComposedDocument(JoinedDocument):
 
     @cached_property
     def data(self) -> dict[str, Any]:
-        """See `Document.data`; without the defaults lists, and what is for Hydra itself."""
+        """Values without the defaults lists and the `hydra` keys."""
         data: dict[str, Any] = {}
         for part in self.composition.parts:
             below = {key: value for key, value in part.document.data.items() if key not in (DEFAULTS, SECTION)}
@@ -319,14 +314,14 @@ class ComposedDocument(JoinedDocument):
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
-        """See `Document.leaves`; a value has the line and the text of the file that it comes from."""
+        """Scalars, each with line and text of the file it comes from."""
         return tuple(value.leaf for value in self._values.values())
 
     def leaf(self, path: KeyPath) -> Leaf:
         name = dotted(path)
         if name not in self._values:
             remedy = did_you_mean(name, self._values)
-            raise CannotEditYaml(name, "there is no such value in the composed config", line=None, remedy=remedy)
+            raise CannotEditYaml(name, "the composed config has no such value", line=None, remedy=remedy)
         return self._values[name].leaf
 
     def line(self, path: KeyPath) -> int | None:
@@ -337,7 +332,7 @@ class ComposedDocument(JoinedDocument):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Files that the config is made of."""
+        """Files of the composition."""
         return tuple(part.path for part in self.composition.parts)
 
     def check_by_second_parser(self) -> None:
@@ -345,17 +340,17 @@ class ComposedDocument(JoinedDocument):
             part.document.check_by_second_parser()
 
     def edits(self, values: Mapping[str, Scalar], config: Path) -> dict[Path, dict[KeyPath, Scalar]]:
-        """Return the values that each file has to get, so that these and no others change in the composed config.
+        """Return the values to write into each file so that only these values change in the composed config.
 
         Raises:
-            ConfigError: A value is not a file's alone: other configs use the file too, or another value would change.
+            ConfigError: Other configs use the file too, or another value would change.
         """
         found: dict[Path, dict[KeyPath, Scalar]] = {}
         for name, value in values.items():
             part = self._values[name].part
-            assert part is not None, "a value of the command line is no knob"
+            assert part is not None, "a value of the command line is not a knob"
             if part.path != config and (others := users_of(self.composition, part.path)):
-                raise _not_alone(f"{part.path}, which {others[0]} uses too", values)
+                raise _not_separate(f"{part.path}, which {others[0]} also uses", values)
             found.setdefault(part.path, {})[self._values[name].leaf.path[len(part.package) :]] = value
         documents = {part.path: part.document for part in self.composition.parts}
         new = {
@@ -366,7 +361,7 @@ class ComposedDocument(JoinedDocument):
         wanted = {**self.scalars, **values}
         changed = [name for name in {**wanted, **after.scalars} if not _same_in(name, wanted, after.scalars)]
         if changed:
-            raise _not_alone(f"a file whose change would change {changed[0]} too", values)
+            raise _not_separate(f"a file where this would also change {changed[0]}", values)
         return found
 
     @cached_property
@@ -378,19 +373,19 @@ class ComposedDocument(JoinedDocument):
                 if leaf.path[0] in (DEFAULTS, SECTION) or path[0] == "hydra":
                     continue
                 is_in_a_list = any(isinstance(key, int) for key in path)
-                why = "it stands in a list, which an override replaces whole" if is_in_a_list else leaf.why_fixed
+                why = "it is in a list, which an override replaces as a whole" if is_in_a_list else leaf.why_fixed
                 _drop_hidden(values, path, part)
                 name = dotted(path)
                 values.pop(name, None)
                 values[name] = _Value(leaf=replace(leaf, path=path, why_fixed=why), part=part)
-        # A mapping or list in the place of a value, and the other way round, hides what it replaces.
+        # A mapping or list that replaces a value hides it, and vice versa.
         present = {name: value for name, value in values.items() if _is_at(self.data, value.leaf.path)}
         for key, text in self.composition.typed.items():
             present |= self._typed(present, key, text)
         return present
 
     def _typed(self, values: Mapping[str, _Value], key: str, text: str) -> dict[str, _Value]:
-        """Return the values that a word of the command sets, as they are fixed by that."""
+        """Return the values that a word of the command fixes."""
         why = f"{key} is set on the command line"
         return {
             name: _Value(
@@ -403,7 +398,7 @@ class ComposedDocument(JoinedDocument):
 
 
 def overrides(changed: Mapping[str, Scalar]) -> tuple[str, ...]:
-    """Return the words that set these values on a Hydra trainer's command line."""
+    """Return the override words that set these values for a Hydra trainer."""
     return tuple(f"{name}={hydra_value(value)}" for name, value in changed.items())
 
 
@@ -439,17 +434,17 @@ def _same_in(name: str, one: Mapping[str, Scalar], other: Mapping[str, Scalar]) 
     return name in one and name in other and same_value(one[name], other[name])
 
 
-def _not_alone(why: str, values: Mapping[str, Scalar]) -> ConfigError:
+def _not_separate(why: str, values: Mapping[str, Scalar]) -> ConfigError:
     words = " ".join(overrides(values))
     return ConfigError(
         f"the values would go into {why}; nothing was written",
         where=shown(next(iter(values))).strip("'"),
-        remedy=f"Type them where you start the training: {words}",
+        remedy=f"Add them to the training command: {words}",
     )
 
 
 RUN_FOLDERS = ("hydra.run.dir", "hydra.sweep.dir")
-"""Keys of the folder that a run, or a series of runs, writes into."""
+"""Keys of the output folder of a run, or of a multirun."""
 
 OWN_FLAGS = frozenset(
     (
@@ -457,7 +452,7 @@ OWN_FLAGS = frozenset(
         *("multirun", "package", "resolve", "run", "shell-completion", "version"),
     )
 )
-"""Names of the flags that Hydra takes for itself."""
+"""Names of Hydra's own flags."""
 
 _WORD = re.compile(r"(?!(?:true|false|null|inf|nan)$)[A-Za-z_./][\w/.:@%+-]*", re.ASCII | re.IGNORECASE)
 _TYPED_OVERRIDE = re.compile(r"(?:\+{0,2}|~)[A-Za-z_$][^=\s]*=.*|~[A-Za-z_].*", re.DOTALL)
@@ -465,19 +460,14 @@ _TYPED_OVERRIDE = re.compile(r"(?:\+{0,2}|~)[A-Za-z_$][^=\s]*=.*|~[A-Za-z_].*", 
 
 @dataclass(frozen=True, kw_only=True)
 class HydraMain:
-    """Decorator ``hydra.main`` of a script.
-
-    Attributes:
-        config_folder: The folder of its configs; None if there is none, or it is not known.
-        config_name: The name of its primary config, without a suffix; None if it is not known.
-    """
+    """Decorator ``hydra.main`` of a script: folder of the configs, and name of the primary one without suffix."""
 
     config_folder: Path | None
     config_name: str | None
 
     @property
     def groups(self) -> frozenset[str]:
-        """Names of the groups of configs right below the folder."""
+        """Names of the config groups at the top of the folder."""
         try:
             with os.scandir(self.config_folder or "") as entries:
                 return frozenset(entry.name for entry in entries if entry.is_dir())
@@ -486,7 +476,7 @@ class HydraMain:
 
 
 def hydra_main(script: Script) -> HydraMain | None:
-    """Return the ``hydra.main`` of a script; None if it has none."""
+    """Return the ``hydra.main`` of a script, if any."""
     names = ("hydra.main", "nemo.core.config.hydra_runner")  # NeMo's is a `hydra.main` with a schema
     for node in ast.walk(script.tree):
         called = node.func if isinstance(node, ast.Call) else node
@@ -506,12 +496,7 @@ def uses_hydra(words: Sequence[str], cwd: Path) -> bool:
 
 
 def with_run_folder(argv: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Return the command of a Hydra trainer with the folder that it writes into; the user's own is left out.
-
-    Args:
-        argv: The command, placeholders filled in.
-        folder: The folder, for single runs and for series of them.
-    """
+    """Return the command of a Hydra trainer, placeholders filled in, with this output folder for runs and multiruns."""
     start = own_words(argv)
     without = (
         *argv[:start],
@@ -521,16 +506,16 @@ def with_run_folder(argv: Sequence[str], folder: Path) -> tuple[str, ...]:
 
 
 def with_overrides(argv: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:
-    """Return the command of a Hydra trainer with more overrides, which count where they repeat a key."""
+    """Return the command of a Hydra trainer with more overrides, which win over the same keys."""
     start = own_words(argv)
     own = argv[start:]
-    # Overrides have to stand together: behind a flag, argparse takes no more of them.
-    behind = max((i + 1 for i, word in enumerate(own) if _TYPED_OVERRIDE.fullmatch(word)), default=len(own))
-    return (*argv[:start], *own[:behind], *added, *own[behind:])
+    # Overrides must be adjacent: after a flag, argparse accepts no more of them.
+    end = max((i + 1 for i, word in enumerate(own) if _TYPED_OVERRIDE.fullmatch(word)), default=len(own))
+    return (*argv[:start], *own[:end], *added, *own[end:])
 
 
 def hydra_text(text: str) -> str:
-    """Return a text as the value of an override, in quotes if it has to be."""
+    """Return a text as the value of an override, quoted if needed."""
     if re.fullmatch(r"[\w/.:@%+-]*", text, re.ASCII):
         return text
     quoted = re.sub(r"(\\*)('|\Z)", lambda match: match[1] * 2 + ("\\'" if match[2] else ""), text)
@@ -538,7 +523,7 @@ def hydra_text(text: str) -> str:
 
 
 def hydra_value(value: Scalar) -> str:
-    """Return a value as an override has it; a text that looks like another type is quoted."""
+    """Return a value as in an override; a text that looks like another type is quoted."""
     if value is None or isinstance(value, bool):
         return scalar_text(value)
     if not isinstance(value, str):

@@ -1,4 +1,4 @@
-"""Key paths of a config: their types and spelling, the closest one to a user's typo, and checks of what they hold."""
+"""Key paths of a config: types, spelling, suggestions for typos, and validation of their values."""
 
 import difflib
 import os
@@ -13,41 +13,41 @@ from autotune.errors import ConfigError
 from autotune.records import Scalar
 
 KeyPath = str | tuple[str | int, ...]
-"""A dotted path (``data.batch_size``, ``callbacks.0.every``), or its parts, for keys that contain dots."""
+"""Dotted path (``data.batch_size``, ``callbacks.0.every``), or its parts if keys contain dots."""
 
 NewValues = Mapping[str, Scalar] | Mapping[tuple[str | int, ...], Scalar] | Mapping[KeyPath, Scalar]
-"""Values to be written, by key path; spelled out because a Mapping's key type allows no other."""
+"""Values to write, by key path; three types because a Mapping is invariant in its keys."""
 
 
 def shown(value: object, longest: int = 60) -> str:
-    """Return a value as messages show it: of a long one the beginning and its length."""
+    """Return a value as shown in messages; a long one is cut, with its length."""
     text = repr(value)
     return text if len(text) <= longest else f"{text[: longest - 20]}... ({len(text):,} characters)"
 
 
 def scalar_text(value: Scalar) -> str:
-    """Return a config value as YAML writes it."""
+    """Return a config value in YAML spelling."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def listed(words: Sequence[str], last: str = "and") -> str:
-    """List words, with another one than a comma before the last."""
+    """Join words with commas, and `last` before the last one."""
     return f" {last} ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Return the first of some names, and how many more there are: ``a, b, c and 2 more``."""
+    """Return the first of some names and the number of others: ``a, b, c and 2 more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def dotted(path: KeyPath) -> str:
-    """Return the path as people write it."""
+    """Return a path in dotted form."""
     return path if isinstance(path, str) else ".".join(str(part) for part in path)
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the name that a user who wrote `name` most likely meant.
+    """Return the most likely meaning of a mistyped name.
 
     The same last part in another section beats similar spelling: ``batch_size`` means ``data.batch_size``.
     """
@@ -59,18 +59,18 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence that names the closest known name, or lists a few where none is close."""
+    """Return a sentence with the closest known name, or with some of them if none is close."""
     names = sorted(known)
     guess = closest(name, names)
     if guess is not None:
         return f"Did you mean {guess}?"
     if not names:
-        return "There is none to choose from."
-    return f"There are: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}."
+        return "There are none."
+    return f"Known: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}."
 
 
 class Syntax(Enum):
-    """Syntax that a config is written in; its value is its name."""
+    """Syntax of a config; the value is its display name."""
 
     YAML = "YAML"
     JSON = "JSON"
@@ -79,43 +79,41 @@ class Syntax(Enum):
 
     @property
     def suffix(self) -> str:
-        """Suffix of the names of a trial's own copies."""
+        """Suffix of a trial's own copies."""
         return ".py" if self is Syntax.PYTHON else f".{self.value.lower()}"
 
 
 def syntax_of(name: str) -> Syntax:
-    """Return the syntax of a file by its name; YAML unless the suffix says otherwise.
+    """Return the syntax of a file by its suffix, YAML by default.
 
     Raises:
-        ConfigError: It is one that cannot be edited.
+        ConfigError: It cannot be edited.
     """
     suffix = os.path.splitext(name)[1].lower()
     if suffix == ".gin":
         remedy = (
-            "Type what is to be tuned on the command line (--gin_bindings='train.batch_size=16'), or read it\n"
-            "from a YAML file or from flags of your own; for flags: autotune init --from-flags."
+            "Set the values to tune on the command line (--gin_bindings='train.batch_size=16'), or read them\n"
+            "from a YAML file or your own flags; for flags: autotune init --from-flags."
         )
         raise ConfigError("gin configs are not supported", where=name, remedy=remedy)
     return {".json": Syntax.JSON, ".toml": Syntax.TOML, ".py": Syntax.PYTHON}.get(suffix, Syntax.YAML)
 
 
 _Model = TypeVar("_Model", bound=msgspec.Struct)
-_KINDS = {"float": "a number", "int": "a whole number", "str": "a text", "bool": "true or false", "array": "a list"}
-_LIMITS = {">": "greater than", ">=": "of at least", "<": "less than", "<=": "of at most"}
+_KINDS = {"float": "a number", "int": "a whole number", "str": "text", "bool": "true or false", "array": "a list"}
+_LIMITS = {">": "above", ">=": "of at least", "<": "below", "<=": "of at most"}
 
 
 def converted(value: Any, model: type[_Model], place: Callable[..., str], *around: str, strict: bool = True) -> _Model:
-    """Return what a file holds as a model of its keys.
+    """Convert plain data to a model of its keys.
 
     Args:
-        value: Plain data.
-        model: The known keys, with their types and limits.
-        place: Returns file, line and name of a path of keys.
-        around: The keys around the value.
-        strict: Whether a text is no number.
+        place: Returns file, line and name of a key path, for errors.
+        around: Keys around the value.
+        strict: Whether to reject text as a number.
 
     Raises:
-        ConfigError: Something is unknown, missing, of the wrong type, or out of range; the place is named.
+        ConfigError: An unknown or missing key, a wrong type, or a value out of range.
     """
     try:
         return msgspec.convert(value, model, strict=strict)
@@ -126,7 +124,7 @@ def converted(value: Any, model: type[_Model], place: Callable[..., str], *aroun
 def _translated(
     complaint: str, value: Any, model: type[msgspec.Struct], place: Callable[..., str], around: tuple[str, ...]
 ) -> ConfigError:
-    """Translate a complaint, e.g. ``Expected `float`, got `str` - at `$.trial.max_s` ``, into the user's terms."""
+    """Translate a msgspec error such as ``Expected `float`, got `str` - at `$.trial.max_s` `` for the user."""
     what, path = re.fullmatch(r"(.*?)(?: - at `\$(.*)`)?", complaint, re.S).groups(default="")  # type: ignore[union-attr]  # matches anything
     keys: list[str | int] = [*around]
     hint: Any = model
@@ -139,17 +137,17 @@ def _translated(
         keys.append(missing[2])
     name, where = ".".join(map(str, keys)), place(*keys)
     if missing and missing[1] == "missing required":
-        return ConfigError(f"{name} is missing", where=where, remedy=f"Add {missing[2]}: ... there.")
+        return ConfigError(f"{name} is missing", where=where, remedy=f"Add {missing[2]}: ...")
     if missing:
         known = next(one for one in (hint, *get_args(hint)) if hasattr(one, "__struct_encode_fields__"))
         remedy = did_you_mean(missing[2], known.__struct_encode_fields__)
         return ConfigError(f"unknown key {name}", where=where, remedy=remedy)
     why = f"{name or 'it'} is {shown(value)}, but it {_expectation(what, hint)}"
-    return ConfigError(why, where=where, remedy="Write a value that fits.")
+    return ConfigError(why, where=where, remedy="Write a valid value.")
 
 
 def _hint_of(hint: Any, name: str) -> Any:
-    """Return the type of a field of a struct, which may be one of several types."""
+    """Return the type of a field of a struct, possibly in a union."""
     for one in (hint, *get_args(hint)):
         if isinstance(one, type) and issubclass(one, msgspec.Struct):
             names = dict(zip(one.__struct_encode_fields__, one.__struct_fields__, strict=True))

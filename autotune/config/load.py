@@ -1,4 +1,4 @@
-"""Loading of everything that a search needs from the user's files, checked before the first process starts."""
+"""Loading and validation of the user's files for a search, before its first process starts."""
 
 from __future__ import annotations
 
@@ -52,16 +52,15 @@ def load_settings(
     typed_command: Sequence[str] | None = None,
     runs_in: Path | None = None,
 ) -> Settings:
-    """Load a config and its section, in the file or in ``<stem>.autotune.yaml`` beside it, and further configs.
+    """Load a config, its section from the file or from ``<stem>.autotune.yaml``, and further configs.
 
     Args:
-        folder: The folder that other configs are relative to; None for the config's own.
-        typed_command: The command as typed in place of the section's: it tells what a Hydra config is composed of.
-        runs_in: The folder that the command runs in; None for what the section says, or, of a typed one, the shell's.
+        folder: Folder that other configs are relative to; None for the config's own.
+        typed_command: Typed command instead of the section's; a Hydra config is composed for it.
+        runs_in: Working directory; None for the section's, or for the current one with a typed command.
 
     Raises:
-        ConfigError: A file cannot be used, there are two sections, or the section names keys that the config does
-            not have.
+        ConfigError: A file is unusable, there are two sections, or the section names unknown keys.
     """
     first = Document.read(config)
     section = _find_section(config, first)
@@ -70,7 +69,7 @@ def load_settings(
     for name in section.files:
         place = path_of(name, folder or config.parent)
         if place is None:
-            raise ConfigError(f"{shown(name)} is no path", where=section.place("files"), remedy="Name a file.")
+            raise ConfigError(f"{shown(name)} is not a path", where=section.place("files"), remedy="Name a file.")
         check_prefix(place.stem, first, further, section.place("files"))
         files[place.stem], further[place.stem] = place, Document.read(place)
     document = JoinedDocument(first, further)
@@ -111,32 +110,32 @@ def load_settings(
     for path, domain in (section.knobs or {}).items():
         _check_key(settings, path, "knobs")
         _check_knob(settings, path, domain)
-    settings.trial_document.check_by_second_parser()  # it has to check every copy
+    settings.trial_document.check_by_second_parser()  # it will check every copy
     return settings
 
 
 def separate_path(config: Path) -> Path:
-    """Return the path of a config's section if it has a file of its own."""
+    """Return the path of a separate file for a config's section."""
     return config.with_name(f"{config.stem}.autotune.yaml")
 
 
 def _find_section(config: Path, document: Document) -> Section:
-    beside = separate_path(config)
+    path = separate_path(config)
     if document.syntax is not Syntax.YAML and SECTION in document:
         raise ConfigError(
-            f"an autotune section cannot stand in a {document.syntax.value} config",
+            f"a {document.syntax.value} config cannot contain an autotune section",
             where=f"{document.name}:{document.line(SECTION)}",
-            remedy=f"Write it into {beside.name} beside it, as YAML; autotune init does.",
+            remedy=f"Write it as YAML into {path.name} in the same folder, as autotune init does.",
         )
-    if not exists(beside):
+    if not exists(path):
         return parse_section(SectionSource(document, (SECTION,))) if SECTION in document else Section()
     if SECTION in document:
         raise ConfigError(
-            f"there are two autotune sections: here, and in {beside.name}",
+            f"there are two autotune sections: here, and in {path.name}",
             where=f"{document.name}:{document.line(SECTION)}",
             remedy="Delete one of them.",
         )
-    separate = Document.read(beside)
+    separate = Document.read(path)
     return parse_section(SectionSource(separate, (SECTION,) if SECTION in separate else ()))
 
 
@@ -149,21 +148,21 @@ def _check_key(settings: Settings, path: str, part: str) -> None:
         raise ConfigError(
             f"{path} is a key of the autotune section, which trials do not see",
             where=where,
-            remedy=f"Name a key of the config; variables are knobs by the name {ENV}NAME.",
+            remedy=f"Name a key of the config; environment variables are named {ENV}NAME.",
         )
     if is_variable and path.removeprefix(ENV) not in settings.section.env:
         name = path.removeprefix(ENV)
         raise ConfigError(
-            f"the variable {name} has no value of today",
+            f"the variable {name} has no baseline value",
             where=where,
-            remedy=f"Add what it is now to the section: env: {{{name}: ...}}",
+            remedy=f"Add its present value to the section: env: {{{name}: ...}}",
         )
     try:
         check_editable(settings.leaf(path))
     except CannotEditYaml as error:
         if error.line is None:
             raise ConfigError(error.message, where=where, remedy=did_you_mean(path, settings.scalars)) from error
-        place = f"it stands in line {error.line} of {settings.files[settings.document.split(path)[0]]}"
+        place = f"line {error.line} of {settings.files[settings.document.split(path)[0]]}"
         raise ConfigError(
             f"{path} cannot be changed: {error.message}", where=where, remedy=f"{error.remedy} ({place})"
         ) from error
@@ -174,18 +173,18 @@ def _check_knob(settings: Settings, path: str, domain: Domain) -> None:
     for part, taken in (("set", settings.section.fixed), ("redirect", settings.outputs.redirected)):
         if path in taken:
             raise ConfigError(
-                f"{path} is a knob and is {'fixed by set' if part == 'set' else 'an output path'} too",
+                f"{path} is a knob and also {'fixed by set' if part == 'set' else 'an output path'}",
                 where=where,
-                remedy=f"Take it out of one of them{'' if part == 'set' else ', or add it to redirect_except'}.",
+                remedy=f"Remove it from one of them{'' if part == 'set' else ', or add it to redirect_except'}.",
             )
     baseline = settings.value(path)
     if (why := why_unfit(baseline)) is not None:
         raise ConfigError(
-            f"{path} cannot be a knob: today's value is {shown(baseline)}, {why}", where=where, remedy=UNFIT_REMEDY
+            f"{path} cannot be a knob: its value is {shown(baseline)}, {why}", where=where, remedy=UNFIT_REMEDY
         )
     if isinstance(domain, Range) and (isinstance(baseline, bool) or not isinstance(baseline, int | float)):
         raise ConfigError(
-            f"{path} has a range of numbers, but today's value is {shown(baseline)}",
+            f"{path} has a range of numbers, but its value is {shown(baseline)}",
             where=where,
             remedy="List the values to try instead: [...].",
         )
@@ -193,7 +192,7 @@ def _check_knob(settings: Settings, path: str, domain: Domain) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Copy:
-    """Trial's own copy of a config: its path, and its text."""
+    """Trial's own copy of a config."""
 
     path: Path
     text: str
@@ -201,21 +200,19 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Config with its ``autotune:`` section, each checked against the other.
+    """Config and its ``autotune:`` section, checked against each other.
 
     Attributes:
-        path: The config, as the user named it.
-        home: The folder that the names of other files in it are relative to.
+        home: Folder that names of other files in the config are relative to.
         document: The config, joined with the further ones.
-        files: The path of each config, by the prefix of its keys; that of the first one is empty.
-        command: The trainer's command, split, placeholders not filled in; None if the section has none.
-        folder: The folder that the command, or the one typed in its place, runs in: absolute; see `require_folder`.
-        outputs: The keys that say where the trainer writes.
-        remarks: Sentences for the user on what the section leaves open.
-        keeps_section: Whether the trials' copies hold the section too, to try whether the trainer takes it.
-        code: Values that stand in the trainer's code, by their names.
-        are_opened_by_name: Whether the command names no config and no value of one, and the trainer's source does: in
-            trials it opens copies in their place (`autotune.trainee.code_values`).
+        files: Path of each config by its key prefix, empty for the first.
+        command: The section's command, placeholders not filled in.
+        folder: Absolute working directory of the command; see `require_folder`.
+        remarks: Sentences for the user on what the section does not specify.
+        keeps_section: Whether trials' copies keep the section, to test if the trainer accepts it.
+        code: Values in the trainer's code, by name.
+        are_opened_by_name: Whether only the trainer's source names the configs: trials then open copies instead
+            (`autotune.trainee.code_values`).
     """
 
     path: Path
@@ -233,32 +230,28 @@ class Settings:
 
     @cached_property
     def trial_document(self) -> JoinedDocument:
-        """Config without its section, unless that is kept, from which the trials' copies are made."""
+        """Config that trials' copies are made from: without its section, unless `keeps_section`."""
         if self.keeps_section or isinstance(self.document, ComposedDocument):
             return self.document
         return JoinedDocument(without_key(self.document.first, SECTION), self.document.further)
 
     def require_folder(self) -> None:
-        """Raise an error if the folder that the command runs in is not there.
-
-        Raises:
-            ConfigError: It is not.
-        """
+        """Raise a ConfigError if the working directory does not exist."""
         if not os.path.isdir(self.folder):
             raise ConfigError(
-                f"the command runs in a folder, and {self.folder} is no folder",
+                f"the command's working directory is not a folder: {self.folder}",
                 where=self.section.place("folder"),
-                remedy="Name the folder that training is started in, relative to this file, or absolute.",
+                remedy="Name the folder that training starts in, absolute or relative to this file.",
             )
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Files that values are written into: the config, and the further ones or those that it is composed of."""
+        """Files that values may be written into."""
         composed = self.document.paths if isinstance(self.document, ComposedDocument) else ()
         return tuple(dict.fromkeys((*self.files.values(), *composed)))
 
     def changed_on_disk(self, config: Path) -> bool:
-        """Return True if a file is no longer what was read; the first one's path is given."""
+        """Return whether a file differs from what was read; `config` is the first one's path."""
         read = {self.files[prefix]: one for prefix, one in self.document.further.items()}
         if isinstance(self.document, ComposedDocument):
             read |= {part.path: part.document for part in self.document.composition.parts}
@@ -270,33 +263,33 @@ class Settings:
 
     @property
     def further(self) -> dict[str, Path]:
-        """Paths of the further configs, by the prefix of their keys."""
+        """Paths of the further configs, by key prefix."""
         return {prefix: path for prefix, path in self.files.items() if prefix}
 
     @cached_property
     def scalars(self) -> Values:
-        """Values that can be knobs, by path: the config's, the variables (``autotune.env.X``), and the code's."""
+        """Values that can be knobs, by path: the config's, variables (``autotune.env.X``), the code's."""
         others = [*(f"{ENV}{name}" for name in self.section.env), *self.code]
         return {**self.trial_document.scalars, **{path: self.value(path) for path in others}}
 
     @cached_property
     def refused(self) -> Mapping[str, str]:
-        """Values among `scalars` that cannot be knobs, with the reason."""
+        """Reasons why some `scalars` cannot be knobs."""
         variables = {name: self.leaf(name).why_fixed for name in map(f"{ENV}{{}}".format, self.section.env)}
         fixed = dict.fromkeys(self.section.fixed, "it is fixed by set:")
         return {**fixed, **self.trial_document.refused, **{name: why for name, why in variables.items() if why}}
 
     def value(self, path: str) -> Scalar:
-        """Return the baseline's value of a knob; of a variable its number, if it is one, else its text.
+        """Return the baseline value of a knob; of a variable as a number if possible.
 
         Raises:
-            CannotEditYaml: There is no such key.
+            CannotEditYaml: Unknown key.
         """
         if path in self.code:
             return self.code[path].value
         if path.startswith(CODE):
             raise ConfigError(
-                f"there is no {place_of(path)[1]} in that line, or its value is no number any more",
+                f"{place_of(path)[1]} is no longer in that line, or its value is no longer a number",
                 where=place_of(path)[0],
                 remedy="The code has changed: search again.",
             )
@@ -304,16 +297,10 @@ class Settings:
         return variable_value(leaf.text) if path.startswith(ENV) else leaf.value
 
     def trial_text(self, values: Values, outputs: Path, prefix: str = "") -> str:
-        """Return a trial's own copy of a config.
-
-        It is the user's file but for the knobs, ``set`` and the output paths, and without the section (see
-        `keeps_section`).
-
-        Args:
-            values: Knob values; those of variables are no part of the text, see `trial_env`.
+        """Return a trial's copy of a config, with its knobs, ``set`` and output paths; variables are in `trial_env`.
 
         Raises:
-            CannotEditYaml: A value cannot be changed by itself.
+            CannotEditYaml: A value cannot be changed separately.
         """
         joined = self.trial_document
         if isinstance(joined, ComposedDocument):
@@ -334,10 +321,7 @@ class Settings:
         return splice(document, splices)
 
     def _bases(self, prefix: str) -> Iterator[tuple[Leaf, str]]:
-        """Yield the values that name another config as seen from this one, as ``_base_: ../base.yaml``; with its path.
-
-        The copy of a trial lies in another folder.
-        """
+        """Yield values such as ``_base_: ../base.yaml`` with absolute paths: a trial's copy is in another folder."""
         folder = self.files[prefix].absolute().parent if prefix else self.home
         joined = self.trial_document
         for leaf in (joined.further[prefix] if prefix else joined.first).leaves:
@@ -349,20 +333,20 @@ class Settings:
                 yield leaf, os.path.normpath(folder / name)
 
     def copies(self, values: Values, folder: Path, outputs: Path) -> dict[str, Copy]:
-        """Return a trial's own copies of all configs, by the prefix of their keys; see `trial_text`."""
+        """Return a trial's copies of all configs, by key prefix."""
         made: dict[str, Copy] = {}
         for prefix in self.files:
             document = self.document.further[prefix] if prefix else self.document.first
             if isinstance(self.document, ComposedDocument):
                 made[prefix] = Copy(path=folder / "overrides.yaml", text=self.trial_text(values, outputs))
                 continue
-            # Trainers look at the suffix.
+            # Trainers depend on the suffix.
             name = f"config{f'-{prefix}' if prefix else ''}{document.syntax.suffix}"
             made[prefix] = Copy(path=folder / name, text=self.trial_text(values, outputs, prefix))
         return made
 
     def overrides(self, values: Values, outputs: Path) -> tuple[str, ...]:
-        """Return the words that a trial's command line gets in place of a copy; none unless the config is composed."""
+        """Return the override words for a trial of a composed config."""
         document = self.trial_document
         if not isinstance(document, ComposedDocument):
             return ()
@@ -372,11 +356,11 @@ class Settings:
         return overrides({**changed, **moved})
 
     def _config_values(self, values: Values) -> dict[str, Scalar]:
-        """Return the values that a trial's config holds for sure: those of ``set``, and the knobs that are its keys."""
+        """Return the values that a trial's config always holds: ``set`` and the knobs among its keys."""
         return {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith((ENV, CODE))}}
 
     def trial_env(self, values: Values) -> dict[str, str]:
-        """Return the variables for the environment of a trial: ``env``, the knobs in it, and values of the code."""
+        """Return a trial's environment variables: ``env``, knobs among them, values for the code."""
         knobs = {
             path.removeprefix(ENV): str(value)
             for path, value in values.items()
@@ -386,7 +370,7 @@ class Settings:
         return {**self.section.env, **knobs, **({CODE_VARIABLE: calls} if calls else {})}
 
     def moved_outputs(self, outputs: Path) -> dict[str, str]:
-        """Return the paths of the redirected keys in a trial, by dotted path."""
+        """Return the paths of redirected keys in a trial, by dotted path."""
         return {path: redirected_path(self.trial_document.leaf(path).text, outputs) for path in self.outputs.redirected}
 
     def argv(
@@ -404,10 +388,10 @@ class Settings:
 
         Args:
             config: The trial's own copy.
-            python: The interpreter that runs autotune.
-            command: The command that the user typed in place of the section's, split by the shell.
-            further: The trial's own copies of further configs, by prefix; None for the user's own files.
-            outputs: The folder for a trial's outputs, which a Hydra trainer is told; None leaves it its own.
+            python: Interpreter that runs autotune.
+            command: Typed command instead of the section's.
+            further: The trial's copies of further configs, by prefix; None for the user's files.
+            outputs: Output folder for a Hydra trainer; None keeps its own.
 
         Raises:
             ConfigError: There is no command, it has an unknown placeholder, or the config would never reach the
@@ -416,10 +400,10 @@ class Settings:
         tokens = command or self.command
         if tokens is None:
             raise ConfigError(
-                "it is not known how training is started",
+                "there is no training command",
                 where=str(self.path),
                 remedy="Add to the config: autotune: {command: 'python train.py --config {config}'}, "
-                "or put the command behind --.",
+                "or give the command after --.",
             )
         where = "command line" if command else self.section.place("command")
         same = config_text == self.trial_document.text
@@ -431,7 +415,7 @@ class Settings:
             trial_config = JoinedDocument(Document(config_text, str(config)), {**self.document.further, **copies})
         hydra = uses_hydra(tokens, self.folder)
         paths = {"": config, **self.further, **{prefix: copy.path for prefix, copy in (further or {}).items()}}
-        if self.folder != Path.cwd():  # the user's own files are named as seen from there
+        if self.folder != Path.cwd():  # relative names would be resolved there
             paths = {prefix: path.absolute() for prefix, path in paths.items()}
         argv = fill_command(
             tokens,
@@ -453,12 +437,12 @@ class Settings:
     def _with_own_outputs(self, argv: tuple[str, ...], outputs: Path) -> tuple[str, ...]:
         words, flags = list(argv), output_flags(argv, self.section.redirect_except)
         for place, (flag, path) in flags.items():
-            if not path.startswith(os.fspath(outputs)):  # a key that is put in there is redirected already
+            if not path.startswith(os.fspath(outputs)):  # a placeholder's value is redirected already
                 words[place] = f"{flag if flag.endswith('=') else ''}{redirected_path(path, outputs)}"
         return tuple(words)
 
     def redirected(self, command: tuple[str, ...]) -> tuple[str, ...]:
-        """Return everything that points into a trial's folder in trials, with that command: keys, flags, overrides."""
+        """Return the keys, flags and overrides that trials redirect with that command."""
         flags = output_flags(command, self.section.redirect_except).values()
         typed = tuple(flag.removesuffix("=") for flag, _path in flags)
         return (*self.outputs.redirected, *typed, *(RUN_FOLDERS if uses_hydra(command, self.folder) else ()))
@@ -485,7 +469,7 @@ class Settings:
         """Return the scalar of a knob: a key of a config, or a variable of the section.
 
         Raises:
-            CannotEditYaml: There is no such key.
+            CannotEditYaml: Unknown key.
         """
         source = self.section.source
         if path.startswith(ENV) and source is not None:
@@ -493,62 +477,57 @@ class Settings:
         return self.document.leaf(path)
 
 
-# Folder that a section's command runs in: the one that it records, or of a section that records none its project's.
+# Working directory of a section's command: recorded in the section, or guessed from the project.
 
 
 def command_folder(config: Path, section: Section, command: Sequence[str] | None) -> tuple[Path, str | None]:
-    """Find the folder that the command of a section runs in; that of the shell where there is no command.
+    """Return the working directory of a section's command, and why if the section does not record it.
 
-    Links are resolved first, so that it is the same one by whatever name the config is reached, and moves with it.
-
-    Returns:
-        The folder, absolute, which need not exist; and a sentence that says why it is this one, None where the section
-        records it.
+    It is absolute, and may not exist. Links are resolved, so it does not depend on the name of the config.
 
     Raises:
-        ConfigError: The section names no path.
+        ConfigError: The section's folder is not a path.
     """
     if section.source is None or (section.folder is None and command is None):
         return Path.cwd(), None
-    beside = Path(os.path.realpath(section.source.document.name)).parent
+    section_folder = Path(os.path.realpath(section.source.document.name)).parent
     if section.folder is None:
-        return _found(config, command or (), beside)
-    named = path_of(section.folder, beside)
+        return _guessed_folder(config, command or (), section_folder)
+    named = path_of(section.folder, section_folder)
     if named is None:
         raise ConfigError(
-            f"{shown(section.folder)} is no path",
+            f"{shown(section.folder)} is not a path",
             where=section.place("folder"),
             remedy="Name a folder, as in: folder: ..",
         )
     return Path(os.path.realpath(named)), None
 
 
-def _found(config: Path, words: Sequence[str], beside: Path) -> tuple[Path, str]:
-    """Return the folder of a section that records none: the first one of its project that has the command's script.
+def _guessed_folder(config: Path, words: Sequence[str], section_folder: Path) -> tuple[Path, str]:
+    """Return the folder for a section that records none: the first one of its project with the command's script.
 
-    It is looked for in the project's folder, in those above the config, and in the shell's if that is part of the
-    project: never in another project, whose script may have the same name. Where nothing but the config tells what its
-    project is, a shell's folder that holds the config is part of it. Of a command without such a script it is the first
-    folder with a file that the command names; of one that names none, the shell's or the project's.
+    Candidates: the project's folder, those above the config, and the shell's if it is in the project, never another
+    project. If only the config marks the project, a shell's folder that contains it counts too. Without such a script:
+    the first folder with a file that the command names, else the shell's or the project's.
     """
     root, here, real = project_folder(config), Path.cwd(), Path(os.path.realpath(config))
     above = [folder for folder in real.parents if folder != root and folder.is_relative_to(root)]
     is_unmarked = root == real.parent and not os.path.lexists(root / ".git")
-    own_here = [here] if here.is_relative_to(root) or (is_unmarked and root.is_relative_to(here)) else []
-    folders, script = [root, *above, *own_here], words[own_words(words) - 1]
+    current = [here] if here.is_relative_to(root) or (is_unmarked and root.is_relative_to(here)) else []
+    folders, script = [root, *above, *current], words[own_words(words) - 1]
     with_script = ((folder, script) for folder in folders if _has_script(words, folder))
     with_file = ((folder, word) for folder in folders for word in words if _has_file(word, folder))
-    path, name = next(chain(with_script, with_file), ([*own_here, root][0], ""))
-    why = f"where {name} is" if name else "the folder of the config's project" if path == root else "where you are"
+    path, name = next(chain(with_script, with_file), ([*current, root][0], ""))
+    why = f"which contains {name}" if name else "the project folder" if path == root else "the current folder"
     likely, whose = path, ""
     if not name and script.endswith(".py") and not os.path.isabs(script):
         why += f"; {script} is not there"
         if _has_script(words, here):  # perhaps another project's
-            likely, whose = here, ", for the folder that you are in,"
-    line = f"folder: {new_scalar(os.path.relpath(likely, beside))}"
+            likely, whose = here, " for the current folder"
+    line = f"folder: {new_scalar(os.path.relpath(likely, section_folder))}"
     return path, (
-        "The autotune section does not say in which folder its command runs. "
-        f"It runs in {path}, {why}. To settle it, add{whose} this line to the section:  {line}"
+        f"The autotune section does not name the working directory of its command. It runs in {path}, {why}. "
+        f"To fix that, add this line{whose} to the section:  {line}"
     )
 
 

@@ -1,8 +1,7 @@
-"""Output keys of a config: detection by name, and their paths in a trial.
+"""Output keys of a config, detected by name, and their paths in a trial.
 
-Trials must never overwrite a user's checkpoints, so a name that may mean an output is treated as one; a user excludes
-it with ``redirect_except``. The folders keep their structure inside the trial's own folder: two keys that name one
-folder still name one, and a folder inside another stays inside.
+Trials must never overwrite a user's checkpoints, so any name that may mean an output counts; ``redirect_except``
+excludes keys. The folder tree is kept inside the trial's folder: equal paths stay equal, nested ones nested.
 """
 
 import os
@@ -23,13 +22,13 @@ _PLACE = "dir|directory|folder|path|root|file|filename"
 _OUTPUT = re.compile(rf"(?:.*_)?(?:{_WHAT})_?(?:{_PLACE})|outf")  # PyTorch's examples have an --outf
 _PLACE_ALONE = re.compile(_PLACE)  # `logging: {dir: ...}` is a logging_dir
 _NO_PATH = re.compile("none|null|nil|~|true|false|yes|no|on|off", re.IGNORECASE)
-"""Words for nothing and for switches that YAML reads as texts, as Python writes them or in quotes."""
+"""Null and boolean words that YAML reads as text: in Python's spelling, or quoted."""
 
 _QUOTED = re.compile(r"""(?P<quote>['"])(?P<path>[^'"\\]+)(?P=quote)""")
 _READ_OR_WRITTEN = re.compile(
     r"(?:.*_)?(?:checkpoints?|chkpts?|ckpts?|saved_models?|snapshots?)_(?:path|file|filename)"
 )
-# `project: runs` is YOLO's; what trackers call so is no path
+# `project: runs` is YOLO's; a tracker's project is not a path
 _OUTPUT_ALONE = re.compile(
     "artifacts|checkpoints|chkpts|ckpts|logs|out|outputs?|project|results|runs|save|save_data|save_model|snapshots|tensorboard"
 )
@@ -44,7 +43,7 @@ _SERVER = re.compile(r"(?:mlflow_)?tracking_ur[il]")
 _TRACKER_MODE = re.compile(r"(?:.*_)?(?:wandb|swanlab|neptune|comet)_mode")
 
 
-# A checkpoint to start from is read, not written; so are the features of a set of data, dumped by a step before.
+# A checkpoint to start from is read, not written; so are features of a data set, dumped by an earlier step.
 _READ = re.compile(
     r"(?:.*_)?(?:finetune|from|init|input|load|pretrain|pretrained|reload|restore|resume|source|teacher|warm)(?:_.*)?"
     r"|(?:.*_)?(?:train|dev|valid|val|eval|test)_dump_?(?:dir|root|path)"
@@ -56,9 +55,9 @@ class Outputs:
     """Output paths of a config.
 
     Attributes:
-        redirected: Keys that point into the trial's folder in trials.
-        left: Keys that look like outputs and stay as they are, with the reason.
-        uploads: Keys that make a trainer upload something, and are left as they are.
+        redirected: Keys that trials redirect into their folder.
+        left: Keys that look like outputs and are not redirected, with the reason.
+        uploads: Keys that make a trainer upload something; not changed.
     """
 
     redirected: tuple[str, ...]
@@ -78,36 +77,36 @@ def find_outputs(
     """Find the output paths of a config by their names.
 
     Args:
-        redirect: Further keys that are outputs according to the user.
-        redirect_except: Keys that are no outputs according to the user, and flags (``--outdir``; see `output_flags`).
+        redirect: The user's additional output keys.
+        redirect_except: Keys that the user excludes, and flags (``--outdir``; see `output_flags`).
         where: Place of the ``autotune:`` section, for errors.
-        ignore: The top-level key of that section, which no trial sees.
-        overridable: Whether trials get values as overrides, so that a path built on a key that is no output
-            (``${root}/logs``) can be redirected too.
+        ignore: Top-level key of that section.
+        overridable: Whether trials get values as overrides: then ``${root}/logs`` can be redirected if its root is not
+            an output.
 
     Raises:
-        ConfigError: A key that the user names is not in the config, or holds nothing that could be redirected.
+        ConfigError: A key that the user names is missing, or cannot be redirected.
     """
     redirected: list[str] = []
     left: dict[str, str] = {}
     uploads: list[str] = []
-    asked = {_asked(document, key, where).dotted for key in redirect}
-    excepted = {_asked(document, key, where).dotted for key in redirect_except if not key.startswith("--")}
+    requested = {_named_leaf(document, key, where).dotted for key in redirect}
+    excepted = {_named_leaf(document, key, where).dotted for key in redirect_except if not key.startswith("--")}
     for leaf in document.leaves:
         if leaf.path[0] == ignore:
             continue
         if _uploads(leaf):
             uploads.append(leaf.dotted)
-        if leaf.dotted not in asked and (not _looks_like_output(leaf) or leaf.dotted in excepted):
+        if leaf.dotted not in requested and (not _looks_like_output(leaf) or leaf.dotted in excepted):
             continue
-        why = None if overridable and _ends_in_a_path_of_its_own(leaf) else _why_left(leaf)
+        why = None if overridable and _has_own_suffix(leaf) else _why_not_redirected(leaf)
         if why is None:
             redirected.append(leaf.dotted)
-        elif leaf.dotted in asked:
+        elif leaf.dotted in requested:
             raise ConfigError(
                 f"{leaf.dotted} cannot be redirected: {why}",
                 where=where,
-                remedy="Take it out of redirect, or write it as a plain path.",
+                remedy="Remove it from redirect, or write it as a plain path.",
             )
         else:
             left[leaf.dotted] = why
@@ -115,15 +114,14 @@ def find_outputs(
 
 
 def is_output_flag(flag: str, path: str) -> bool:
-    """Return whether a flag with this value says where a trainer writes."""
+    """Return whether a flag with this value is an output path."""
     return bool(path) and _is_output([_snake(part) for part in flag.removeprefix("--").split(".")], path)
 
 
 def output_flags(words: Sequence[str], redirect_except: Sequence[str]) -> dict[int, tuple[str, str]]:
-    """Return the flags among the words of a command that say where a trainer writes.
+    """Return flag and path of each output flag in a command, by the index of the word with the path.
 
-    Returns:
-        Flag, with its ``=`` where that is in the same word, and path, by the place of the word that holds the path.
+    The flag ends with ``=`` if that is in the same word.
     """
     found: dict[int, tuple[str, str]] = {}
     for place, (word, following) in enumerate(zip(words, [*words[1:], ""], strict=True)):
@@ -136,37 +134,31 @@ def output_flags(words: Sequence[str], redirect_except: Sequence[str]) -> dict[i
     return found
 
 
-def holding_something(document: Document, keys: Iterable[str], *folders: Path) -> tuple[str, ...]:
-    """Return the output keys whose place is not empty; trials do not see its content.
-
-    Args:
-        keys: Dotted paths of the output keys.
-    """
+def non_empty_outputs(document: Document, keys: Iterable[str], *folders: Path) -> tuple[str, ...]:
+    """Return the output keys whose path is not empty; trials do not see its content."""
     places = {key: [path_of(unquoted(document.leaf(key).text), folder) for folder in folders] for key in keys}
-    return tuple(key for key, found in places.items() if any(path and holds_something(path) for path in found))
+    return tuple(key for key, found in places.items() if any(path and is_non_empty(path) for path in found))
 
 
 def unquoted(text: str) -> str:
-    """Return the path of an output without Python's own quotes, which a config has that is read as literals."""
+    """Return an output path without Python quotes, as in a config that is read as literals."""
     match = _QUOTED.fullmatch(text)
     return match["path"] if match else text
 
 
 def written_like(path: str, text: str) -> str:
-    """Return a path in Python's own quotes if the text that it replaces has them."""
+    """Return a path in Python quotes if the text that it replaces has them."""
     return repr(path) if _QUOTED.fullmatch(text) else path
 
 
 def redirected_path(value: str, outputs: Path) -> str:
     """Return the path of an output in a trial: the same tree, moved below `outputs`.
 
-    Args:
-        value: The user's path, relative or absolute or a URL; a final slash stays, trainers append to it. Quotes of
-            Python's own do not.
+    A final slash is kept, because trainers append to it; Python quotes are not.
     """
     value = unquoted(value)
     parts = [part for part in value.split("/") if part not in ("", ".")]
-    # Template syntax must not be filled in a second time.
+    # Template syntax must not be expanded again.
     inside = [re.sub(r"[^\w.=@,+~ -]", "_", "_up" if part == ".." else part) for part in parts]
     path = os.fspath(outputs.joinpath(*inside))
     return f"{path}/" if value.endswith("/") else path
@@ -203,7 +195,7 @@ def _uploads(leaf: Leaf) -> bool:
 
 
 def _words(leaf: Leaf) -> list[str]:
-    """Return the parts of a key path; those of an override (``paths.log_dir: logs``) are parts as well."""
+    """Return the parts of a key path, splitting override keys (``paths.log_dir: logs``) too."""
     return [_snake(word) for part in leaf.path for word in str(part).split(".")]
 
 
@@ -211,11 +203,11 @@ def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
 
 
-def _why_left(leaf: Leaf) -> str | None:
+def _why_not_redirected(leaf: Leaf) -> str | None:
     if not isinstance(leaf.value, str):
-        return "it holds no path"
+        return "it is not a path"
     if _NO_PATH.fullmatch(leaf.text):
-        return f"it says {leaf.text}, which is no path"
+        return f"{leaf.text} is not a path"
     if leaf.computed:
         # `<output_folder>/save` and `${exp_dir}/ckpt` follow the folder that they are built on.
         derived = leaf.text.startswith(("<", "${", "{"))
@@ -223,12 +215,12 @@ def _why_left(leaf: Leaf) -> str | None:
     return leaf.why_fixed
 
 
-def _ends_in_a_path_of_its_own(leaf: Leaf) -> bool:
+def _has_own_suffix(leaf: Leaf) -> bool:
     match = _BUILT_ON.fullmatch(leaf.text) if leaf.computed else None
     return match is not None and not _OUTPUT.fullmatch(_snake(match["key"].rpartition(".")[2]))
 
 
-def _asked(document: Document, key: str, where: str) -> Leaf:
+def _named_leaf(document: Document, key: str, where: str) -> Leaf:
     try:
         return document.leaf(key)
     except CannotEditYaml as error:
@@ -239,43 +231,39 @@ def _asked(document: Document, key: str, where: str) -> Leaf:
         ) from error
 
 
-# Queries to the file system about texts that may be paths: a config's values, the words of a command.
+# File system queries for texts that may be paths: config values, words of a command.
 
 
 _LONGEST_BYTES = 4096
-"""Longest path: PATH_MAX of Linux, the zero byte at the end included."""
+"""PATH_MAX of Linux, including the final zero byte."""
 
-_NEVER_A_PATH = (OSError, ValueError, RecursionError)  # RecursionError: a chain of a thousand links
+_PATH_ERRORS = (OSError, ValueError, RecursionError)  # RecursionError: a chain of a thousand links
 
 
 def path_of(text: str, folder: Path) -> Path | None:
-    """Return the path that a text names; None if it can name none.
-
-    Args:
-        text: Relative, absolute, or with a user's home in front (``~``).
-    """
+    """Return the path that a text names, relative to a folder, absolute, or with ``~``; None if it cannot be a path."""
     try:
         usable = 0 < len(os.fsencode(text)) < _LONGEST_BYTES and "\0" not in text
         return folder / os.path.expanduser(text) if usable else None
-    except _NEVER_A_PATH:
+    except _PATH_ERRORS:
         return None
 
 
 def real_path(path: Path) -> Path | None:
-    """Return the path with its links resolved, as far as it exists; None if it can be no path."""
+    """Resolve links in the existing part of a path; None if it cannot be a path."""
     try:
         return Path(os.path.realpath(path))
-    except _NEVER_A_PATH:
+    except _PATH_ERRORS:
         return None
 
 
 def exists(path: Path) -> bool:
-    """Return whether something of that name exists and is visible to this user."""
-    return os.path.exists(path)  # unlike `Path.exists`, which raises where a name is too long or a folder is closed
+    """Return whether a path exists and is visible to this user."""
+    return os.path.exists(path)  # `Path.exists` raises for too long names and unreadable folders
 
 
 def is_program(path: Path) -> bool:
-    """Return whether there is a file of that name that may be executed."""
+    """Return whether an executable file has this path."""
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
@@ -283,30 +271,26 @@ def is_same_file(one: Path, other: Path) -> bool:
     """Return whether two paths lead to the same existing file."""
     try:
         return os.path.samefile(one, other)
-    except _NEVER_A_PATH:
+    except _PATH_ERRORS:
         return False
 
 
-def holds_something(path: Path) -> bool:
-    """Return whether there is a non-empty folder, or a file; False where this user may not look."""
+def is_non_empty(path: Path) -> bool:
+    """Return whether a path is a file or a non-empty folder; False if this user may not read it."""
     try:
         with os.scandir(path) as entries:
             return next(entries, None) is not None
     except NotADirectoryError:
-        return os.path.exists(path)  # it is a file, or leads through one
-    except _NEVER_A_PATH:
+        return os.path.exists(path)  # a file, or a path through one
+    except _PATH_ERRORS:
         return False
 
 
-# Environment that keeps experiment trackers quiet: no dashboard fills with short trials, no upload slows them down.
+# Experiment trackers are disabled: short trials must not fill dashboards, uploads must not slow trials down.
 
 
 def quiet_trackers(outputs: Path) -> Mapping[str, str]:
-    """Return the environment variables that keep trackers quiet.
-
-    Args:
-        outputs: The folder of the trial's outputs, which is deleted with them.
-    """
+    """Return the environment variables that disable experiment trackers, or keep them in a trial's output folder."""
     neptune = str(outputs / "neptune")
     return {
         "WANDB_MODE": "disabled",

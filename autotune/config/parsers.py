@@ -1,7 +1,7 @@
-"""Parsers of YAML that every edit is checked with, PyYAML (YAML 1.1) and ruamel.yaml (YAML 1.2), and of JSON and TOML.
+"""Parsers that verify every edit: PyYAML (YAML 1.1) and ruamel.yaml (YAML 1.2), and those of JSON, TOML and Python.
 
-Trainers read their config with one or the other, and they disagree on what ``1e-4``, ``yes`` or ``010`` mean.
-Both are used to compose node trees only: no object that a file names by a tag is ever constructed.
+Trainers use one of the YAML parsers, and the two disagree on ``1e-4``, ``yes`` or ``010``. They compose node
+trees only: no object that a tag names is constructed.
 """
 
 import ast
@@ -31,31 +31,26 @@ MERGE_TAG = "tag:yaml.org,2002:merge"
 STANDARD_TAGS = tuple(f"tag:yaml.org,2002:{name}" for name in ("str", "bool", "int", "float", "null"))
 TAGS: Mapping[type, str] = dict(zip((str, bool, int, float, NoneType), STANDARD_TAGS, strict=True))
 """Tags by the type of a value."""
-# What both parsers raise, beside their own errors, on texts that they were not tested with, e.g. ``%YAML 1.3``.
+# Further errors of both parsers, on unusual texts such as ``%YAML 1.3``.
 _FAILURES = (ValueError, LookupError, ArithmeticError, TypeError, AttributeError, AssertionError, NotImplementedError)
 
 TEMPLATE = (
-    "this is a template, not YAML yet: it holds {{ ... }} or {% ... %}",
-    "Fill the template in first, and give the config that comes out.",
+    "this is a template, not YAML: it contains {{ ... }} or {% ... %}",
+    "Render the template first, and pass the resulting config.",
 )
-TOO_DEEP = ("it is nested too deeply to be read, or an alias contains itself", "Is this the file that you meant?")
+TOO_DEEP = ("the file is nested too deeply, or an alias contains itself", "Check that it is the right file.")
+_FIX_REMEDY = "Fix this line; training cannot read it either."
 
 
 class Parser(Enum):
-    """Parser of YAML; its value is what messages call it."""
+    """YAML parser; the value is its display name."""
 
     YAML_1_1 = "PyYAML"
     YAML_1_2 = "a YAML 1.2 parser (ruamel.yaml)"
 
 
 def compose(text: str, name: str, parser: Parser) -> Any:
-    """Compose the node tree as a parser sees it.
-
-    Args:
-        text: The document, without a byte order mark.
-
-    Returns:
-        The root, shared with other callers and not to be changed; None for an empty document.
+    """Compose a parser's node tree, shared between callers, of a text without byte order mark; None if empty.
 
     Raises:
         ConfigError: It is not one YAML document.
@@ -67,9 +62,9 @@ def compose(text: str, name: str, parser: Parser) -> Any:
         raise ConfigError(why, where=f"{name}:{line}" if line else name, remedy=remedy) from error
 
 
-@lru_cache(maxsize=4)  # a config and its copies are parsed again and again
+@lru_cache(maxsize=4)  # a config and its copies are parsed repeatedly
 def _composed(text: str, parser: Parser) -> Any:
-    # The loader in pure Python is the one that trainers use: the one on libyaml takes texts that it refuses.
+    # Trainers use the pure Python loader; libyaml's accepts texts that it rejects.
     return yaml.compose(text, Loader=yaml.SafeLoader) if parser is Parser.YAML_1_1 else _yaml_1_2().compose(text)
 
 
@@ -78,7 +73,7 @@ def _yaml_1_2() -> Any:
 
 
 def _explained(error: Any, text: str, parser: Parser) -> tuple[str, int | None, str]:
-    """Return what a parser's error says, in which line, and what to do."""
+    """Return a parser error's message, line and remedy."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = None if mark is None else int(mark.line) + 1
     problem = getattr(error, "problem", None) or str(error)
@@ -87,75 +82,75 @@ def _explained(error: Any, text: str, parser: Parser) -> tuple[str, int | None, 
     if isinstance(error, yaml.reader.ReaderError):
         why = f"YAML does not allow the character {chr(error.character)!r}"
         line = text.count("\n", 0, error.position) + 1
-        return why, line, "Delete it, or write it as an escape in double quotes."
+        return why, line, "Delete it, or escape it in double quotes."
     if isinstance(error, ruamel.yaml.error.YAMLError):
         remedy = "Write this line so that both YAML 1.1 and 1.2 parsers read it."
         return f"a YAML 1.2 parser cannot read it: {problem}", line, remedy
     if not isinstance(error, yaml.YAMLError):
-        remedy = "Look for odd directives (%...), tags (!...) and escapes, and write them as they usually are."
+        remedy = "Check unusual directives (%...), tags (!...) and escapes."
         return f"{parser.value} cannot read it: {type(error).__name__}: {error}", None, remedy
     if "another document" in problem:
-        why = "it holds several YAML documents, and which one the trainer reads is not known"
-        return why, line, "Keep the training config in a file of its own."
+        why = "the file has several YAML documents; which one the trainer reads is unknown"
+        return why, line, "Keep the training config in a separate file."
     if line and looks_like_template("\n".join(text.splitlines()[max(line - 2, 0) : line + 1])):
         return TEMPLATE[0], line, TEMPLATE[1]
     context = getattr(error, "context", None)
-    remedy = "Mend this line; it cannot be trained with as it stands either."
+    remedy = _FIX_REMEDY
     if r"'\t'" in problem:
         remedy = "Indent with spaces: YAML does not allow tabs there."
     return f"not valid YAML{f' {context}' if context else ''}: {problem}", line, remedy
 
 
 def mapping_node(pairs: Iterable[tuple[Any, yaml.Node]], mark: yaml.Mark) -> yaml.Node:
-    """Return a mapping of nodes that were not composed of YAML; all of it and its keys stand at one place."""
+    """Return a mapping of nodes not composed from YAML; the mapping and its keys share one mark."""
     keys = [(yaml.ScalarNode(TAGS[str], key, mark, mark), node) for key, node in pairs]
     return yaml.MappingNode("tag:yaml.org,2002:map", keys, mark, mark, True)
 
 
 def looks_like_template(text: str) -> bool:
-    """Return whether a text holds placeholders that another program fills in before YAML is read."""
+    """Return whether a text has placeholders to be rendered before YAML is read."""
     return "{{" in text or "{%" in text
 
 
 def reading(node: Any) -> Scalar:
-    """Return the value that a scalar node has for the parser which composed it; for a tag of no plain type, its text.
+    """Return a scalar node's value by the parser that composed it; for a custom tag, its text.
 
     Raises:
-        ValueError: Its tag promises a type that its text is not, or Python cannot write the number down again.
+        ValueError: The text does not match its tag, or is a number that Python cannot format.
     """
     if str(node.tag) not in STANDARD_TAGS[1:]:
         return str(node.value)
     constructor: Any = yaml.constructor.SafeConstructor() if isinstance(node, yaml.Node) else _yaml_1_2().constructor
     try:
         value: Scalar = constructor.construct_object(node)
-    except _FAILURES as error:  # `!!bool 5`, `!!int ''`: they look the text up in a table, or take its first character
-        raise ValueError(f"{shown(node.value)} is no such value") from error
+    except _FAILURES as error:  # e.g. a KeyError for `!!bool 5`, an IndexError for `!!int ''`
+        raise ValueError(f"{shown(node.value)} is not such a value") from error
     if is_too_long(value):
         raise ValueError("the number has too many digits")
     return value
 
 
 def is_too_long(value: Scalar) -> bool:
-    """Return whether a whole number has more digits than Python formats (4,300, unless configured otherwise)."""
+    """Return whether an integer has more digits than Python formats: 4,300, unless configured otherwise."""
     return isinstance(value, int) and value.bit_length() > 14_000  # 4,214 digits
 
 
 @lru_cache(maxsize=4096)
 def plain_reading_1_2(word: str) -> Scalar:
-    """Return ruamel.yaml's reading of a plain scalar on its own, e.g. the float in ``1e-4``."""
+    """Return ruamel.yaml's reading of a single plain scalar, e.g. the float in ``1e-4``."""
     node = _yaml_1_2().compose(f"- {word}\n").value[0]
     return reading(node) if node.id == "scalar" else word
 
 
 def children(node: Any) -> list[Any]:
-    """Return the nodes right below a node of either parser, keys included."""
+    """Return a node's direct children, including keys."""
     if node.id == "mapping":
         return [part for pair in node.value for part in pair]
     return list(node.value) if node.id == "sequence" else []
 
 
 def nodes(root: Any) -> list[Any]:
-    """Return the nodes of a tree in file order. An alias is noted, not followed, so alias bombs stay small."""
+    """Return the nodes of a tree in file order. Aliases are listed but not followed, so alias bombs stay small."""
     found: list[Any] = []
     seen: set[int] = set()
     pending = [root]
@@ -169,7 +164,7 @@ def nodes(root: Any) -> list[Any]:
 
 
 def outline(tree: list[Any]) -> list[tuple[Any, ...]]:
-    """Return what makes up a tree, given its `nodes`: equal outlines mean equal trees, aliases included."""
+    """Return a comparable form of a tree, given its `nodes`: equal outlines mean equal trees, including aliases."""
     first: dict[int, int] = {}
     return [
         (node.id, first.setdefault(id(node), i), str(node.tag), node.value if node.id == "scalar" else len(node.value))
@@ -178,7 +173,7 @@ def outline(tree: list[Any]) -> list[tuple[Any, ...]]:
 
 
 def same_value(one: Scalar, other: Scalar) -> bool:
-    """Return whether two scalars are the same to a trainer: ``2`` is ``2.0``, but neither ``True`` nor ``"2"``."""
+    """Return whether a trainer sees two scalars as the same: ``2`` is ``2.0``, but neither ``True`` nor ``"2"``."""
     if isinstance(one, bool | str) or isinstance(other, bool | str):
         return type(one) is type(other) and one == other
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one) and math.isnan(other):
@@ -187,18 +182,18 @@ def same_value(one: Scalar, other: Scalar) -> bool:
 
 
 def joined_surrogates(text: str) -> str:
-    """Return a text with surrogate pairs replaced by their characters; lone halves stay."""
+    """Replace surrogate pairs by their characters; lone halves stay."""
     pair = "[\ud800-\udbff][\udc00-\udfff]"
     return re.sub(pair, lambda found: found[0].encode("utf-16", "surrogatepass").decode("utf-16"), text)
 
 
-# JSON and TOML. The parsers of the standard library, which trainers read these texts with, tell no places. So each
-# value in the text is replaced by a number, and the parser says which keys lead to which number. (tomlkit keeps most
-# texts, but not all: it puts the tables of one list together, and lets a byte order mark be an error.)
+# JSON and TOML. The standard library's parsers, which trainers use, report no positions. So each value in the text is
+# replaced by a number, and the parsed result maps keys to numbers. (tomlkit changes some texts: it joins the tables of
+# one list, and rejects a byte order mark.)
 
 
 DATE_TAG = "date"
-"""Tag of a date or a time of TOML, which is no text to a trainer."""
+"""Tag of a date or time of TOML, which a trainer does not read as text."""
 
 _LINE = r"""(?:"(?:[^"\\\n]|\\.)*"|'[^'\n]*')"""
 _BLOCK = r'"""(?:[^\\]|\\.)*?"""(?:"{0,2}(?!"))|\'\'\'.*?\'\'\'(?:\'{0,2}(?!\'))'
@@ -213,14 +208,10 @@ _IN_JSON, _IN_BRACKETS, _IN_TABLES = (
 
 
 def compose_plain(text: str, name: str, syntax: Syntax) -> yaml.Node:
-    """Compose the node tree of a JSON or TOML text, of the same kind as those of YAML.
-
-    Args:
-        text: The text, without a byte order mark.
+    """Compose a JSON or TOML text without byte order mark into a node tree like YAML's.
 
     Raises:
-        ConfigError: The parser of the standard library reads nothing, or the place of a value is not clear.
-        RecursionError: It is nested too deeply.
+        ConfigError: The standard library's parser rejects it, or the place of a value is ambiguous.
     """
     data = _load(text, name, syntax)
     places = _values(text, syntax)
@@ -252,25 +243,25 @@ def compose_plain(text: str, name: str, syntax: Syntax) -> yaml.Node:
         if repr(_filled(numbers, values)) != repr(data):
             raise ConfigError("another config was read")
     except (ConfigError, LookupError, TypeError) as error:
-        why = "the places of its values in the text are not clear"
-        remedy = "Please report this file as a bug; keep the values in a file of a simpler form meanwhile."
+        why = "the values cannot be located in the text"
+        remedy = "Please report this file as a bug; until then, keep the values in a simpler file."
         raise ConfigError(why, where=name, remedy=remedy) from error
     return tree(numbers)
 
 
 def _load(text: str, name: str, syntax: Syntax) -> Any:
-    mend, check = "Mend this line; it cannot be trained with as it stands either.", "Is this the file that you meant?"
     try:
         return json.loads(text, object_pairs_hook=_distinct) if syntax is Syntax.JSON else tomllib.loads(text)
     except json.JSONDecodeError as error:
-        raise ConfigError(f"not valid JSON: {error.msg}", where=f"{name}:{error.lineno}", remedy=mend) from error
+        raise ConfigError(f"not valid JSON: {error.msg}", where=f"{name}:{error.lineno}", remedy=_FIX_REMEDY) from error
     except tomllib.TOMLDecodeError as error:
         why, _, place = str(error).partition(" (at ")
         line = re.match(r"line (\d+)", place)
         where = f"{name}:{line[1]}" if line else name
-        raise ConfigError(f"not valid TOML: {why}", where=where, remedy=mend) from error
+        raise ConfigError(f"not valid TOML: {why}", where=where, remedy=_FIX_REMEDY) from error
     except (ValueError, RecursionError) as error:  # a number with 5,000 digits; ten thousand brackets
-        raise ConfigError(f"not readable as {syntax.value}: {error}", where=name, remedy=check) from error
+        remedy = "Check that it is the right file."
+        raise ConfigError(f"not readable as {syntax.value}: {error}", where=name, remedy=remedy) from error
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -278,12 +269,12 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         key = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {shown(key)} stands twice in one object, and parsers differ on which counts")
+        raise ValueError(f"duplicate key {shown(key)} in one object; parsers differ on which one counts")
     return found
 
 
 def _values(text: str, syntax: Syntax) -> list[re.Match[str]]:
-    """Return the scalars of a valid text that are no keys."""
+    """Return the scalars of a valid text, without keys."""
     found: list[re.Match[str]] = []
     at = depth = 0
     while at < len(text):
@@ -298,48 +289,40 @@ def _values(text: str, syntax: Syntax) -> list[re.Match[str]]:
 
 
 def _filled(numbers: Any, values: list[Any]) -> Any:
-    """Return what was read with the values themselves in place of their numbers."""
+    """Replace the numbers in a parsed result by the values."""
     if isinstance(numbers, dict):
         return {key: _filled(number, values) for key, number in numbers.items()}
     return [_filled(number, values) for number in numbers] if isinstance(numbers, list) else values[numbers]
 
 
-# Configs that are Python, as those of MMEngine; their syntax is read, and nothing of them runs.
+# Python configs, e.g. of MMEngine: parsed, never executed.
 #
-# Keys are the names that the file assigns and those within: ``train_dataloader = dict(batch_size=2)``. Of a function
-# ``get_config``, as ml_collections has it, they are the attributes that it sets: ``config.data.batch_size = 2``.
+# Keys are assigned names and names inside the values: ``train_dataloader = dict(batch_size=2)``. In a function
+# ``get_config`` of ml_collections they are the attributes that it sets: ``config.data.batch_size = 2``.
 
 
 COMPUTED_TAG = "computed"
-"""Tag of a value that is known only when the file runs."""
+"""Tag of a value that only execution reveals."""
 
 _QUOTED_PYTHON = re.compile(r"""(\"\"\"|'''|["'])(?:(?!\1)[^\\]|\\.)*\1""", re.DOTALL)
 _CHANGES = ("append", "extend", "insert", "merge_from_dict", "pop", "setdefault", "update")
 
 
 def compose_python(text: str, name: str) -> yaml.Node:
-    """Compose the node tree of a Python text.
-
-    Args:
-        text: The text, without a byte order mark.
-
-    Raises:
-        ConfigError: It is no Python.
-        RecursionError: It is nested too deeply.
-    """
-    remedy = "Mend this line; it cannot be trained with as it stands either."
+    """Compose the node tree of a Python text without byte order mark; raise a ConfigError if it is invalid."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
-        raise ConfigError(f"not valid Python: {error.msg}", where=f"{name}:{error.lineno}", remedy=remedy) from error
+        where = f"{name}:{error.lineno}"
+        raise ConfigError(f"not valid Python: {error.msg}", where=where, remedy=_FIX_REMEDY) from error
     except ValueError as error:  # a null character
-        raise ConfigError(f"not readable as Python: {error}", where=name, remedy=remedy) from error
+        raise ConfigError(f"not readable as Python: {error}", where=name, remedy=_FIX_REMEDY) from error
     return _NodeComposer(text, name).mapping(_assigned(tree))
 
 
 @dataclass(frozen=True)
 class _Assigned:
-    """Assignment of the file: what leads to its value, and whether that is all there is to know of it."""
+    """Assignment in the file; `is_final` means that nothing else sets or changes the value."""
 
     path: tuple[str, ...]
     value: ast.expr
@@ -374,7 +357,7 @@ def _assigned(tree: ast.Module) -> list[_Assigned]:
         if not path or not re.fullmatch(r"\w+(?:\.\w+)*", text):
             continue
         below = [other for other in stored.keys() | changed if re.match(re.escape(text) + r"[.\[]", other)]
-        # `config.data = ConfigDict()`, `dataloader = common.dataloader`: what is set within counts
+        # `config.data = ConfigDict()`, `dataloader = common.dataloader`: the values set inside count
         is_opened = isinstance(value, ast.Name | ast.Attribute | ast.Call) and not list(_named(value))
         if is_opened and any(other.startswith(f"{text}.") for other in below):
             continue
@@ -394,7 +377,7 @@ class _NodeComposer:
         self._starts = [0, *accumulate(map(len, self._lines))]
 
     def mapping(self, assigned: Iterable[_Assigned]) -> yaml.Node:
-        """Return the mapping of assignments, those below one key together."""
+        """Return the mapping of assignments, grouped by key."""
         below: dict[str, list[_Assigned]] = {}
         for one in assigned:
             below.setdefault(one.path[0], []).append(one)
@@ -448,7 +431,7 @@ class _NodeComposer:
 
 
 def _named(value: ast.expr) -> Iterator[tuple[str | None, ast.expr]]:
-    """Yield what has a name in a value: entries of a dict, arguments of a call; the name is None if it is not known."""
+    """Yield the entries of a dict or the keyword arguments of a call; the name is None if unknown."""
     if isinstance(value, ast.Dict):
         for key, one in zip(value.keys, value.values, strict=True):
             yield (key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else None), one

@@ -1,7 +1,7 @@
-"""The ``autotune:`` section: its keys, types and limits, with errors that name file, line and key; and its text.
+"""The ``autotune:`` section: keys, types and limits, and the text that `init` writes.
 
-It stands in the config itself, or, for trainers that reject unknown keys, in ``<stem>.autotune.yaml`` beside it
-(there the key ``autotune:`` around it may be left out).
+It is in the config, or, for trainers that reject unknown keys, in ``<stem>.autotune.yaml``, where the key ``autotune:``
+may be omitted.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from autotune.records import Scalar
 
 SECTION = "autotune"
 ENV = f"{SECTION}.env."
-"""Prefix of knobs that are environment variables of the trials, not keys of the config."""
+"""Prefix of knobs that are environment variables of trials."""
 
 Objective = Literal["effective_utilization", "utilization", "throughput"]
 _Seconds = Annotated[float, Meta(gt=0, le=1e9)]
 
 
 class TrialLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits on the length of a trial and on its memory.
+    """Limits on the duration and memory of a trial.
 
     Attributes:
-        start_timeout_s: Longest time from the start of the process to its first step.
-        min_s: Shortest measuring window; 5 with the objective `utilization`, unless it is set.
-        min_steps: Fewest steps in it.
+        start_timeout_s: Longest time from process start to first step.
+        min_s: Shortest measuring window; 5 by default with the objective `utilization`.
+        min_steps: Fewest steps in the measuring window.
         max_s: Longest measuring window.
-        memory_margin: Share of the memory that has to stay free: points are not tried that would need more, as far
-            as trials with smaller batches tell.
+        memory_margin: Share of memory to keep free: points that would need more, judging by trials with smaller
+            batches, are not tried.
     """
 
     start_timeout_s: _Seconds = 300.0
@@ -51,25 +51,25 @@ class TrialLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Keys of the section as they are written, with their types and defaults.
+    """Keys of the section as written, with their types and defaults.
 
     Attributes:
-        command: How training is started; `{config}` is the trial's copy of the config.
-        folder: The folder that the command runs in, relative to the file with this section.
-        files: Further configs that the trainer reads, relative to the folder of this one.
-        knobs: What may vary: a list of values, or a range with `low`, `high`, and `step` or `log: true`. Without it,
-            the known knobs that are found in the config.
-        env: Environment variables of every trial, and of `autotune run`.
+        command: Training command; `{config}` is the trial's copy of the config.
+        folder: Working directory of the command, relative to the section's file.
+        files: Further configs of the trainer, relative to the config's folder.
+        knobs: Values to tune by key: a list, or a range with `low`, `high`, and `step` or `log: true`. Default: known
+            knobs in the config.
+        env: Environment variables of trials, and of `autotune run`.
         set: Values for trials only, by dotted path.
-        redirect: Further keys that say where the trainer writes.
-        redirect_except: Keys that look like it, and are not.
-        objective: What is searched for.
-        trial: Limits on the length of a trial and on its memory.
-        keep_outputs: `true`: outputs that were redirected into a trial's folder stay when it ends.
-        storage: Where studies are kept; journals in the state folder without it.
-        batch: Largest effective batch to try: a factor of today's such as `4x`, or `same`, or `free`. Without it `4x`,
-            and a list under `knobs` as it is.
-        code: `false`: what is written into the trainer's code is not varied.
+        redirect: Further keys for output paths of the trainer.
+        redirect_except: Keys that look like output paths but are not.
+        objective: Quantity to optimize.
+        trial: Limits on the duration and memory of a trial.
+        keep_outputs: `true` keeps outputs that were redirected into a trial's folder.
+        storage: Address of the studies. Default: journals in the state folder.
+        batch: Largest effective batch to try: a factor of the baseline's such as `4x`, `same`, or `free`. Default:
+            `4x`, and lists under `knobs` unlimited.
+        code: `false` keeps values in the trainer's code fixed.
     """
 
     command: str | None = None
@@ -89,11 +89,11 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Domain from `low` to `high`, both included.
+    """Domain from `low` to `high`, inclusive.
 
     Attributes:
         step: Distance of neighbours; None leaves it open.
-        log: Whether neighbours have equal ratios instead of equal distances.
+        log: Equal ratios between neighbours instead of equal distances.
     """
 
     low: int | float
@@ -108,18 +108,13 @@ Domain = tuple[Scalar, ...] | Range
 
 @dataclass(frozen=True)
 class SectionSource:
-    """Location of the section.
-
-    Attributes:
-        document: The file.
-        prefix: The keys around the section: ``("autotune",)``, or none in a file of its own.
-    """
+    """Location of the section; `prefix` is ``("autotune",)``, or empty in a separate file."""
 
     document: Document
     prefix: tuple[str, ...]
 
     def place(self, *keys: str | int) -> str:
-        """Return file, line and name of a key of the section, for messages."""
+        """Return file, line and name of a key, for messages."""
         path: tuple[str | int, ...] = (*self.prefix, *keys)
         while path and path not in self.document:
             path = path[:-1]
@@ -128,14 +123,12 @@ class SectionSource:
 
 
 class Section(SectionKeys, frozen=True, kw_only=True):
-    """Parsed section, each part valid in itself; nothing is checked against the config yet.
+    """Parsed section, not yet checked against the config.
 
     Attributes:
-        source: Its location; None if there is no section.
-        knobs: The domains by key path; None if the section leaves them to the table of known knobs.
-        env: Environment variables, each with its text in the file.
-        fixed: Values of ``set``, for trials only, by key path.
-        batch: Limit of the effective batch; None if the section has none.
+        knobs: Domains by key path; None for the table of known knobs.
+        env: Environment variables, as spelled in the file.
+        fixed: Values of ``set``, by key path.
     """
 
     source: SectionSource | None = None
@@ -146,11 +139,11 @@ class Section(SectionKeys, frozen=True, kw_only=True):
 
     @property
     def varies_environment_alone(self) -> bool:
-        """True if knobs are listed, all of them variables: then nothing of the config has to reach the trainer."""
+        """True if all listed knobs are variables: then no config value has to reach the trainer."""
         return bool(self.knobs) and all(path.startswith(ENV) for path in self.knobs or ())
 
     def place(self, *keys: str | int) -> str:
-        """Return the place of a key of the section, for messages: file, line and key."""
+        """Return file, line and name of a key, for messages."""
         return self.source.place(*keys) if self.source else SECTION
 
 
@@ -158,7 +151,7 @@ def parse_section(source: SectionSource) -> Section:
     """Parse and check the section.
 
     Raises:
-        ConfigError: Something in it is unknown, of the wrong type, or out of range; file, line and key are named.
+        ConfigError: Unknown key, wrong type, or value out of range.
     """
     data: Any = source.document.data
     for key in source.prefix:
@@ -169,11 +162,11 @@ def parse_section(source: SectionSource) -> Section:
         raise ConfigError(
             f"trial.min_s ({model.trial.min_s:g}) is above trial.max_s ({model.trial.max_s:g})",
             where=source.place("trial"),
-            remedy="A measuring window lasts from min_s to max_s seconds: raise max_s.",
+            remedy="Raise max_s: a measuring window lasts min_s to max_s seconds.",
         )
     knobs, limits = model.knobs, model.trial
     if model.objective == "utilization" and "min_s" not in data.get("trial", ()):
-        # some 30 of a driver's samples, or 5 of the slowest
+        # about 30 samples of a driver, or 5 of the slowest one
         limits = msgspec.structs.replace(limits, min_s=min(5.0, limits.max_s))
     parsed: dict[str, Any] = {
         "source": source,
@@ -191,9 +184,9 @@ def _batch_limit(value: Any, source: SectionSource) -> BatchLimit:
         return parse_batch_limit(value if isinstance(value, str) else shown(value))
     except ValueError as error:
         raise ConfigError(
-            f"batch is {shown(value)}, which is no limit of the batch",
+            f"batch is {shown(value)}, which is not a batch limit",
             where=source.place("batch"),
-            remedy="Write batch: 4x (any factor from 1x on), batch: same or batch: free.",
+            remedy="Write batch: 4x (any factor of at least 1x), batch: same or batch: free.",
         ) from error
 
 
@@ -211,7 +204,7 @@ def _domain(value: Any, source: SectionSource, knob: str) -> Domain:
 
 
 def variable_value(text: str) -> Scalar:
-    """Return an environment variable's value as a knob: a number if its text is one, else the text."""
+    """Return an environment variable's value as a knob: a number if its text is one."""
     if len(text) > 300:
         return text
     if re.fullmatch(r"-?[0-9]+", text):
@@ -234,41 +227,40 @@ def _choices(values: list[Any], where: str, knob: str) -> tuple[Scalar, ...]:
 
     if not values:
         raise refused("is empty", "List the values to try, or delete the line.")
-    if len(values) > 1000:  # more than any search can tell apart
-        remedy = "List those that matter, or write a range: {low: 1, high: 100000}."
-        raise refused(f"holds {len(values):,} values, more than the 1,000 that one may have", remedy)
+    if len(values) > 1000:  # more than any search can distinguish
+        remedy = "List the relevant ones, or write a range: {low: 1, high: 100000}."
+        raise refused(f"has {len(values):,} values, more than the limit of 1,000", remedy)
     seen: set[tuple[bool, Scalar]] = set()
     for value in values:
         if isinstance(value, list | dict):
             remedy = "A knob's values are numbers, words, true, false or null."
-            raise refused(f"holds {shown(value)}, which is no single value", remedy)
+            raise refused(f"contains {shown(value)}, which is not a single value", remedy)
         if (why := why_unfit(value)) is not None:
-            raise refused(f"holds {shown(value)}, {why}", UNFIT_REMEDY)
+            raise refused(f"contains {shown(value)}, {why}", UNFIT_REMEDY)
         if (isinstance(value, bool), value) in seen:
-            raise refused(f"holds {shown(value)} twice", "Delete one of them.")
+            raise refused(f"contains {shown(value)} twice", "Delete one of them.")
         seen.add((isinstance(value, bool), value))
     kinds = {_kind(value) for value in values if value is not None}
     if len(kinds) > 1:
-        remedy = "Write all its values as one type; quote numbers that are meant as words."
+        remedy = "Write all values as one type; quote numbers that are meant as words."
         raise refused(f"mixes {' and '.join(sorted(kinds))}: {shown(values)}", remedy)
     return tuple(values)
 
 
 UNFIT_REMEDY = (
-    "A knob holds whole numbers up to 2^53, other numbers from 1e-100 to 1e100 and 0, texts of characters, true, false "
-    "and null."
+    "Allowed are integers up to 2^53, 0 and other numbers from 1e-100 to 1e100, valid text, true, false and null."
 )
 
 
 def why_unfit(value: Scalar) -> str | None:
-    """Return the reason for which no knob can hold a value; None if one can."""
+    """Return why a value cannot be a knob's; None if it can."""
     if isinstance(value, str):
-        return None if is_word(value) else "which holds a zero byte or half a surrogate pair"
+        return None if is_word(value) else "which contains a zero byte or a lone surrogate"
     if isinstance(value, float):
         if not math.isfinite(value):
-            return "which is no finite number"
+            return "which is not finite"
         return None if value == 0 or 1e-100 <= abs(value) <= 1e100 else "which is too large or too small"
-    # above it, whole numbers cannot be told apart as floats
+    # larger integers are not distinct as floats
     return "which is too large" if value is not None and abs(value) > 2**53 else None
 
 
@@ -282,32 +274,32 @@ def _checked(found: Range, where: str, knob: str) -> Range:
     low, high, step = found.low, found.high, found.step
     for number in (low, high, step):
         if (unfit := why_unfit(number)) is not None:
-            raise ConfigError(f"the range of {knob} holds {shown(number)}, {unfit}", where=where, remedy=UNFIT_REMEDY)
+            raise ConfigError(f"the range of {knob} has {shown(number)}, {unfit}", where=where, remedy=UNFIT_REMEDY)
     whole = isinstance(low, int) and isinstance(high, int)
     why = remedy = None
     if low > high:
-        why = f"the range of {knob} is upside down: low {low!r}, high {high!r}"
+        why = f"the range of {knob} is reversed: low {low!r}, high {high!r}"
         remedy = f"Write {{low: {high!r}, high: {low!r}}}."
     elif low == high:
-        why = f"the range of {knob} holds one value, {low!r}"
-        remedy = "Widen it, or put the key below set: to fix it in trials."
+        why = f"the range of {knob} has a single value, {low!r}"
+        remedy = "Widen it, or fix the key in trials under set:."
     elif step is not None and (step <= 0 or step > high - low):
-        why = f"the step of {knob} is {step!r}, in a range {high - low!r} wide"
-        remedy = "A step is above 0 and at most as wide as the range."
+        why = f"the step of {knob} is {step!r}, in a range of width {high - low!r}"
+        remedy = "Write a step above 0 and at most the width of the range."
     elif step is not None and whole and not isinstance(step, int):
         why, remedy = f"{knob} is a range of integers with the step {step!r}", "Write an integer step."
     elif found.log and low <= 0:
         why = f"{knob} is a log range from {low!r}"
-        remedy = "Equal ratios need low above 0; list the values where 0 is one of them: [0, 1, 2, 4]."
+        remedy = "A log range needs low above 0; list values that include 0: [0, 1, 2, 4]."
     elif found.log and step is not None:
-        why, remedy = f"{knob} has both log and step", "Leave one out: log means equal ratios, step distances."
+        why, remedy = f"{knob} has both log and step", "Remove one: log sets equal ratios, step equal distances."
     if why is not None:
         raise ConfigError(why, where=where, remedy=remedy)
     return found
 
 
 def _environment(name: str, value: Any, source: SectionSource) -> str:
-    # An environment holds texts: the user's spelling is kept (`on`, `010`), not YAML's value of it.
+    # Environment variables are text: the user's spelling (`on`, `010`) counts, not YAML's value.
     if value is None or isinstance(value, list | dict) or not _is_variable(name) or not is_word(str(value)):
         raise ConfigError(
             f"env: {name}: {shown(value)} cannot be set as an environment variable",
@@ -324,9 +316,9 @@ def _is_variable(name: str) -> bool:
 def _fixed(path: str, value: Any, source: SectionSource) -> Scalar:
     if isinstance(value, list | dict):
         raise ConfigError(
-            f"set: {path} holds {shown(value)}, which is no single value",
+            f"set: {path} is {shown(value)}, which is not a single value",
             where=source.place("set", path),
-            remedy="Name a single value by its dotted path, as in set: {training.epochs: 1}.",
+            remedy="Set a single value by its dotted path: set: {training.epochs: 1}.",
         )
     return value  # type: ignore[no-any-return]  # a document's values are scalars, lists and mappings
 
@@ -336,11 +328,11 @@ SAME, FREE = "same", "free"
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLimit:
-    """Limit of the effective batch that a search may try, relative to the baseline's.
+    """Limit of the effective batch in a search.
 
     Attributes:
         factor: Largest ratio to the baseline's effective batch, 1 or more; infinity for no limit.
-        is_fixed: Whether the batch is not turned at all, to smaller sizes neither.
+        is_fixed: Whether the batch is kept fixed, in both directions.
     """
 
     factor: float
@@ -353,17 +345,14 @@ class BatchLimit:
 
 
 DEFAULT_BATCH_LIMIT = BatchLimit(factor=4.0)
-"""Limit where nothing says another. A larger batch makes more samples a second, of which each teaches less."""
+"""Default limit: a larger batch gives more samples per second, but each teaches less."""
 
 
 def parse_batch_limit(text: str) -> BatchLimit:
-    """Parse a limit of the batch.
-
-    Args:
-        text: ``same``, ``free``, or a factor from 1 on, e.g. ``4x``.
+    """Parse a batch limit: ``same``, ``free``, or a factor of at least 1, e.g. ``4x``.
 
     Raises:
-        ValueError: The text is none of these; the message says what would be.
+        ValueError: The text is none of these.
     """
     word = text.strip().lower()
     if word == SAME:
@@ -372,28 +361,23 @@ def parse_batch_limit(text: str) -> BatchLimit:
         return BatchLimit(factor=math.inf)
     match = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?)x", word)
     if match is None:
-        raise ValueError(f"{text!r} is no limit of the batch; write {SAME}, {FREE}, or a factor like 4x")
+        raise ValueError(f"{text!r} is not a batch limit; write {SAME}, {FREE}, or a factor like 4x")
     if (factor := float(match[1])) < 1:
-        raise ValueError(f"{text!r} is below today's batch; the least factor is 1x")
+        raise ValueError(f"{text!r} is below the baseline's batch; the smallest factor is 1x")
     return BatchLimit(factor=factor)
 
 
-# Text of the section that `init` writes: the command, and comments that show other keys.
+# Text of the section for `init`: the command, and comments on other keys.
 
 
 _DEFAULTS = Section()
 _LIMITS = _DEFAULTS.trial
-_QUOTE = '"'  # `on` and `010` are texts here, and a command is easier to read with its own quotes inside
+_QUOTE = '"'  # keeps `on` and `010` texts, and a command's single quotes readable
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListedKnob:
-    """Knob as listed in the section.
-
-    Attributes:
-        baseline: The value that the config holds now.
-        note: Its purpose, and its effect on the training.
-    """
+    """Knob listed in the section; the note says its purpose and effect on training."""
 
     path: str
     choices: Sequence[Scalar]
@@ -403,12 +387,7 @@ class ListedKnob:
 
 @dataclass(frozen=True, kw_only=True)
 class OfferedVariable:
-    """Environment variable that is suggested as a knob.
-
-    Attributes:
-        baseline: Text that it holds now, or that stands for what the trainer does without it.
-        choices: Values worth trying.
-    """
+    """Environment variable suggested as a knob; its baseline may stand for the trainer's default."""
 
     name: str
     baseline: str
@@ -428,18 +407,16 @@ def section_lines(
     offers_vary: bool = False,
     in_config: bool = False,
 ) -> list[str]:
-    """Return the lines of a section, without line ends; below its key they are indented by two spaces.
+    """Return the lines of a section, without line ends.
 
-    Values that autotune finds by itself are written as comments, so that they follow the machine and the table of known
-    knobs. The command comes last, because a comment behind it would be taken as one of the next key when the section is
-    cut out.
+    Detected values are comments, so that they follow the machine and the table of known knobs. The command is last: a
+    comment after it would belong to the next key when the section is cut out.
 
     Args:
-        env: Variables for every trial.
-        redirected: Output keys that point into the trial's folder in trials.
-        folder: The folder that the command runs in, relative to the file of the section; None leaves it out.
-        files: Further configs, relative to the folder of the first one.
-        in_config: Whether the section stands in a file that the trainer reads.
+        redirected: Output keys that trials redirect into their folder.
+        folder: Working directory of the command, relative to the section's file.
+        offered: Suggested variables, as comments, or as knobs if `offers_vary`.
+        in_config: Whether the trainer reads the section's file.
 
     Raises:
         ConfigError: The command cannot be written as one line of text.
@@ -449,27 +426,27 @@ def section_lines(
     comments = [] if live else _knob_comments(knobs, shown)
     if redirected:
         comments += [
-            "Each trial gets a folder of its own for what it writes. Found by their names, without being listed:",
+            "Output paths, redirected into each trial's own folder; detected by name, no need to list them:",
             *(f"  {new_scalar(path)}" for path in redirected),
         ]
     comments += [
-        "redirect: []         # further keys that say where the trainer writes",
-        "redirect_except: []  # keys that look like it, and are not",
+        "redirect: []         # further keys for output paths",
+        "redirect_except: []  # keys that look like output paths but are not",
         "set: {}              # values for trials only",
         *(() if env or offered else ("env: {}              # environment of every trial, and of `autotune run`",)),
         f"objective: {_DEFAULTS.objective}  # or throughput, or utilization (of the GPU)",
-        "batch: 4x            # largest batch to try, relative to today's; same: leave it alone, free: any",
-        "keep_outputs: false          # true: what a trial wrote into its folder stays there after its end",
-        "code: true                   # false: values that stand in the trainer's own code do not vary",
-        "Of a trial: the longest time to its first step; the shortest time, the fewest steps and the longest time",
-        "that are measured; the share of the memory that has to stay free (what would need more is not tried):",
+        "batch: 4x            # largest batch to try, relative to the current one; same: keep it, free: any",
+        "keep_outputs: false          # true: keep the files that trials write into their folders",
+        "code: true                   # false: keep values in the trainer's code fixed",
+        "Limits of a trial: longest time to the first step; shortest time, fewest steps and longest time to measure;",
+        "share of memory to keep free (points that would need more are not tried):",
         f"trial: {{start_timeout_s: {_LIMITS.start_timeout_s:g}, min_s: {_LIMITS.min_s:g}, "
         f"min_steps: {_LIMITS.min_steps}, max_s: {_LIMITS.max_s:g}, memory_margin: {_LIMITS.memory_margin:g}}}",
     ]
     lines = [f"  # {comment}" for comment in comments]
     if live:
         lines = [
-            "  knobs:  # what may vary; take out what shall not",
+            "  knobs:  # values to tune; remove those to keep fixed",
             *(f"    {line.strip()}" for line in _variable_lines(live)),
             *lines,
         ]
@@ -478,16 +455,16 @@ def section_lines(
         lines.append("  env:  # of every trial")
         lines += [f"    {_variable(name, text)}" for name, text in variables.items()]
     elif shown:
-        lines.append("  # env:  # a variable that varies needs what holds today")
+        lines.append("  # env:  # a tuned variable needs its current value here")
     lines += [f"  #   {_variable(one.name, one.baseline)}" for one in shown if one.name not in env]
     if files:
         lines.append(
-            f"  files: [{', '.join(map(new_scalar, files))}]  # further configs; their names are in their keys"
+            f"  files: [{', '.join(map(new_scalar, files))}]  # further configs; their keys start with their names"
         )
     if folder is not None:
-        lines.append(f"  folder: {new_scalar(folder)}  # where the command runs, relative to this file")
+        lines.append(f"  folder: {new_scalar(folder)}  # working directory of the command, relative to this file")
     return [
-        f"{SECTION}:  # for autotune{'; its trials get this file without it' if in_config else ''}",
+        f"{SECTION}:  # for autotune{'; trials get this file without it' if in_config else ''}",
         *lines,
         f"  command: {_command(command)}",
     ]
@@ -495,15 +472,11 @@ def section_lines(
 
 def _knob_comments(knobs: Sequence[ListedKnob], offered: Sequence[OfferedVariable]) -> list[str]:
     return [
-        "What may vary is found by the names of the keys, and fitted to the machine. To say it yourself, take the",
-        "comment signs away: then this list is all that varies. Also possible: {low: 1, high: 16, log: true}, and",
-        f"variables of the environment as {SECTION}.env.NAME.",
+        "Knobs are detected by key name, with values for this machine. To choose them yourself, uncomment this list:",
+        "then only these keys are tuned. Also allowed: {low: 1, high: 16, log: true}, and environment variables as",
+        f"{SECTION}.env.NAME.",
         "knobs:",
-        *(
-            _knob_lines(knobs)
-            or _variable_lines(offered)
-            or ["  section.key: [1, 2, 4]  # nothing was found by its name"]
-        ),
+        *(_knob_lines(knobs) or _variable_lines(offered) or ["  section.key: [1, 2, 4]  # no known knob was found"]),
     ]
 
 
@@ -525,18 +498,18 @@ def _knob_lines(knobs: Sequence[ListedKnob]) -> list[str]:
     ]
     width = max((len(entry) for entry in entries), default=0)
     return [
-        f"{entry:<{width}}  # today {new_scalar(knob.baseline)}; {knob.note}"
+        f"{entry:<{width}}  # now {new_scalar(knob.baseline)}; {knob.note}"
         for entry, knob in zip(entries, knobs, strict=True)
     ]
 
 
 def _command(tokens: Sequence[str]) -> str:
-    # No shell reads the bare ones otherwise, and placeholders stay readable.
+    # Unquoted words mean the same to any shell; placeholders stay readable.
     text = " ".join(token if re.fullmatch(r"[\w@%+=:,./{}?!-]+", token) else shlex.quote(token) for token in tokens)
     if split_command(text, "command line") != tuple(tokens):
         raise ConfigError(
             f"the command cannot be written as text: {text!r}",
             where="command line",
-            remedy="Put it into a script and name that.",
+            remedy="Put it into a script and give its name.",
         )
     return new_scalar(text, style=_QUOTE)

@@ -1,4 +1,4 @@
-"""Secrets on a command line: recognized by their usual names, and masked in all output.
+"""Recognition of secrets on a command line by their usual names, and masking.
 
 ``--password=x``, ``--api-key x``, ``wandb.api_key=x``, ``HF_TOKEN=x``, ``{"token": "x"}``, ``https://user:x@host``.
 """
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 MASK = "***"
-"""Text shown in place of a secret."""
+"""Replacement for a secret."""
 
 _SECRET = re.compile(
     r"(?:.*_)?(?:token|secrets?|password|passwd|passphrase|pwd|credentials?|authorization"
@@ -34,11 +34,7 @@ _WITHIN = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Secret:
-    """Secret on a command line.
-
-    Attributes:
-        name: The name that it was recognized by: a flag, a key, a variable; the scheme of a URL.
-    """
+    """Secret, and the flag, key, variable or URL scheme that it was recognized by."""
 
     name: str
     value: str
@@ -67,24 +63,24 @@ def secrets_of(words: Sequence[str]) -> list[Secret]:
 
 
 def without(text: str, secrets: Sequence[Secret]) -> str:
-    """Mask these secrets in a text that may quote them; very short ones are not looked for."""
+    """Mask these secrets in a text that may quote them, except very short ones."""
     for value in sorted({secret.value for secret in secrets}, key=len, reverse=True):
-        if len(value) >= 4:  # shortest value, in characters, that is looked for in other text without its name
+        if len(value) >= 4:  # shorter ones would also match harmless text
             text = text.replace(value, MASK)
     return text
 
 
 def _read(words: Sequence[str]) -> Iterator[tuple[str, list[Secret]]]:
-    asking = ""  # the flag whose value comes next
+    next_flag = ""  # the flag whose value comes next
     for word in words:
-        asked, asking = asking, ""
-        if asked and not _FLAG.fullmatch(word):
-            yield (MASK, [Secret(name=asked, value=word)]) if _is_secret(asked, word) else (word, [])
+        flag, next_flag = next_flag, ""
+        if flag and not _FLAG.fullmatch(word):
+            yield (MASK, [Secret(name=flag, value=word)]) if _is_secret(flag, word) else (word, [])
         elif (match := _ASSIGNMENT.fullmatch(word)) and is_secret_name(match[1]):
             is_one = _is_secret(match[1], match[2])
             yield (f"{match[1]}={MASK}", [Secret(name=match[1], value=match[2])]) if is_one else (word, [])
         elif _FLAG.fullmatch(word):
-            asking = word if is_secret_name(word) else ""
+            next_flag = word if is_secret_name(word) else ""
             yield word, []
         else:
             yield _read_text(word)
@@ -103,7 +99,7 @@ def _read_text(text: str) -> tuple[str, list[Secret]]:
     position = 0
     while match := _WITHIN.search(text, position):
         name, value, position = match["name"], match["value"], match.end("name")
-        is_pair = name.startswith("-") or not match["between"].isspace()  # behind a blank only a flag has a value
+        is_pair = name.startswith("-") or not match["between"].isspace()  # only a flag's value follows a blank
         if is_pair and is_secret_name(name) and _is_secret(name, value):
             found.append(Secret(name=name, value=value))
             text = text[: match.start("value")] + MASK + text[match.end("value") :]

@@ -1,8 +1,7 @@
-"""Source files of a trainer, read and never imported: the script, the modules beside it, and what of them trains.
+"""Source files of a trainer, parsed but never imported, and the part that runs in training.
 
-Python decides at run time what a name means, so every function or class of a name that is used counts as reached. What
-is never named, what only evaluation names, and what stands under ``if __name__ == "__main__"`` of an imported module
-does not.
+Names are resolved at run time, so every function or class whose name is used counts as reached. Not reached is what
+only evaluation names, and code under ``if __name__ == "__main__"`` of imported modules.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from autotune.frameworks import FRAMEWORKS
 from autotune.records import Scalar
 
 _MOST_FILES = 500
-_MOST_BYTES = 4 << 20  # of a file whose imports are looked for
-_LARGEST_BYTES = 1 << 20  # of one file that is parsed: what is larger was not written by hand
-_MOST_PARSED_BYTES = 2 << 20  # of all of them: some seconds
+_MOST_BYTES = 4 << 20  # of a file that is searched for imports
+_LARGEST_BYTES = 1 << 20  # of a parsed file: larger ones are not written by hand
+_MOST_PARSED_BYTES = 2 << 20  # of all parsed files: a few seconds
 _FRAMEWORKS = {*(name for row in FRAMEWORKS for name in (row.module, *row.built_on_it)), "accelerate", "flax"}
 _IMPORT = re.compile(
     r"^[ \t]*(?:import[ \t]+([^\n#;(]+)|from[ \t]+([.\w]+)[ \t]+import[ \t]*(\([^)]*\)|[^\n#;]+))", re.M
@@ -36,25 +35,14 @@ _NAME = re.compile(r"[^\W\d][\w.]*")
 
 
 def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
-    """Return the script that a command starts, first, and the modules beside it that it imports, and these do.
-
-    Args:
-        words: The command, placeholders filled in or not.
-
-    Returns:
-        At most 500 files; none where the command starts no Python script that is found.
-    """
+    """Return the script that a command starts and the local modules that it imports, recursively; at most 500."""
     script = find_script(words, cwd)
     files = _imported_files(script, cwd)
     return tuple(sorted(files, key=lambda path: path != script.path))
 
 
 def opens_by_name(words: Sequence[str], cwd: Path, configs: Iterable[Path]) -> bool:
-    """Return whether a trainer opens its configs by itself, as far as one sees: its command names none, its source all.
-
-    Args:
-        words: The command, placeholders not filled in.
-    """
+    """Return whether a command names no config, but the trainer's source names all."""
     if takes_values(words):
         return False
     texts = [read_beginning(path, _MOST_BYTES) for path in trainer_files(words, cwd)]
@@ -65,18 +53,18 @@ def opens_by_name(words: Sequence[str], cwd: Path, configs: Iterable[Path]) -> b
 def _imported_files(script: Script, cwd: Path) -> list[Path]:
     if script.path is None:
         return []
-    roots = tuple(dict.fromkeys((str(script.path.parent), _above_package(script.path), str(cwd))))
-    found, waiting, asked = {str(script.path)}, [str(script.path)], set[str]()
+    roots = tuple(dict.fromkeys((str(script.path.parent), _package_parent(script.path), str(cwd))))
+    found, waiting, seen = {str(script.path)}, [str(script.path)], set[str]()
     while waiting and len(found) < _MOST_FILES:
-        names = set(_imports(waiting.pop(), roots)) - asked
-        asked |= names
+        names = set(_imports(waiting.pop(), roots)) - seen
+        seen |= names
         new = {path for name in names for path in _files_of(name, roots)} - found
         found |= new
         waiting += sorted(new)
     return [Path(path) for path in sorted(found)[:_MOST_FILES]]
 
 
-def _above_package(script: Path) -> str:
+def _package_parent(script: Path) -> str:
     folder = script.parent
     while (folder / "__init__.py").is_file() and folder.parent != folder:
         folder = folder.parent
@@ -84,10 +72,9 @@ def _above_package(script: Path) -> str:
 
 
 def _imports(path: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield dotted names of modules that a file may import, as seen from the folders that modules are looked up in.
+    """Yield dotted names of modules that a file may import, relative to the import roots.
 
-    Lines that look like an import count, which is many times faster than to parse the file. Names in a text that looks
-    so do no harm: there is no such module, or one more counts.
+    Matches lines, which is much faster than parsing; a false match is harmless.
     """
     for plain, start, named in _IMPORT.findall(read_beginning(Path(path), _MOST_BYTES).decode("utf-8", "replace")):
         if plain:
@@ -102,7 +89,7 @@ def _imports(path: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def _package(path: str, level: int, roots: Sequence[str]) -> str | None:
-    """Return the dotted name of the package that a relative import starts from; None if it is in none of the roots."""
+    """Return the package that a relative import starts from; None if outside of the roots."""
     folder = path
     for _level in range(level):
         folder = os.path.dirname(folder)
@@ -125,7 +112,7 @@ def _files_of(name: str, roots: Sequence[str]) -> Iterator[str]:
                 break
 
 
-# Script that a command starts, and the options that it declares.
+# Script that a command starts, and its declared options.
 
 
 _SHORT = re.compile(r"-[A-Za-z][\w-]*")
@@ -135,18 +122,14 @@ _LONG = re.compile(r"--[A-Za-z][\w.-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """Source text of a trainer.
-
-    Attributes:
-        path: Its file; None if the command starts no Python script or module that could be found.
-    """
+    """Source text of a trainer; the path is None if no Python script or module was found."""
 
     path: Path | None = None
     text: str = ""
 
     @cached_property
     def tree(self) -> ast.Module:
-        """Syntax tree of the text; an empty one for a text that is no Python."""
+        """Syntax tree; empty for invalid Python."""
         try:
             return ast.parse(self.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -154,16 +137,15 @@ class Script:
 
     @cached_property
     def imported(self) -> dict[str, str]:
-        """Whole names of what the text imports, by the names that it has there: ``{"main": "hydra.main"}``."""
+        """Full names of imports by local name: ``{"main": "hydra.main"}``."""
         return _imported_names(self.tree)
 
     @cached_property
     def long_options(self) -> dict[str, str]:
-        """Long names of options that take one value, by their short ones: ``{"-b": "--batch-size"}``.
+        """Long names of options with one value, by short name: ``{"-b": "--batch-size"}``.
 
-        They are read from calls such as ``add_argument("-b", "--batch-size")`` of argparse and ``option(...)``
-        of click. One of argparse that has no long name gets that which its help begins with, ``help="batch size for
-        the loader"``, or its own letters. An option that is declared in several ways is left out.
+        From argparse and click. An argparse option without a long name is named by its help (``help="batch size for the
+        loader"``) or its own letters. Options declared inconsistently are left out.
         """
         found: dict[str, set[str]] = {}
         for node in ast.walk(self.tree):
@@ -179,11 +161,10 @@ class Script:
 
     @cached_property
     def defaults(self) -> dict[str, int | str]:
-        """Values of options that the text declares, by their long names: whole numbers, texts, switches that are off.
+        """Defaults of declared options by long name: integers, texts, and switches that are off.
 
-        They are read from ``add_argument("--workers", type=int, default=4)`` of argparse, ``option(...)`` of click, and
-        the fields of a dataclass of which tyro or Transformers makes options; those of the latter's own are known. One
-        that is declared in several ways is left out.
+        From argparse, click, and dataclasses that tyro or Transformers turns into options, including the latter's own.
+        Options declared inconsistently are left out.
         """
         found: dict[str, set[int | str]] = {}
         overridden: set[str] = set()
@@ -196,7 +177,7 @@ class Script:
                 given = {one.arg: getattr(one.value, "value", None) for one in node.keywords}
                 is_switch = given.get("action") == "store_true" and given.get("default", False) is False
                 default = False if is_switch else given.get("default")
-                if getattr(node.func, "attr", "") == "set_defaults":  # the parser's, in the place of an option's
+                if getattr(node.func, "attr", "") == "set_defaults":  # overrides an option's default
                     overridden |= {f"--{one}".replace("_", "-") for one in given if one}
                 if name and isinstance(default, int | str) and (is_switch or _takes_a_value(node)):
                     found.setdefault(name, set()).add(default)
@@ -210,7 +191,7 @@ class Script:
 
     @cached_property
     def constants(self) -> list[tuple[int, str, int]]:
-        """Whole numbers in assignments and in arguments of calls: line, ``name`` or ``callee.name``, value."""
+        """Integers in assignments and call arguments: line, ``name`` or ``callee.name``, value."""
         found = []
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Assign) and len(node.targets) == 1:
@@ -229,7 +210,7 @@ class Script:
         return is_data and (self.imports("tyro") or "HfArgumentParser" in self.text)
 
     def imports(self, package: str) -> bool:
-        """Return whether the text imports a package, or something out of it."""
+        """Return whether the text imports a package, or something from it."""
         return any(name.partition(".")[0] == package for name in self.imported.values())
 
 
@@ -241,14 +222,14 @@ _HELP = re.compile(
 
 
 def _named_by_help(call: ast.Call) -> str:
-    """Return the long name of a known knob that an option's help begins with; empty if it begins with none."""
+    """Return the long name of the knob that an option's help starts with, or an empty text."""
     text = next((getattr(one.value, "value", None) for one in call.keywords if one.arg == "help"), None)
     match = _HELP.match(text) if isinstance(text, str) else None
     return "" if match is None else "--batch-size" if match["batch"] else "--num-workers"
 
 
 def _takes_a_value(call: ast.Call) -> bool:
-    """Return whether an option takes one value: nothing says another shape."""
+    """Return whether an option takes exactly one value."""
     plain = {"action": "store", "is_flag": False, "count": False, "multiple": False, "nargs": ..., "flag_value": ...}
     return all(
         one.arg is not None
@@ -262,7 +243,7 @@ _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.c
 
 
 def own_words(words: Sequence[str]) -> int:
-    """Return the index of the trainer's own words: after the script, or the module's name, or else the program."""
+    """Return the index of the trainer's own words: after the script, module name, or program."""
     for position, word in enumerate(words):
         if word.endswith(".py"):
             return position + 1
@@ -273,11 +254,7 @@ def own_words(words: Sequence[str]) -> int:
 
 
 def find_script(words: Sequence[str], cwd: Path) -> Script:
-    """Find the script or module that a command starts, and read it.
-
-    Of a shell script, of what is behind ``sh -c``, or of a target of a Makefile, it is the first that one of its lines
-    starts.
-    """
+    """Find and read the script or module that a command starts, also by ``sh -c``, a shell script or a Makefile."""
     start = own_words(words)
     for path in _candidates(words[start - 1] if words else "", cwd):
         text = _text(path)
@@ -288,7 +265,7 @@ def find_script(words: Sequence[str], cwd: Path) -> Script:
 
 
 def _lines(words: Sequence[str], cwd: Path) -> Iterator[list[str]]:
-    """Yield the commands of a shell script, of ``sh -c``, or of a target of a Makefile, that a command runs."""
+    """Yield the commands of a shell script, of ``sh -c``, or of a Makefile target."""
     name = next((word for word in words if word.endswith((".sh", ".bash"))), None)
     is_make = bool(words) and os.path.basename(words[0]) == "make"
     path = path_of("Makefile" if is_make else name or "", cwd)
@@ -300,7 +277,7 @@ def _lines(words: Sequence[str], cwd: Path) -> Iterator[list[str]]:
     if len(words) > 2 and _SHELL.fullmatch(os.path.basename(words[0])) and re.fullmatch("-[a-z]*c", words[1]):
         text = words[2]
     for line in text.replace("\\\n", " ").splitlines():
-        with contextlib.suppress(ValueError):  # an open quote: part of something longer
+        with contextlib.suppress(ValueError):  # an open quote: the line continues
             yield shlex.split(line, comments=True)
 
 
@@ -323,64 +300,57 @@ def _candidates(word: str, cwd: Path) -> Iterator[Path]:
             yield path
 
 
-# Sources as they were read.
+# Reading of sources.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Sources of a trainer as they were read.
-
-    Attributes:
-        code: What of them runs in training.
-        files: How many were read.
-        unread: Why others were not, for people.
-    """
+    """Sources of a trainer: code that runs in training, number of files read, reasons why others were not."""
 
     code: LiveCode
     files: int
     unread: tuple[str, ...]
 
 
-def read_sources(paths: Sequence[Path], folder: Path, named: Iterable[str], telling: re.Pattern[bytes]) -> Sources:
-    """Read sources; of those without anything to tell only the names that they use.
+def read_sources(paths: Sequence[Path], folder: Path, named: Iterable[str], relevant: re.Pattern[bytes]) -> Sources:
+    """Read sources; those that do not match `relevant` contribute only the names that they use.
 
     Args:
-        paths: The sources, the script first.
-        folder: Folder that their names are relative to, where they are in it.
+        paths: The sources, the script first; it is always parsed.
+        folder: Folder that their names are relative to.
         named: Words of the config, which may name classes and functions.
-        telling: Found in each source that is parsed, besides the script.
     """
     files: list[SourceFile] = []
     unread: list[str] = []
     words = set(named)
-    left, seen = _MOST_PARSED_BYTES, 0
+    budget_bytes, seen = _MOST_PARSED_BYTES, 0
     for path in paths:
         parts = path.relative_to(folder).parts if path.is_relative_to(folder) else ()
         if parts[:1] and (parts[0] in _FRAMEWORKS or (parts[0] == "autotune" and parts[1:2] != ("workloads",))):
-            continue  # somebody trains beside the sources of a framework, or of ours
+            continue  # training in a checkout of a framework or of autotune
         name, why = str(Path(*parts) if parts else path), ""
         content = read_beginning(path.resolve(), _LARGEST_BYTES + 1)
         seen += 1
         if len(content) > _LARGEST_BYTES:
-            why = f"{name} was not read: it is larger than {_LARGEST_BYTES >> 20} MiB"
-        elif path == paths[0] or telling.search(content):
-            if len(content) <= left:
+            why = f"{name} was not read: larger than {_LARGEST_BYTES >> 20} MiB"
+        elif path == paths[0] or relevant.search(content):
+            if len(content) <= budget_bytes:
                 parsed = parse(name, content, is_script=path == paths[0])
                 if isinstance(parsed, SourceFile):
                     files.append(parsed)
-                    left -= len(content)
+                    budget_bytes -= len(content)
                     continue
                 why = parsed
             else:
                 size = _MOST_PARSED_BYTES >> 20
-                why = f"{name} was not read: the sources are larger than {size} MiB together"
+                why = f"{name} was not read: the sources exceed {size} MiB in total"
         words |= _words_of_code(content)
         unread += [why] if why else []
     return Sources(code=LiveCode(files, words), files=seen - len(unread), unread=tuple(unread))
 
 
 def words_in(values: Iterable[Scalar]) -> Iterator[str]:
-    """Yield the words of texts that may name something in code: ``models.net:Net`` names models and net."""
+    """Yield words that may name something in code: models and net in ``models.net:Net``."""
     for text in values:
         if isinstance(text, str):
             yield from text.replace("/", ".").replace("=", ".").split(".")
@@ -391,7 +361,7 @@ def _words_of_code(content: bytes) -> set[str]:
     return {word.decode() for word in re.findall(rb"[A-Za-z_]\w*", re.sub(imports, b"", content, flags=re.M))}
 
 
-# Code of a trainer that runs in training: what its script reaches by name, evaluation left out.
+# Code that runs in training: reachable by name from the script, without evaluation.
 
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -401,12 +371,7 @@ Loop = ast.For | ast.AsyncFor | ast.While
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SourceFile:
-    """Source file of a trainer.
-
-    Attributes:
-        name: Its path for people, relative where that is shorter.
-        is_script: Whether it is what the command starts; else it is imported.
-    """
+    """Source file of a trainer, the script or an imported module."""
 
     name: str
     tree: ast.Module
@@ -414,15 +379,12 @@ class SourceFile:
 
     @cached_property
     def parents(self) -> Mapping[ast.AST, ast.AST]:
-        """The node that each node is directly in."""
+        """Parent of each node."""
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
     @cached_property
     def imported(self) -> Mapping[str, str]:
-        """Whole names by the names that they have here: of imports, and of module-level aliases such as ``k = keras``.
-
-        Modules of the trainer's own that are imported relatively begin with a point.
-        """
+        """Full names of imports and of module-level aliases such as ``k = keras``; relative ones start with a dot."""
         found = _imported_names(self.tree)
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -432,37 +394,34 @@ class SourceFile:
         return found
 
     def full_name(self, node: ast.AST) -> str:
-        """Return the whole name of what an expression names, e.g. ``tensorflow.data.Dataset``; empty for other ones.
-
-        A name that is not imported stands for itself.
-        """
+        """Return the full name of an expression, e.g. ``tensorflow.data.Dataset``; empty if it is not a name."""
         return full_name(node, self.imported)
 
     def imports(self, *packages: str) -> bool:
         return any(whole.partition(".")[0] in packages for whole in self.imported.values())
 
     def above(self, node: ast.AST, top: ast.AST) -> Iterator[tuple[ast.AST, ast.AST]]:
-        """Yield what a node is in, innermost first and up to `top`, each with the part of it that leads to the node."""
+        """Yield a node's ancestors below `top`, innermost first, each with its child on the way."""
         while (parent := self.parents.get(node)) is not None and parent is not top:
             yield parent, node
             node = parent
 
 
 def parse(name: str, content: bytes, *, is_script: bool) -> SourceFile | str:
-    """Parse a source file, or return the reason, for people, for which that is not possible."""
+    """Parse a source file, or return why that is impossible."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes of the trainer's, which are none of ours to tell
+            warnings.simplefilter("ignore")  # the trainer's invalid escapes
             return SourceFile(name=name, tree=ast.parse(content), is_script=is_script)
     except SyntaxError as error:
         place = f"{name}:{error.lineno or 1}"
-        return f"{place} is no Python that this version reads: {error.msg}"
+        return f"{place} is not valid in this Python version: {error.msg}"
     except (ValueError, RecursionError, MemoryError) as error:
-        return f"{name} is no Python that can be read: {error}"
+        return f"{name} cannot be parsed as Python: {error}"
 
 
 def full_name(node: ast.AST, imported: Mapping[str, str]) -> str:
-    """Return the whole name of what an expression names, given those of what is imported; empty for other ones."""
+    """Return the full name of an expression, given those of imports; empty if it is not a name."""
     first, _, rest = spelled(node).partition(".")
     return ".".join(filter(None, (imported.get(first, first), rest)))
 
@@ -472,7 +431,7 @@ def _imported_names(tree: ast.Module) -> dict[str, str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for one in node.names:
-                top = one.name.partition(".")[0]  # `import hydra.utils` is a name for hydra
+                top = one.name.partition(".")[0]  # `import hydra.utils` binds hydra
                 found[one.asname or top] = one.name if one.asname else top
         elif isinstance(node, ast.ImportFrom):
             module = "." * node.level + (node.module or "")
@@ -481,7 +440,7 @@ def _imported_names(tree: ast.Module) -> dict[str, str]:
 
 
 def spelled(node: ast.AST) -> str:
-    """Return a plain name, or an attribute of one, as it is written; empty for anything else."""
+    """Return a name or attribute as written; empty for anything else."""
     if isinstance(node, ast.Attribute):
         inner = spelled(node.value)
         return f"{inner}.{node.attr}" if inner else ""
@@ -495,11 +454,7 @@ def last_part(node: ast.AST) -> str:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CodeScope:
-    """Function or class of a source file, or the code of the module itself.
-
-    Attributes:
-        outer: The function, class or module that it is defined in; None for a module.
-    """
+    """Function, class, or module-level code; `outer` contains it."""
 
     file: SourceFile
     node: Definition | ast.Module
@@ -512,10 +467,7 @@ class CodeScope:
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """Its nodes, without those of functions and classes inside it, and without what belongs to evaluation.
-
-        What an inner function is decorated with, and its defaults, belong to the outer one.
-        """
+        """Nodes of this scope, without evaluation; of inner definitions only decorators and defaults."""
         waiting: list[ast.AST] = list(self.node.body)
         found = []
         while waiting:
@@ -528,7 +480,7 @@ class CodeScope:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names that it uses: variables, attributes, and texts that may be names of something."""
+        """Names that it uses: variables, attributes, and texts that may be names."""
         found = set[str]()
         for node in self.nodes:
             if isinstance(node, ast.Attribute) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
@@ -544,7 +496,7 @@ class CodeScope:
         return (node for node in self.nodes if isinstance(node, ast.Call))
 
     def loops_around(self, node: ast.AST) -> Iterator[ast.For | ast.AsyncFor | ast.While]:
-        """Yield the loops of this unit whose rounds a node is in, innermost first."""
+        """Yield the loops of this scope whose bodies contain a node, innermost first."""
         for parent, part in self.file.above(node, self.node):
             if isinstance(parent, Loop) and part in parent.body:
                 yield parent
@@ -553,7 +505,7 @@ class CodeScope:
         return next(self.loops_around(node), None)
 
     def is_conditional(self, node: ast.AST, top: ast.AST | None = None) -> bool:
-        """Return whether a node is evaluated in some rounds of `top` only, which is a loop or this unit itself."""
+        """Return whether only some rounds of `top`, a loop or this scope, evaluate a node."""
         return any(
             isinstance(parent, ast.ExceptHandler | ast.Lambda)
             or (isinstance(parent, ast.If | ast.IfExp) and part is not parent.test)
@@ -563,14 +515,10 @@ class CodeScope:
 
 
 class LiveCode:
-    """Code that runs in training.
+    """Code that runs in training: reached modules, functions and classes.
 
     Args:
-        named: Names that something else uses, such as a config that names a class.
-
-    Attributes:
-        units: Modules, functions and classes that are reached.
-        functions: Functions that are reached, by name.
+        named: Names used elsewhere, such as a class in a config.
     """
 
     def __init__(self, files: Sequence[SourceFile], named: Iterable[str] = ()) -> None:
@@ -591,12 +539,12 @@ class LiveCode:
                 self.functions.setdefault(unit.name, []).append(unit)
 
     def calls(self, *names: str) -> Iterator[tuple[CodeScope, ast.Call]]:
-        """Yield the calls of what has one of these whole names."""
+        """Yield the calls of any of these full names."""
         for unit in self.units:
             yield from ((unit, call) for call in unit.calls if unit.file.full_name(call.func) in names)
 
     def nodes(self) -> Iterator[tuple[CodeScope, ast.AST]]:
-        """Yield all nodes that are reached."""
+        """Yield all reached nodes."""
         return ((unit, node) for unit in self.units for node in unit.nodes)
 
 
@@ -605,7 +553,7 @@ def _definitions(unit: CodeScope) -> list[CodeScope]:
 
 
 def _is_reached(unit: CodeScope, names: set[str]) -> bool:
-    """Return whether a definition in code that is reached is so too, given the names that are used."""
+    """Return whether a definition in reached code is reached, given the used names."""
     node, outer = unit.node, unit.outer
     assert not isinstance(node, ast.Module), "modules are reached from the beginning"
     decorators = {_called(unit.file, one) for one in node.decorator_list}
@@ -615,12 +563,12 @@ def _is_reached(unit: CodeScope, names: set[str]) -> bool:
         return True
     if decorators - {"property", "staticmethod", "classmethod", "tensorflow.function", "abstractmethod"}:
         return True  # it may be a registry
-    # A method of a class that stands on another one may be what that one calls.
+    # The base class may call a method of its subclass.
     return outer is not None and isinstance(outer.node, ast.ClassDef) and bool(outer.node.bases)
 
 
 def _overridden(reached: Sequence[CodeScope]) -> set[CodeScope]:
-    """Return the methods of classes that nothing makes an object of, which all subclasses have of their own."""
+    """Return the methods of classes that are never instantiated if all subclasses override them."""
     below: dict[str, list[set[str]]] = {}
     for unit in reached:
         methods = {node.name for node in unit.nodes if isinstance(node, Definition)}
@@ -643,7 +591,7 @@ def _called(file: SourceFile, node: ast.expr) -> str:
     return file.full_name(node.func if isinstance(node, ast.Call) else node)
 
 
-# Parts of sources that do not train: validation, testing, inference and debugging, as far as their names tell.
+# Parts of sources that do not train, by their names: validation, testing, inference and debugging.
 
 
 _EVALUATION = re.compile(
@@ -654,20 +602,20 @@ _GRADIENTS_OFF = frozenset(("torch.no_grad", "torch.inference_mode"))
 
 
 def words_of(*names: str) -> set[str]:
-    """Return the words of names in lower case: those of ``valLoader_2`` are val, loader and 2."""
+    """Return the words of names in lower case: val, loader and 2 of ``valLoader_2``."""
     spaced = (re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name) for name in names)
     return {word for name in spaced for word in re.split(r"[\W_]+", name.lower()) if word}
 
 
 def is_evaluation(*names: str) -> bool:
-    """Return whether names say that something is for evaluation, and not for training too."""
+    """Return whether names mean evaluation only, not training."""
     words = words_of(*names)
     trains = any(word == "fit" or word.startswith("train") for word in words)
     return not trains and any(_EVALUATION.fullmatch(word) for word in words)
 
 
 def _is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
-    """Return whether a part of a node does not train: a branch, an argument, what is assigned to ``val_data``."""
+    """Return whether a part of a node does not train: a branch, an argument, a value of ``val_data``."""
     if isinstance(node, ast.If) and "__name__" in _names(node.test):
         return part in node.body and not file.is_script
     if isinstance(node, ast.If | ast.IfExp):
@@ -689,17 +637,17 @@ def _is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
 
 
 def _is_evaluation_branch(node: ast.If | ast.IfExp, part: ast.AST) -> bool:
-    """Return whether a branch is taken where nothing is trained, or for finding bugs."""
+    """Return whether a branch runs only without training, or for debugging."""
     if part is node.test:
         return False
     in_body = part in node.body if isinstance(node.body, list) else part is node.body
     is_negated = any(isinstance(one, ast.Not | ast.NotEq | ast.NotIn) for one in ast.walk(node.test))
     names = _names(node.test)
     words = words_of(*names)
-    if in_body is is_negated:  # where what the test names does not hold
+    if in_body is is_negated:  # the condition does not hold
         mode = {"is", "train", "training", "self", "mode", "split", "phase", "stage", "args", "cfg", "config"}
         return bool(words & {"train", "training"}) and words <= mode
-    # What the config says of debugging is no matter of the code.
+    # Whether the config enables debugging does not matter.
     return is_evaluation(*names) or (in_body and bool(words & {"debug", "debugging", "eager"}))
 
 
@@ -711,16 +659,16 @@ def _names(node: ast.AST) -> list[str]:
 # Datasets of tf.data.
 
 
-_TELL_DATASETS = frozenset(("prefetch", "interleave", "padded_batch", "with_options", "as_numpy_iterator"))
+_DATASET_ONLY = frozenset(("prefetch", "interleave", "padded_batch", "with_options", "as_numpy_iterator"))
 _CHAINING = (
     *("map", "flat_map", "batch", "shuffle", "repeat", "cache", "take", "skip", "filter", "shard", "unbatch"),
     "concatenate",
 )
-CHAINED = _TELL_DATASETS.union(_CHAINING, ("apply",))
+CHAINED = _DATASET_ONLY.union(_CHAINING, ("apply",))
 
 
 def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[CodeScope, ast.Call]]:
-    """Yield calls of these methods on datasets of tf.data, in the order of their files and lines."""
+    """Yield calls of these methods on tf.data datasets, in the order of files and lines."""
     for unit in sorted(code.units, key=lambda unit: (not unit.file.is_script, unit.file.name)):
         if not unit.file.imports("tensorflow", "tensorflow_datasets"):
             continue
@@ -736,16 +684,16 @@ def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[CodeScope, as
 
 
 def _dataset_names(unit: CodeScope) -> set[str]:
-    """Return names of datasets: what only datasets have is called on them, or a dataset is assigned to them."""
+    """Return names that dataset-only methods are called on, or that datasets are assigned to."""
     known: set[str] = set()
     for node in unit.calls:
-        if isinstance(node.func, ast.Attribute) and node.func.attr in _TELL_DATASETS:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _DATASET_ONLY:
             root = node.func.value
             while isinstance(root, ast.Call) and isinstance(root.func, ast.Attribute) and root.func.attr in CHAINED:
                 root = root.func.value
             known.add(spelled(root))
     assigned = [node for node in unit.nodes if isinstance(node, ast.Assign)]
-    for _round in range(3):  # assigned on from one to the next
+    for _round in range(3):  # follows chains of assignments
         known |= {spelled(to) for one in assigned if _is_dataset(unit.file, one.value, known) for to in one.targets}
     return known - {""}
 

@@ -1,11 +1,9 @@
-"""Splicing: changes single values of a config's text and nothing else.
+"""Splicing: change single values of a config's text and nothing else.
 
-The new value replaces exactly the characters of the old one; the rest of the text is not touched. Dumping instead
-preserves a real config in only 7 to 20 % of edits. Afterwards both parsers read the result again and must see the
-planned difference and no other, so a mistake of this module leads to a refusal and not to a wrong file. The method is
-that of pre-commit's ``yaml_rewrite.py``; the check by two parsers is ours. For JSON and TOML the second parser is that
-of the standard library.
-Floats are written so that YAML 1.1 and 1.2 parsers read the same number; a bool keeps the file's own words.
+The new value replaces exactly the old one's characters; dumping preserves a real config in only 7 to 20 % of edits.
+Both parsers (for JSON and TOML the standard library's) then must see the planned difference only, so that a mistake
+leads to a refusal, not to a wrong file. The method is that of pre-commit's ``yaml_rewrite.py``; the check by two
+parsers is ours.
 """
 
 import copy
@@ -33,7 +31,7 @@ from autotune.config.parsers import (
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
 
-_REMEDY = "Change this value by hand, or leave the key out of the knobs."
+_REMEDY = "Change this value by hand, or remove the key from the knobs."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +39,9 @@ class Splice:
     """Replacement of one scalar's characters.
 
     Attributes:
-        text: The new characters, quotes included.
-        whole: Whether a tag before the scalar is replaced too.
-        restores: Whether the characters stood here before: then they have to mean the value, as `1e-4` does,
-            but the two parsers may read them differently.
+        text: New characters, including quotes.
+        whole: Whether to also replace a tag before the scalar.
+        restores: Whether the characters were here before: then the two parsers may disagree on them, as on `1e-4`.
     """
 
     leaf: Leaf
@@ -55,24 +52,19 @@ class Splice:
 
 
 def edit_yaml(text: str, values: NewValues) -> str:
-    """Change scalars of a YAML text and keep everything else byte for byte.
+    """Change scalars of a YAML text; all else stays byte for byte.
 
-    Comments, blank lines, columns, quotes, line ends, a byte order mark and a missing final newline stay. Floats
-    are written so that YAML 1.1 and 1.2 parsers read the same number (``1.0e-04``); a bool keeps the file's own
-    words (``True``, ``yes``, ``on``).
+    Floats are written so that YAML 1.1 and 1.2 parsers agree (``1.0e-04``); a bool keeps the file's words (``yes``,
+    ``on``).
 
     Args:
         text: The file's text, read with ``newline=""``.
-        values: New values by key path: dotted (``data.batch_size``, ``layers.0.size``), or a tuple of keys and
-            list positions for keys that contain dots.
-
-    Returns:
-        The new text; the very same where every value is there already.
+        values: New values by key path: dotted (``data.batch_size``, ``layers.0.size``), or a tuple of keys and list
+            positions for keys that contain dots.
 
     Raises:
-        CannotEditYaml: A value cannot be changed by itself: there is no such key, it is a mapping, a list or a
-            block of text, it is or has an alias, comes in through a merge key, is a template, or the text is no
-            single YAML mapping.
+        CannotEditYaml: The key is missing, or holds a mapping, a list or a block of text; the value is or has an alias,
+            comes from a merge key, is a template; or the text is not a single YAML mapping.
     """
     if not values:
         return text
@@ -87,7 +79,7 @@ def edit_yaml(text: str, values: NewValues) -> str:
 
 
 def plan_splices(document: Document, values: NewValues) -> list[Splice]:
-    """Return the splices that write these values; values that PyYAML reads already are left out.
+    """Return the splices that write these values, except those that PyYAML already reads.
 
     Raises:
         CannotEditYaml: See `edit_yaml`.
@@ -96,12 +88,12 @@ def plan_splices(document: Document, values: NewValues) -> list[Splice]:
     for path, value in values.items():
         leaf = document.leaf(path)
         if any(leaf.number == other.leaf.number for other in splices):
-            raise _cannot(leaf, "two of the new values are for this key")
+            raise _cannot(leaf, "two new values are given for this key")
         if leaf.is_clear and same_value(value, leaf.reading_1_1):
             continue
         check_editable(leaf)
         if is_too_long(value):
-            raise _cannot(leaf, "the new number has more digits than can be read back")
+            raise _cannot(leaf, "the new number has too many digits to be read back")
         try:
             splices.append(Splice(leaf=leaf, value=value, text=write_scalar(value, leaf)))
         except ValueError as error:
@@ -110,17 +102,13 @@ def plan_splices(document: Document, values: NewValues) -> list[Splice]:
 
 
 def check_editable(leaf: Leaf) -> None:
-    """Raise CannotEditYaml if a scalar cannot be changed by itself."""
+    """Raise CannotEditYaml if a scalar cannot be changed separately."""
     if leaf.why_fixed is not None:
         raise _cannot(leaf, leaf.why_fixed)
 
 
 def splice(document: Document, splices: list[Splice]) -> str:
-    """Apply splices to a document, and have both parsers check the result.
-
-    Raises:
-        CannotEditYaml: A parser sees another difference than the planned one.
-    """
+    """Apply splices; raise CannotEditYaml if a parser sees a difference other than the planned one."""
     if not splices:
         return document.text
     text = document.text
@@ -130,7 +118,7 @@ def splice(document: Document, splices: list[Splice]) -> str:
             start = int(document.nodes[change.leaf.number].start_mark.index) + document.shift
         new = change.text
         if start == end and new and text[start - 1 : start].strip():
-            new = f" {new}"  # an empty value starts right behind the colon
+            new = f" {new}"  # an empty value starts right after the colon
         elif not new and text[start - 1 : start] == " ":
             start -= 1
         text = text[:start] + new + text[end:]
@@ -139,7 +127,7 @@ def splice(document: Document, splices: list[Splice]) -> str:
         for one in (document, after):
             one.check_by_second_parser()
     except ConfigError as error:
-        why = f"the file could not be read afterwards: {error.message}"
+        why = f"the result could not be read: {error.message}"
         raise _cannot(splices[0].leaf, why) from error
     (_check if document.syntax is Syntax.YAML else _check_plain)(document, splices, after)
     return text
@@ -150,7 +138,7 @@ def _check(document: Document, splices: list[Splice], after: Document) -> None:
     trees = ((document.nodes, after.nodes), (nodes(document.root_1_2), nodes(after.root_1_2)))
     shapes = [[len(children(node)) for node in before[: max(planned)]] for before, _ in trees]
     if shapes[0] != shapes[1]:
-        raise _cannot(splices[0].leaf, "the parsers of YAML 1.1 and 1.2 do not agree on its place")
+        raise _cannot(splices[0].leaf, "the parsers of YAML 1.1 and 1.2 disagree on its place")
     for before, now in trees:
         pairs = zip_longest(outline(before), outline(now))
         differing = {number for number, (old, new) in enumerate(pairs) if old != new}
@@ -164,8 +152,8 @@ def _check(document: Document, splices: list[Splice], after: Document) -> None:
         except ValueError as error:
             raise _cannot(change.leaf, f"a YAML 1.2 parser cannot read {shown(change.value)} there: {error}") from error
         if not change.restores and not (node.tag in STANDARD_TAGS and str(node_1_2.tag) in STANDARD_TAGS):
-            raise _cannot(change.leaf, f"{shown(change.value)} would not be read as a text there")
-        # A file that says `yes` is read by a YAML 1.1 parser, and goes on saying `no`.
+            raise _cannot(change.leaf, f"{shown(change.value)} would not be read as text there")
+        # A file with `yes` is read by a YAML 1.1 parser, so `no` may be written.
         if isinstance(change.value, bool) and str(node_1_2.value).lower() in ("yes", "no", "on", "off"):
             readings = [reading_1_1]
         if not all(same_value(one, change.value) for one in readings):
@@ -174,11 +162,11 @@ def _check(document: Document, splices: list[Splice], after: Document) -> None:
 
 
 def _check_plain(document: Document, splices: list[Splice], after: Document) -> None:
-    """Check a text that is no YAML, whose values the parser of the standard library has confirmed already."""
+    """Check a text in another syntax, whose values the standard library's parser has confirmed."""
     wanted = {leaf.path: leaf.value for leaf in document.leaves} | {one.leaf.path: one.value for one in splices}
     found = {leaf.path: leaf.value for leaf in after.leaves}
     if wanted.keys() != found.keys() or not all(same_value(found[path], value) for path, value in wanted.items()):
-        why = "the new value would change the meaning of other lines, or be read back as another"
+        why = "the new value would change the meaning of other lines, or be read back differently"
         raise _cannot(splices[0].leaf, why)
 
 
@@ -191,34 +179,31 @@ _CONTENT = re.compile(r"^[ \t]*[^\s#].*\n?", re.MULTILINE)
 
 
 def without_key(document: Document, key: str) -> Document:
-    """Return the config without one top-level key: the lines of the key and its value go, comments around them stay.
-
-    Returns:
-        The document itself if it has no such key.
+    """Return the config without the lines of one top-level key and its value; comments around them stay.
 
     Raises:
-        ConfigError: The key cannot be cut out by whole lines, or other values refer to something in it.
+        ConfigError: The lines cannot be removed separately, or other values refer to something in them.
     """
     root, text = document.root, document.text[document.shift :]
     entry = next(((name, value) for name, value in reversed(root.value) if name.value == key), None)
     if entry is None:
         return document
-    remedy = "Move the section into a file of its own: <name of the config>.autotune.yaml, beside it."
+    remedy = "Move the section into a separate file next to it: <name of the config>.autotune.yaml"
     refused = partial(ConfigError, where=f"{document.name}:{document.line((key,))}", remedy=remedy)
     start = int(entry[0].start_mark.index)
     line_start = text.rfind("\n", 0, start) + 1
     if root.flow_style or text[line_start:start].strip():
-        why = "shares its lines with other keys, so it cannot be left out of the trials' copies"
+        why = "shares its lines with other keys, so it cannot be removed from trials' copies"
         raise refused(f"the {key}: section {why}")
     later = [int(name.start_mark.index) for name, _ in root.value if name.start_mark.index > start]
     stop = min(later, default=int(root.end_mark.index))
-    # Of a block of text, lines that look like comments are content too. What an alias stands for is elsewhere.
+    # In a block of text, lines that look like comments are content. The target of an alias is elsewhere.
     scalars = [node for node in nodes(entry[1]) if node.id == "scalar" and node.start_mark.index > start]
     ends = [node.end_mark.index for node in scalars] + [line.end() for line in _CONTENT.finditer(text, start, stop)]
     end = text.find("\n", max(ends) - 1) + 1 or len(text)
     shorter_text = document.text[: document.shift] + text[:line_start] + text[end:]
     if len(root.value) == 1:
-        # Nothing else is in it: the trials get a config without keys, since an empty file is none.
+        # No other key: trials get an empty mapping, because an empty file is not a config.
         shorter_text += "{}\n" if shorter_text[document.shift :][-1:] in ("", "\n") else "\n{}\n"
     try:
         shorter = Document(shorter_text, document.name)
@@ -226,16 +211,12 @@ def without_key(document: Document, key: str) -> Document:
     except ConfigError as error:
         raise refused(f"without the {key}: section the config cannot be read: {error.message}") from error
     if not same:
-        raise refused(f"leaving the {key}: section out would change other keys")
+        raise refused(f"removing the {key}: section would change other keys")
     return shorter
 
 
 def differs_by_key(longer: Document, shorter: Document, key: str) -> bool:
-    """Return whether both parsers see the same in two configs except for one top-level key that only the first one has.
-
-    Raises:
-        ConfigError: A parser cannot read one of them.
-    """
+    """Return whether both parsers see two configs as equal except for one top-level key of the first."""
     for before, after in ((longer.root, shorter.root), (longer.root_1_2, shorter.root_1_2)):
         pruned = copy.copy(before)
         pruned.value = [(name, value) for name, value in before.value if name.value != key]
@@ -246,45 +227,42 @@ def differs_by_key(longer: Document, shorter: Document, key: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Insertion:
-    """Result of an insertion into a text."""
+    """Result of an insertion."""
 
     text: str
     inserted: str
 
 
 def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertion:
-    """Add a section at the end of a config.
+    """Append a section to a config, after a blank line, with the file's indentation and line ends.
 
-    It starts on a line of its own behind a blank one, indented like the other keys, with the file's own line ends; a
-    file without a final newline ends without one again. Both parsers read the result, and must see one key more and
-    nothing else changed.
+    A missing final newline stays missing. Both parsers must see one more key and no other change.
 
     Args:
-        document: The config; without such a key.
-        lines: The lines of the section, the first with the key; without line ends.
+        lines: Lines of the section without line ends, the first with the key.
 
     Raises:
-        ConfigError: It is a template, or another key cannot be added at the end of it.
+        ConfigError: It is a template, or another key cannot be added at its end.
     """
     old, root = document.text, document.root
     is_template = re.search(r"\.(?:j2|jinja2?|tmpl|tpl|template|in|erb|mustache)\Z", document.name, re.IGNORECASE)
     if is_template or re.search(r"#.*\{%", old):
-        why = "this looks like a template, and what is made of it is not known"
+        why = "this looks like a template, whose result is unknown"
         raise ConfigError(why, where=document.name, remedy=TEMPLATE[1])
-    remedy = "Give it a file of its own beside the config: autotune init --separate ..."
+    remedy = "Write it into a separate file next to the config: autotune init --separate ..."
     refused = partial(ConfigError, where=document.name, remedy=remedy)
     if root.flow_style:
-        raise refused("the config is written in braces, {key: value}, and lines cannot be added to that")
+        raise refused("the config is in braces, {key: value}, so no lines can be added")
     newline = (re.findall(r"\r\n|\n|\r", old) or ["\n"])[-1]
     block = newline.join(" " * int(root.value[0][0].start_mark.column) + line for line in lines)
     at = int(root.end_mark.index) + document.shift
-    if not old.startswith("...", at):  # which ends the document: the section has to be in front of it
+    if not old.startswith("...", at):  # it ends the document: the section must precede it
         at = len(old)
     why = "the new lines would change the meaning of others"
     # A block scalar at the end may take a blank line as its own.
     for blank in (newline, ""):
-        is_behind_line = at < len(old) or old.endswith(("\n", "\r"))
-        inserted = f"{blank}{block}{newline}" if is_behind_line else f"{newline}{blank}{block}"
+        is_after_line = at < len(old) or old.endswith(("\n", "\r"))
+        inserted = f"{blank}{block}{newline}" if is_after_line else f"{newline}{blank}{block}"
         new = Insertion(text=old[:at] + inserted + old[at:], inserted=inserted)
         try:
             longer = Document(new.text, document.name)
@@ -295,19 +273,15 @@ def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertio
     raise refused(f"the {key}: section cannot be added at its end: {why}")
 
 
-# Characters of single values, in the style of the ones that they replace.
+# Characters of single values, in the style of those that they replace.
 
 
-# Words that no YAML construct starts with; all others are quoted.
+# Words that no YAML construct starts with; others are quoted.
 _PLAIN = re.compile(r"[^\W\d_](?:[\w./+-]|(?<=\w) (?=\w))*|[./]{1,2}[\w./+-]*[\w/]|_[\w./+-]*")
 
 
 def write_scalar(value: Scalar, old: Leaf) -> str:
-    """Return the characters for a value, in the style and the syntax of the old one.
-
-    Raises:
-        ValueError: That syntax has no such value.
-    """
+    """Return the characters for a value in the style and syntax of the old one; ValueError if the syntax has none."""
     if isinstance(value, str):
         if old.syntax is Syntax.YAML:
             return _yaml_text(value, old.style)
@@ -321,15 +295,14 @@ def write_scalar(value: Scalar, old: Leaf) -> str:
     if value is not None:
         return _write_number(value, old)
     if old.syntax is Syntax.TOML:
-        raise ValueError("TOML cannot say None")
+        raise ValueError("TOML has no None")
     return old.text if old.text in ("null", "Null", "NULL", "~") and old.style is None else "null"
 
 
 def new_scalar(value: Scalar, *, style: str | None = None) -> str:
-    """Return the characters for a new value, on one line, that both parsers read alike.
+    """Return the characters for a new value, on one line, that both parsers read the same.
 
-    Args:
-        style: The quote character for a text; None quotes it where it has to be.
+    `style` is the quote character for text; None quotes only if needed.
     """
     if isinstance(value, str):
         return _yaml_text(value, style)
@@ -356,15 +329,15 @@ def _write_number(value: int | float, old: Leaf) -> str:
         and not isinstance(old.value, bool)
     ):
         value = int(value)
-    elif isinstance(old.value, float) and abs(value) < 2**53:  # below, floats hold each whole number
+    elif isinstance(old.value, float) and abs(value) < 2**53:  # floats represent smaller integers exactly
         value = float(value)
     if isinstance(value, int):
         if old.syntax is Syntax.TOML and value.bit_length() > 63:  # and a sign
-            raise ValueError("TOML's whole numbers have 64 bits")
+            raise ValueError("TOML integers have 64 bits")
         return str(value)
     if old.syntax is not Syntax.YAML and not math.isfinite(value):
         if old.syntax is not Syntax.TOML:
-            raise ValueError(f"{old.syntax.value} cannot say {shown(value)}")
+            raise ValueError(f"{old.syntax.value} has no {shown(value)}")
         return str(value)
     return _write_float(value, exponent="e" in old.text.lower() and not old.text.lower().startswith("0x"))
 
@@ -378,7 +351,7 @@ def _write_float(value: float, *, exponent: bool = False) -> str:
     if exponent and "e" not in text:
         text = next(short for digits in range(17) if float(short := f"{value:.{digits}e}") == value)
     mantissa, e, power = text.partition("e")
-    # PyYAML wants a point in the mantissa and a sign on the power, or it reads a string.
+    # Without a point in the mantissa and a sign on the exponent, PyYAML reads a string.
     return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(power):+03d}" if e else text
 
 
@@ -396,7 +369,7 @@ def _toml_text(value: str, style: str | None) -> str:
 
 
 def _double_quoted(value: str, short: str) -> str:
-    """Return a text in double quotes, with escapes for what cannot be seen; the short ones up to 0xff."""
+    """Return a text in double quotes, escaping non-printable characters; those below 0x100 in the short form."""
     return '"' + "".join(_escaped(character, short) for character in value) + '"'
 
 
@@ -410,5 +383,5 @@ def _escaped(character: str, short: str) -> str:
 def _reads_as_text(word: str) -> bool:
     try:
         return Document(f"a: {word}\n").leaves[0].reading_1_1 == word == plain_reading_1_2(word)
-    except (ConfigError, ValueError):  # `._` looks like a number, and is none
+    except (ConfigError, ValueError):  # `._` looks like a number, but is not one
         return False

@@ -91,7 +91,7 @@ def test_a_search_from_elsewhere_measures_the_projects_trainer(
     config, autotune = project / "configs" / "c.yaml", at(other)
     done = autotune("search", "--config", str(config), "--budget", "5m", "--json")
     assert done.document["verdict"] == "better", done.stderr
-    assert "does not say" not in done.stderr
+    assert "does not name" not in done.stderr
     monkeypatch.setenv("AUTOTUNE_DAEMON_DIR", str(tmp_path / "daemon"))
     autotune("queue", "add", "--config", str(config)).well()
     assert {plan.cwd for plan in autotune.simulator.plans} == {project}
@@ -137,7 +137,7 @@ def test_a_folder_that_is_not_there_is_an_error(
     line = config.read_text().splitlines().index("  folder: ../gone") + 1
     said = at(project)(*command, "--config", "configs/c.yaml").refusal()
     assert f"configs/c.yaml:{line} (autotune.folder)" in said
-    assert f"{project}/gone is no folder" in said
+    assert f"not a folder: {project}/gone" in said
 
 
 def test_what_starts_nothing_works_without_the_folder(project: Path) -> None:
@@ -155,7 +155,7 @@ def test_a_section_without_the_folder_runs_in_its_project(project: Path, other: 
     for folder in (project, other, Path("/")):
         assert _trained(folder, config)[0] == project
         said = _run(folder, config).stderr
-        assert f"runs in {project}, where train.py is" in said
+        assert f"runs in {project}, which contains train.py" in said
         assert "folder: '..'" in said
     assert "folder: '..'" in at(other)("search", "--config", str(config), "--dry-run").stdout
     (project / "tools").mkdir()
@@ -163,8 +163,8 @@ def test_a_section_without_the_folder_runs_in_its_project(project: Path, other: 
     assert _trained(project / "tools", config)[0] == project / "tools"
     assert "folder: ../tools" in _run(project / "tools", config).stderr
     lost = _run(other, config)
-    assert f"runs in {project}, the folder of the config's project; train.py is not there" in lost.stderr
-    assert "for the folder that you are in, this line to the section:  folder: ../../other" in lost.stderr
+    assert f"runs in {project}, the project folder; train.py is not there" in lost.stderr
+    assert "add this line for the current folder to the section:  folder: ../../other" in lost.stderr
 
 
 def test_the_folder_is_no_part_of_the_study(project: Path, other: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,8 +131,8 @@ def test_a_section_beside_the_config(tmp_path: Path) -> None:
     assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
     assert "data.batch_size" in autotune("search", "--config", "config.yaml", "--dry-run").stdout
     said = autotune("revert", "--config", "config.yaml").refusal()
-    assert "The section stands in config.autotune.yaml, a file of its own" in said
-    assert "it is undone by deleting it" in said
+    assert "The section is in config.autotune.yaml" in said
+    assert "by deleting the file" in said
     again = autotune(*INIT, "--yes", "--no-preflight", *COMMAND).refusal()
     assert "config.autotune.yaml: the config already has an autotune section" in again
 
@@ -200,7 +200,7 @@ def test_flags_become_a_config(tmp_path: Path) -> None:
     flags = ("--batch_size", "4", "--num-workers=1", "--use_xla", "--lr", "3e-4", "-v")
     made = ("init", "--from-flags", "--config", "new.yaml", "--yes", "--", "MODE=fast", sys.executable)
     done = autotune(*made, str(FLAG_TRAINER), *flags).well()
-    assert "not tuned: -v: the trainer's source does not tell what this short flag means" in done.stdout
+    assert "not tuned: -v: the trainer's source does not declare its long name" in done.stdout
     assert "the values are on its command line" in done.stderr
     text = (autotune.folder / "new.yaml").read_text()
     assert "batch_size: 4\nnum_workers: 1\nuse_xla: true\nlr: 3e-4\n" in text
@@ -214,11 +214,11 @@ def test_flags_become_a_config(tmp_path: Path) -> None:
     [
         ((), 2, "behind --"),
         (("--separate", "--from-flags", *COMMAND), 2, "--separate"),
-        (("--yes", "--", "python train.py {config} | tee log"), 1, "which only a shell understands, and none runs it"),
-        (("--yes", "--", "python", "train.py", "{config}", "&&", "ls"), 1, "holds &&"),
-        (("--yes", "--", sys.executable, "nothing.py"), 1, "names neither {config}"),
+        (("--yes", "--", "python train.py {config} | tee log"), 1, "which needs a shell; autotune uses none"),
+        (("--yes", "--", "python", "train.py", "{config}", "&&", "ls"), 1, "contains &&"),
+        (("--yes", "--", sys.executable, "nothing.py"), 1, "contains neither {config}"),
         (("--yes", "--", sys.executable, "t.py", "{data.batch}", "{config}"), 1, "no such key in config.yaml"),
-        (("--yes", "--", "nosuchprogram", "{config}"), 1, "no program nosuchprogram"),
+        (("--yes", "--", "nosuchprogram", "{config}"), 1, "not found on the PATH: nosuchprogram"),
         (("--yes", "--", "WANDB_API_KEY=x", sys.executable, "{config}"), 1, "looks like a secret"),
         (("--yes", "--", sys.executable, "t.py", "{config}", "--api-key", "x"), 1, "--api-key looks like a secret"),
         (("--yes", "--", sys.executable, "t.py", "{config}", "db.password=x"), 1, "environment variable"),

@@ -100,7 +100,7 @@ def test_a_dry_run_says_what_would_start(project: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 1\n", "it is not known how training is started"),
+        ("a: 1\n", "there is no training command"),
         ("a: 1\nautotune: {command: 'nosuchprogram {config}'}\n", "no program nosuchprogram"),
         ("a: 1\nautotune: {command: 'true {b}'}\n", "no such key"),
         ("a: 1\nautotune: {command: './script {config}'}\n", "cannot be started"),

@@ -118,7 +118,7 @@ def test_reverts_undo_applies_one_after_another(config, backups, tick_s):
     for state in reversed(states):
         revert(config, backups, clock)
         assert config.read_bytes() == state
-    with pytest.raises(ConfigError, match="no apply or init is left"):
+    with pytest.raises(ConfigError, match="no apply or init to undo"):
         plan_revert(config, backups)
 
 
@@ -173,7 +173,7 @@ def test_a_file_changed_meanwhile_is_not_overwritten(config, backups, text):
     """Between the plan and the write the user saved something: it stays."""
     edit = plan_edit(config, {"data.batch_size": 32})
     config.write_bytes(text)
-    with pytest.raises(ConfigError, match="changed by somebody else"):
+    with pytest.raises(ConfigError, match="changed in the meantime"):
         write_edit(edit, backups, TickingClock())
     assert config.read_bytes() == text
     assert list(backups.rglob("*.yaml")) == []
@@ -221,7 +221,7 @@ def test_a_full_disk_leaves_the_config_whole(small_disk, backups):
     config.write_text(text)
     fill(small_disk)
     edit = plan_edit(config, {"data.batch_size": 32})
-    with pytest.raises(ConfigError, match="No space left on device; the config is unchanged") as caught:
+    with pytest.raises(ConfigError, match="No space left on device; it is unchanged") as caught:
         write_edit(edit, backups, TickingClock())
     assert caught.value.remedy
     assert (config.read_text(), beside(config)) == (text, ["filler"])
@@ -234,7 +234,7 @@ def test_no_room_for_the_backup_means_no_write(small_disk, config):
     """Without a backup the config is not touched."""
     fill(small_disk)
     edit = plan_edit(config, {"data.batch_size": 32})
-    with pytest.raises(ConfigError, match=r"no backup could be written: .*; the config is unchanged"):
+    with pytest.raises(ConfigError, match=r"the backup cannot be written: .*; the config is unchanged"):
         write_edit(edit, small_disk / "backups", TickingClock())
     assert config.read_bytes() == CONFIG.encode()
     assert [path for path in (small_disk / "backups").rglob("*") if path.is_file()] == []
@@ -313,7 +313,7 @@ def test_a_section_that_was_edited_is_not_taken_out(config, backups):
         plan_revert(config, backups)
     assert "by hand" in caught.value.remedy
     config.write_bytes(CONFIG.encode())
-    with pytest.raises(ConfigError, match="no apply or init is left"):
+    with pytest.raises(ConfigError, match="no apply or init to undo"):
         plan_revert(config, backups)
 
 
@@ -348,7 +348,7 @@ def test_one_revert_undoes_an_apply_to_several_files(two, tmp_path):
     assert [path.read_text() for path in two] == ["model: 16  # why\n", "data: 8  # why\n"]
     write_edits(plan_reverts(two, backups), backups, clock)
     assert two[1].read_text() == "data: 16  # why\n"
-    with pytest.raises(ConfigError, match="no apply or init is left"):
+    with pytest.raises(ConfigError, match="no apply or init to undo"):
         plan_reverts(two, backups)
 
 
@@ -356,7 +356,7 @@ def test_one_revert_undoes_an_apply_to_several_files(two, tmp_path):
 def test_one_of_several_files_is_not_reverted_alone(two, tmp_path, of):
     """Half of a change is a config that nobody has trained with."""
     write_edits(edit_both(two), tmp_path / "state", TickingClock())
-    with pytest.raises(ConfigError, match="changed 2 files together") as caught:
+    with pytest.raises(ConfigError, match="changed 2 files, and some") as caught:
         plan_revert(two[of], tmp_path / "state")
     assert "files:" in caught.value.remedy
 
@@ -379,7 +379,7 @@ def test_a_change_to_one_of_several_files_keeps_all_as_they_are(two, tmp_path):
     """All are looked at before the first one is written."""
     edits = edit_both(two)
     two[1].write_text("data: 17\n")
-    with pytest.raises(ConfigError, match="changed by somebody else"):
+    with pytest.raises(ConfigError, match="changed in the meantime"):
         write_edits(edits, tmp_path / "state", TickingClock())
     assert [path.read_text() for path in two] == ["model: 16  # why\n", "data: 17\n"]
 

@@ -79,9 +79,9 @@ def test_placeholders():
         ("{confg}", "{confg}", "Did you mean {config}?"),
         ("{data}", "mapping", "{config}, {python}"),
         ('{"a": 1}', "no such key", "{{ and }}"),
-        ("{", "lone {", "{{ and }}"),
-        ("a}", "lone }", "{{ and }}"),
-        ("{}", "lone {}", "{{ and }}"),
+        ("{", "single {", "{{ and }}"),
+        ("a}", "single }", "{{ and }}"),
+        ("{}", "single {}", "{{ and }}"),
     ],
 )
 def test_unknown_placeholders_are_named(token, why, remedy):
@@ -104,13 +104,13 @@ def test_the_program_is_looked_up(tmp_path):
     assert resolve_executable("sh", tmp_path).name == "sh"
     script = tmp_path / "train me.sh"
     script.write_text("#!/bin/sh\n")
-    with pytest.raises(CommandError, match="cannot be executed") as caught:
+    with pytest.raises(CommandError, match="is not executable") as caught:
         resolve_executable("./train me.sh", tmp_path)
     assert caught.value.remedy == "Make it executable (chmod +x './train me.sh')."
     script.chmod(0o755)
     assert resolve_executable("./train me.sh", tmp_path) == tmp_path / "train me.sh"
     assert resolve_executable("train me.sh", Path("/"), str(tmp_path)) == script
-    refused = {"./nothing": "does not exist", "no-such": "no program no-such", f"{tmp_path}/.": "cannot be executed"}
+    refused = {"./nothing": "does not exist", "no-such": "PATH: no-such", f"{tmp_path}/.": "is not executable"}
     for program, why in refused.items():
         with pytest.raises(CommandError, match=why):
             resolve_executable(program, tmp_path)
@@ -119,7 +119,7 @@ def test_the_program_is_looked_up(tmp_path):
 @pytest.mark.parametrize("word", ["a\0b", "\ud800", "--x=\udfff"])
 def test_a_word_that_no_program_can_be_given(word):
     """A zero byte ends an argument, and half a surrogate pair is no character."""
-    with pytest.raises(ConfigError, match="no program can be given") as caught:
+    with pytest.raises(ConfigError, match="cannot be an argument") as caught:
         fill("t", "{config}", word)
     assert caught.value.where == "config.yaml:3"
 

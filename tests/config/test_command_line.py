@@ -50,7 +50,7 @@ def test_for_this_time_only(config: Path) -> None:
     """No variable may be set in front where nothing is written down; no command is none."""
     assert typed_tokens(["t", "con fig.yaml"], config, config.parent) == ("t", "{config}")
     assert typed_tokens([], config, config.parent) is None
-    with pytest.raises(ConfigError, match="sets MODE in front") as caught:
+    with pytest.raises(ConfigError, match="sets MODE first") as caught:
         typed_tokens(["MODE=a", "t", "con fig.yaml"], config, config.parent)
     assert "MODE=... autotune" in str(caught.value.remedy)
 

@@ -52,7 +52,7 @@ def test_keys_with_dots():
     assert document.leaf(("model.dim",)).value == 8
     assert document.leaf(("model", "dim")).value == 4
     assert document.leaf("model.heads").value == 2
-    with pytest.raises(CannotEditYaml, match="two keys fit"):
+    with pytest.raises(CannotEditYaml, match="two keys match"):
         document.leaf("model.dim")
 
 
@@ -108,7 +108,7 @@ def test_reading_files(tmp_path: Path):
         Document.read(config)
     assert caught.value.where == f"{config}:2"
     config.write_bytes(b"a: 1\n" + b"#" * 2**20)
-    with pytest.raises(ConfigError, match=r"1\.0 MiB.*1 MiB at most"):
+    with pytest.raises(ConfigError, match=r"1\.0 MiB; a config may have 1 MiB"):
         Document.read(config)
 
 

@@ -70,7 +70,7 @@ def test_a_flag_that_is_not_typed_is_added_where_its_value_is_not_the_trainers_o
     assert flags.declared == {"num_workers", "use_xla"}
     turned = fill(flags, "batch_size: 8\nnum_workers: 2\nuse_xla: true\n")
     assert turned == ("train.py", "-b", "8", "--num-workers=2", "--use_xla")
-    assert "num_workers: 4  # 4 is the trainer's own default\n" in flags_config(flags)
+    assert "num_workers: 4  # 4 is the trainer's default\n" in flags_config(flags)
 
 
 def test_an_output_that_is_not_typed_is_a_key_that_trials_redirect():
@@ -124,14 +124,14 @@ def test_a_switch_of_absl_has_a_word_for_on_and_one_for_off():
     [
         (
             ("python", "-u", "t.py", "-v", "-b8", "--a=1"),
-            {"-u": "starts", "-v": "long name", "-b8": "long name"},
+            {"-u": "launcher", "-v": "long name", "-b8": "long name"},
             {"a"},
         ),
-        (("torchrun", "--nproc_per_node=2", "t.py", "--a=1"), {"--nproc_per_node=2": "starts"}, {"a"}),
+        (("torchrun", "--nproc_per_node=2", "t.py", "--a=1"), {"--nproc_per_node=2": "launcher"}, {"a"}),
         (("t.py", "--sizes", "3", "4", "--a=1"), {"--sizes": "several"}, {"a"}),
         (("t.py", "--opt", "x", "--opt", "y", "--a=1"), {"--opt": "more than once"}, {"a"}),
         (("t.py", "--a", "-1", "cifar", "--", "--b=2"), {}, {"a"}),
-        (("t.py", "--config=x.py", "--a=1"), {"--config=x.py": "something else"}, {"a"}),
+        (("t.py", "--config=x.py", "--a=1"), {"--config=x.py": "reserved"}, {"a"}),
         (("t.py", "--no-cache", "--nocache"), {}, {"cache", "nocache"}),
     ],
 )
@@ -183,10 +183,10 @@ def test_overrides_are_values(tmp_path: Path, text: str):
         ("experiment/data=a", "group"),
         ("data.sizes=[1,2]", "list"),
         ("data.root=${oc.env:HOME}", "other values"),
-        ("hydra.run.dir=out", "Hydra itself"),
+        ("hydra.run.dir=out", "belongs to Hydra"),
         ("hydra/launcher=joblib", "group"),
-        ("--config-name=train", "Hydra itself"),
-        ("python=3", "something else"),
+        ("--config-name=train", "belongs to Hydra"),
+        ("python=3", "reserved"),
     ],
 )
 def test_words_for_hydra_itself_stay(tmp_path: Path, word: str, why: str):

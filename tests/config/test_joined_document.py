@@ -57,10 +57,10 @@ def test_each_trial_has_a_copy_of_each(config: Path):
     [
         ("optim: 1\n", ["optim.json"], "has a key of that name in line 1"),
         ("a: 1\n", ["optim.json", "sub/optim.yaml"], "two files have that name"),
-        ("a: 1\n", ["config.yaml"], "means something else"),
-        ("a: 1\n", ["b c.yaml"], "no word of letters"),
+        ("a: 1\n", ["config.yaml"], "is reserved"),
+        ("a: 1\n", ["b c.yaml"], "only letters"),
         ("a: 1\n", ["none.yaml"], "no such file"),
-        ("a: 1\n", ["\\0"], "no path"),
+        ("a: 1\n", ["\\0"], "not a path"),
     ],
 )
 def test_names_that_cannot_stand_in_front_are_refused(tmp_path: Path, first: str, files: list[str], why: str):

@@ -215,30 +215,30 @@ def test_a_tag_of_the_trainers_does_not_hide_an_output(config):
     [
         ("comand: x", 11, "autotune.comand", "unknown key comand", "Did you mean command?"),
         ("trial: {min_step: 3}", 11, "autotune.trial.min_step", "unknown key trial.min_step", "min_steps"),
-        ("trial: {max_s: -5}", 11, "autotune.trial.max_s", "greater than 0", "fits"),
-        ("trial: {min_s: 30}", 11, "autotune.trial", "above trial.max_s", "raise max_s"),
-        ("objective: speed", 11, "autotune.objective", "'throughput'", "fits"),
+        ("trial: {max_s: -5}", 11, "autotune.trial.max_s", "above 0", "valid"),
+        ("trial: {min_s: 30}", 11, "autotune.trial", "above trial.max_s", "Raise max_s"),
+        ("objective: speed", 11, "autotune.objective", "'throughput'", "valid"),
         ("knobs:\n    data.workers: []", 12, "autotune.knobs.data.workers", "empty", "List"),
         ("knobs:\n    data.workers: 5", 12, "autotune.knobs.data.workers", "neither a list nor", "Write"),
         ("knobs:\n    data.workers: [1, 1.0]", 12, "autotune.knobs.data.workers", "twice", "Delete"),
         ("knobs:\n    data.workers: [1, true]", 12, "autotune.knobs.data.workers", "mixes", "one type"),
-        ("knobs:\n    data.workers: [1, [2]]", 12, "autotune.knobs.data.workers", "no single value", "numbers"),
-        ("knobs:\n    data.workers: {low: 9, high: 1}", 12, "autotune.knobs.data.workers", "upside down", "low: 1"),
-        ("knobs:\n    data.workers: {low: 1, high: 1}", 12, "autotune.knobs.data.workers", "one value", "Widen"),
+        ("knobs:\n    data.workers: [1, [2]]", 12, "autotune.knobs.data.workers", "not a single value", "numbers"),
+        ("knobs:\n    data.workers: {low: 9, high: 1}", 12, "autotune.knobs.data.workers", "reversed", "low: 1"),
+        ("knobs:\n    data.workers: {low: 1, high: 1}", 12, "autotune.knobs.data.workers", "single value", "Widen"),
         ("knobs:\n    data.workers: {low: 0, high: 8, log: true}", 12, "autotune.knobs.data.workers", "log", "0, 1"),
         ("knobs:\n    data.workers: {low: 0, high: 8, step: 1.5}", 12, "autotune.knobs.data.workers", "step", "int"),
         ("knobs:\n    data.workers: {low: 1}", 12, "autotune.knobs.data.workers", "high is missing", "Add"),
         ("knobs:\n    data.worker: [1, 2]", 12, "autotune.knobs.data.worker", "no such key", "mean data.workers?"),
         ("knobs:\n    data: [1, 2]", 12, "autotune.knobs.data", "mapping", "data.batch_size"),
         ("knobs:\n    training.checkpoint_dir: {low: 1, high: 2}", 12, "autotune.knobs", "output", "except"),
-        ("knobs:\n    autotune.env.X: [a, b]", 12, "autotune.knobs.autotune.env.X", "no value of today", "env: {X"),
+        ("knobs:\n    autotune.env.X: [a, b]", 12, "autotune.knobs.autotune.env.X", "no baseline value", "env: {X"),
         ("knobs: {training.epochs: [1]}\n  set: {training.epochs: 1}", 11, "autotune.knobs", "fixed by set", "one of"),
-        ("set: {training: {epochs: 1}}", 11, "autotune.set.training", "no single value", "dotted"),
+        ("set: {training: {epochs: 1}}", 11, "autotune.set.training", "not a single value", "dotted"),
         ("env: {A: [1]}", 11, "autotune.env.A", "cannot be set", "text"),
-        ("batch: [4x]", 11, "autotune.batch", "no limit of the batch", "batch: 4x"),
-        ("batch: 0.5x", 11, "autotune.batch", "no limit of the batch", "batch: 4x"),
-        ("batch: true", 11, "autotune.batch", "no limit of the batch", "batch: 4x"),
-        ("redirect: [training.epochs]", 11, "autotune.redirect", "no path", "Take it out"),
+        ("batch: [4x]", 11, "autotune.batch", "not a batch limit", "batch: 4x"),
+        ("batch: 0.5x", 11, "autotune.batch", "not a batch limit", "batch: 4x"),
+        ("batch: true", 11, "autotune.batch", "not a batch limit", "batch: 4x"),
+        ("redirect: [training.epochs]", 11, "autotune.redirect", "not a path", "Remove it"),
         ("command: 'a | b {config}'", 11, "autotune.command", "shell", "script"),
     ],
 )
@@ -323,7 +323,7 @@ def test_a_domain_that_no_search_can_turn(config, domain, why):
 def test_a_section_that_is_no_yaml_is_an_error(tmp_path, name, text):
     """It would be read by nobody there; the error names the file that it belongs into."""
     (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match="cannot stand in a") as caught:
+    with pytest.raises(ConfigError, match="cannot contain an autotune section") as caught:
         load_settings(tmp_path / name)
     assert "c.autotune.yaml" in caught.value.remedy
 
@@ -355,5 +355,5 @@ def test_without_a_section_everything_has_its_default(config):
     """A plain config loads; only the command is missing, and said to be when it is needed."""
     settings = load(config, TRAINING)
     assert (settings.section.knobs, settings.command, settings.section.place("command")) == (None, None, "autotune")
-    with pytest.raises(ConfigError, match="how training is started"):
+    with pytest.raises(ConfigError, match="no training command"):
         settings.argv(config=config, config_text=TRAINING, python="python")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from autotune.config import outputs as places
 from autotune.config.document import Document
-from autotune.config.outputs import find_outputs, holding_something, redirected_path
+from autotune.config.outputs import find_outputs, non_empty_outputs, redirected_path
 from autotune.errors import ConfigError
 
 
@@ -91,7 +91,7 @@ def test_outputs_that_hold_something_already(tmp_path):
     (tmp_path / "here/run.log").touch()
     keys = {"a": "full", "b": "empty", "c": "none", "d": "run.log", "e": "late", "f": str(tmp_path / "here/full")}
     document = Document("".join(f"{key}: {value}\n" for key, value in keys.items()))
-    assert holding_something(document, keys, tmp_path / "here", tmp_path / "there") == ("a", "d", "e", "f")
+    assert non_empty_outputs(document, keys, tmp_path / "here", tmp_path / "there") == ("a", "d", "e", "f")
 
 
 def test_the_user_has_the_last_word():
@@ -137,4 +137,4 @@ def test_no_text_can_fail(text):
     if (named := places.path_of(text, Path("/nowhere"))) is not None:
         places.exists(named)
         places.real_path(named)
-        places.holds_something(named)
+        places.is_non_empty(named)

@@ -118,7 +118,7 @@ def test_a_python_config_is_read_by_its_syntax():
         "optimizer = L(Adam)(lr=0.2)",
         "config.data.prefetch = 4",
     ]
-    left = [path for path, why in document.refused.items() if "works it out" in why]
+    left = [path for path, why in document.refused.items() if "computes it" in why]
     assert left == ["lr", "train_dataloader.dataset.type", "test_dataloader", "val", "steps"]
 
 
@@ -176,15 +176,15 @@ def test_tables_of_every_form():
     [
         ("a = 1979-05-27", "c.toml", "x", "date"),
         ('a = """x"""', "c.toml", "y", "block"),
-        ("a = 1", "c.toml", None, "TOML cannot say None"),
+        ("a = 1", "c.toml", None, "TOML has no None"),
         ("a = 1", "c.toml", 2**63, "64 bits"),
         ("a = {b = 1}", "c.toml", 1, "mapping"),
         ("a = '${b}'", "c.toml", "x", "template"),
-        ('{"a": 1.0}', "c.json", float("nan"), "JSON cannot say nan"),
-        ("a = 1.0", "c.py", float("inf"), "Python cannot say inf"),
-        ("a = 'x' 'y'", "c.py", "z", "works it out"),
-        ("a = f'{1}'", "c.py", "z", "works it out"),
-        ("a = 1\nif b:\n    a = 2", "c.py", 3, "works it out"),
+        ('{"a": 1.0}', "c.json", float("nan"), "JSON has no nan"),
+        ("a = 1.0", "c.py", float("inf"), "Python has no inf"),
+        ("a = 'x' 'y'", "c.py", "z", "computes it"),
+        ("a = f'{1}'", "c.py", "z", "computes it"),
+        ("a = 1\nif b:\n    a = 2", "c.py", 3, "computes it"),
         ('{"a": [1]}', "c.json", 1, "list"),
     ],
 )
@@ -198,7 +198,7 @@ def test_what_cannot_be_kept_is_refused(text: str, name: str, value, why: str):
     ("text", "name", "why", "line"),
     [
         ('{"a": 1,}', "c.json", "not valid JSON", 1),
-        ('{"a": 1, "b": "a\\": 1", "a": 16}', "c.json", "stands twice", None),
+        ('{"a": 1, "b": "a\\": 1", "a": 16}', "c.json", "duplicate key", None),
         ('{\n  // why\n  "a": 1}', "c.json", "not valid JSON", 2),
         ("[1]", "c.json", "list", 1),
         ('{"a": ' + "9" * 5000 + "}", "c.json", "JSON", None),

@@ -89,7 +89,7 @@ def test_custom_tags_elsewhere_are_neither_run_nor_in_the_way():
         ("a: {b: 1}", "a", "mapping"),
         ("a: [1]", "a", "list"),
         ("a: [1]", "a.1", "no such key"),
-        ("a: !!set {b: , c: }", "a.b", "it stands in a set"),
+        ("a: !!set {b: , c: }", "a.b", "it is in a set"),
         ("{a, b}", "a", "meaning of other lines"),
         ("a: 1\na: 2", "a", r"a \(line 1\) and a \(line 2\) are the same key"),
         ("on: 1\nyes: 2", "on", r"on \(line 1\) and yes \(line 2\)"),
@@ -109,8 +109,8 @@ def test_what_cannot_be_kept_is_refused(text, path, why):
 @pytest.mark.parametrize(
     ("text", "line", "remedy"),
     [
-        *(("", None, "Give the config that the trainer reads."), ("a: 1\n\tb: 2", 2, "Indent with spaces")),
-        *(("a: 1\nb: {{ c }}", 2, "Fill the template in"), ("- 1", 1, "a config whose top level is a mapping")),
+        *(("", None, "Pass the config that the trainer reads."), ("a: 1\n\tb: 2", 2, "Indent with spaces")),
+        *(("a: 1\nb: {{ c }}", 2, "Render the template"), ("- 1", 1, "a config whose top level is a mapping")),
     ],
 )
 def test_a_text_that_cannot_be_read_is_refused_with_what_mends_it(text, line, remedy):

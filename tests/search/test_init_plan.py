@@ -107,7 +107,7 @@ def test_there_is_one_section(config: Path, separate: bool, where: str) -> None:
         ((sys.executable, "t.py"), ConfigError, "names neither"),
         ((sys.executable, "t.py", "{confg}"), ConfigError, "no such key"),
         ((sys.executable, "t.py", "{config}", "{data.batch}"), ConfigError, "no such key"),
-        (("./config.yaml", "{config}"), CommandError, "cannot be executed"),
+        (("./config.yaml", "{config}"), CommandError, "is not executable"),
     ],
 )
 def test_a_command_that_cannot_be_started_is_refused(config: Path, words: tuple[str, ...], error, why: str) -> None:
