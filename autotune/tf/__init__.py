@@ -1,5 +1,4 @@
 """TensorFlow performance library for trainers: runtime, input pipeline, feature cache, text preparation, compiled step.
 
-Each setting changes what its name says and nothing else, so that its effect can be measured.
-`autotune.tf.options` imports no TensorFlow: settings can be checked before the seconds of its import.
+Each setting has only its own effect, so that it can be measured. `autotune.tf.options` does not import TensorFlow.
 """

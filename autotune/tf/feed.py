@@ -1,4 +1,4 @@
-"""Feed of batches from a pipeline, with the wait for each and the work in it."""
+"""Feed of batches from a pipeline, with the wait for each and its work."""
 
 import logging
 import time
@@ -19,11 +19,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
-    """One batch with its wait and its work.
+    """Batch.
 
     Attributes:
-        wait_s: Time that the training loop was blocked on it.
-        work: The sum of the feature that counts valid work, e.g. the lengths without padding.
+        wait_s: Time that the training loop waited for it.
+        work: Sum of the feature that counts valid work, e.g. lengths without padding.
     """
 
     batch: dict[str, tf.Tensor]
@@ -32,17 +32,17 @@ class Fetched:
 
 
 class BatchFeed(Iterator[Fetched]):
-    """Iterator over the batches of a training; a context manager that ends what it started.
+    """Iterator over training batches; a context manager that stops its threads.
 
     Attributes:
-        device: Device on which the batches are ready; None means the host's memory.
+        device: Device of the batches; None for host memory.
     """
 
     element_spec: dict[str, tf.TensorSpec]
     device: str | None
 
     def close(self) -> None:
-        """End the iterator; may be called by anybody, and again."""
+        """End the iterator; idempotent, callable from any thread."""
 
     def __enter__(self) -> Self:
         return self
@@ -54,25 +54,24 @@ class BatchFeed(Iterator[Fetched]):
 class Feed(BatchFeed):
     """Iterator over a pipeline on the host.
 
-    The work is counted on the host, before the batch goes to an accelerator: reading a number back from
-    there would wait for every step that is on its way.
+    Work is counted on the host, before the copy: reading it from an accelerator would wait for all pending steps.
 
     Args:
-        batches: Dataset made by `autotune.tf.pipeline.build`.
-        work: The feature whose sum is the valid work in a batch.
-        device: Device to copy the batches to, one ahead, e.g. that of `accelerator`; None leaves them on the host.
+        batches: Dataset by `autotune.tf.pipeline.build`.
+        work: Feature whose sum is the valid work in a batch.
+        device: Device to copy batches to, one ahead, e.g. that of `accelerator`; None keeps them on the host.
 
     Raises:
-        ValueError: ``work`` names no whole numbers of a batch.
+        ValueError: ``work`` is not an integer feature of the batches.
     """
 
     def __init__(self, batches: tf.data.Dataset, *, work: str, device: str | None = None) -> None:
         if not isinstance(batches.element_spec, dict):
-            raise ValueError(f"batches are dicts of tensors by name, these are {batches.element_spec!r:.80}")
+            raise ValueError(f"batches must be dicts of tensors by name, got {batches.element_spec!r:.80}")
         if work not in batches.element_spec or not batches.element_spec[work].dtype.is_integer:
-            counted_in = ", ".join(name for name, spec in batches.element_spec.items() if spec.dtype.is_integer)
+            integers = ", ".join(name for name, spec in batches.element_spec.items() if spec.dtype.is_integer)
             raise ValueError(
-                f"work names whole numbers in the batches, got {work!r}; there are: {counted_in or 'none'}"
+                f"work must be an integer feature of the batches, got {work!r}; there are: {integers or 'none'}"
             )
         counts: deque[int] = deque()
 
@@ -92,38 +91,38 @@ class Feed(BatchFeed):
         self._iterator = iter(counted)
 
     def __next__(self) -> Fetched:
-        asked_s = time.monotonic()
+        started_s = time.monotonic()
         batch = next(self._iterator)
-        return Fetched(batch=batch, wait_s=time.monotonic() - asked_s, work=self._counts.popleft())
+        return Fetched(batch=batch, wait_s=time.monotonic() - started_s, work=self._counts.popleft())
 
 
 def accelerator() -> str | None:
-    """Return the device that `Feed` can copy batches to; None, which is logged, where there is only a CPU."""
+    """Return the device that `Feed` can copy batches to; log and return None if there is only a CPU."""
     accelerators = tf.config.list_logical_devices("GPU") + tf.config.list_logical_devices("TPU")
     if accelerators:
         return str(accelerators[0].name)
-    _log.warning("no accelerator here: batches are not prefetched to one")
+    _log.warning("no accelerator found: batches stay in host memory")
     return None
 
 
-# Prefetch in stages: batches wait in host memory, then in the device's, then at the training loop's hand.
+# Staged prefetch: batches in host memory, in device memory, and fetched for the training loop.
 
 
 def staged_prefetch(
     batches: tf.data.Dataset, device: str, *, host_batches: int = 0, device_batches: int = 1, ready_batches: int = 0
 ) -> tf.data.Dataset:
-    """Return the same batches on a device, with a buffer at each stage, each filled by a thread of its own.
+    """Return the same batches on a device, with a buffer per stage, each filled by its own thread.
 
-    The options of ``batches`` do not reach behind the copy. So give each buffer a number, as here, and not AUTOTUNE.
+    The options of ``batches`` do not apply after the copy, so the buffers have fixed sizes instead of AUTOTUNE.
 
     Args:
-        host_batches: Finished batches in host memory ahead of the copy, besides those that ``batches`` keeps itself.
-        device_batches: Batches copied ahead; each takes its size in device memory.
-        ready_batches: Batches on the device that a host thread has fetched ahead of the training loop, which then does
-            not wait for the device's iterator; each takes its size in device memory too.
+        host_batches: Batches in host memory before the copy, in addition to those that ``batches`` buffers.
+        device_batches: Batches copied ahead, in device memory.
+        ready_batches: Batches that a host thread fetches ahead of the training loop, so that this does not wait for the
+            device's iterator; also in device memory.
 
     Raises:
-        ValueError: A buffer of less than none, or no batch copied ahead.
+        ValueError: A negative buffer, or no batch copied ahead.
     """
     if min(host_batches, ready_batches) < 0 or device_batches < 1:
         raise ValueError(
@@ -145,24 +144,23 @@ def optimize(
     prefetch_batches: int = 2,
     device: str | None = None,
 ) -> tf.data.Dataset:
-    """Return a dataset of batches that is there already with everything around it that makes it fast.
+    """Return an existing dataset of batches with padding, buffers and options for speed.
 
-    Its elements may be tensors, tuples as ``(x, y)``, dicts, or these in each other; ragged ones become dense where
-    they have a shape. What is batched stays so: settings that act on single examples (the cache, parallel loads) are
-    `autotune.tf.pipeline.build`'s.
+    Elements are tensors, tuples as ``(x, y)``, dicts, or nested ones; ragged tensors become dense if they have a shape.
+    The cache and parallel loads act on examples, not batches: see `autotune.tf.pipeline.build`.
 
     Args:
-        shapes: Shape without the batch's own dimension that each batch is padded to, zeros behind, in the structure of
-            an element, e.g. ``([160, 80], None)``; None leaves a part, or all, as it is. What has one shape is compiled
-            once; for that, the last batch of a pass has to be full, too (``drop_remainder``).
+        shapes: Shape without the batch dimension that each batch is zero-padded to, in the structure of an element,
+            e.g. ``([160, 80], None)``; None keeps a part, or all. A fixed shape is compiled once, if the last batch of
+            a pass is full (``drop_remainder``).
         throughput: Let tf.data reorder examples and tune itself, see `autotune.tf.pipeline.for_throughput`; else it
-            leaves the pipeline as it is written.
-        parallel_calls: Threads of the pipeline, at least as many as its maps have parallel calls.
-        prefetch_batches: Batches that are ready ahead of the loop.
-        device: The accelerator that they are copied to ahead, e.g. ``"/GPU:0"``; None copies none ahead.
+            keeps the pipeline as written.
+        parallel_calls: Threads of the pipeline, at least the parallel calls of its maps.
+        prefetch_batches: Batches prefetched for the training loop.
+        device: Accelerator to copy batches to ahead, e.g. ``"/GPU:0"``.
 
     Raises:
-        ValueError: ``shapes`` has another structure than an element; a number is too small.
+        ValueError: ``shapes`` does not match an element, or a number is too small.
     """
     require_at_least(1, parallel_calls=parallel_calls)
     require_at_least(0, prefetch_batches=prefetch_batches)
@@ -177,7 +175,7 @@ def optimize(
 
 
 def _flat_shapes(spec: Any, shapes: Any) -> list[Sequence[int] | None]:
-    """Return the shape of each part of an element, in the order in which TensorFlow flattens it."""
+    """Return the shape of each part of an element, in TensorFlow's flattening order."""
     if shapes is None:
         return [None] * len(tf.nest.flatten(spec))
     if isinstance(spec, Mapping) and isinstance(shapes, Mapping) and spec.keys() == shapes.keys():
@@ -186,20 +184,20 @@ def _flat_shapes(spec: Any, shapes: Any) -> list[Sequence[int] | None]:
         return [shape for one, other in zip(spec, shapes, strict=True) for shape in _flat_shapes(one, other)]
     if isinstance(spec, tf.TypeSpec) and isinstance(shapes, list) and len(shapes) == spec.shape.rank - 1:
         return [shapes]
-    raise ValueError(f"shapes are given as an element is built, {spec}; got {shapes!r}")
+    raise ValueError(f"shapes must have the structure of an element, {spec}; got {shapes!r}")
 
 
 def _padded(*element: Any, shapes: Sequence[Sequence[int] | None]) -> Any:
     whole = element if len(element) > 1 else element[0]
     parts = [
-        part if shape is None else _to(part, shape) for part, shape in zip(tf.nest.flatten(whole), shapes, strict=True)
+        part if shape is None else _pad(part, shape) for part, shape in zip(tf.nest.flatten(whole), shapes, strict=True)
     ]
     return tf.nest.pack_sequence_as(whole, parts)
 
 
-def _to(part: Any, shape: Sequence[int]) -> tf.Tensor:
+def _pad(part: Any, shape: Sequence[int]) -> tf.Tensor:
     part = part.to_tensor() if isinstance(part, tf.RaggedTensor) else part
-    # what is larger is an error, and not cut
+    # raises if the part is larger than the shape
     missing = tf.concat([[0], tf.constant(shape, tf.int32) - tf.shape(part)[1:]], axis=0)
     padded = tf.pad(part, tf.stack([tf.zeros_like(missing), missing], axis=1))
     return tf.ensure_shape(padded, [part.shape[0], *shape])

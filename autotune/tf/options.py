@@ -1,4 +1,4 @@
-"""Settings of the library: records that are validated when they are made, without TensorFlow."""
+"""Options of the library, validated on construction, without TensorFlow."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class Cache(StrEnum):
-    """Place of finished features between passes over the data."""
+    """Where computed features are kept between passes over the data."""
 
     NONE = "none"
     MEMORY = "memory"
@@ -19,7 +19,7 @@ class Cache(StrEnum):
 
 
 class Precision(StrEnum):
-    """Dtype of a training step's computations; variables stay in float32 (Micikevicius et al. 2018)."""
+    """Dtype of a training step's computations; variables stay float32 (Micikevicius et al. 2018)."""
 
     FLOAT32 = "float32"
     MIXED_FLOAT16 = "mixed_float16"
@@ -27,18 +27,18 @@ class Precision(StrEnum):
 
     @property
     def compute_dtype(self) -> str:
-        """Name of the dtype of activations and of the matrix products, e.g. ``"bfloat16"``."""
+        """Dtype of activations and matrix products, e.g. ``"bfloat16"``."""
         return self.value.removeprefix("mixed_")
 
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeOptions:
-    """Settings of TensorFlow's runtime, applied before it starts.
+    """Options of TensorFlow's runtime, applied before it starts.
 
     Attributes:
-        inter_op_threads: Operations that run at the same time; 0 leaves it to TensorFlow.
-        intra_op_threads: Threads that one operation may use; 0 leaves it to TensorFlow.
-        gpu_memory_growth: Take GPU memory as needed instead of all of it at once.
+        inter_op_threads: Operations that run concurrently; 0 for TensorFlow's default.
+        intra_op_threads: Threads of one operation; 0 for TensorFlow's default.
+        gpu_memory_growth: Allocate GPU memory as needed instead of all at once.
     """
 
     inter_op_threads: int = 0
@@ -51,17 +51,17 @@ class RuntimeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """Devices of the two stages of a pipeline: feature work and training; see `autotune.tf.two_stage`.
+    """Devices of a two-stage pipeline, see `autotune.tf.two_stage`.
 
     Attributes:
-        data_gpu: Number of the GPU that computes features, as TensorFlow counts them; None, like
-            ``model_gpu``, leaves all placement to TensorFlow. The same number as ``model_gpu`` is allowed.
-        logical_cpu_devices: Split the CPU into so many logical devices, and let the numbers above mean these; 0 means
+        data_gpu: GPU that computes features, as TensorFlow numbers them, possibly the ``model_gpu``; None, like
+            ``model_gpu``, lets TensorFlow place everything.
+        logical_cpu_devices: Number of logical devices to split the CPU into, which the numbers above then mean; 0 for
             GPUs.
-        data_gpu_memory_mb: Most memory of the data GPU to use, in MiB; 0 sets no limit.
+        data_gpu_memory_mb: Memory limit of the data GPU in MiB; 0 for none.
 
     Raises:
-        ValueError: Only one of the GPUs is named; a limit is set for none, or two for the same one.
+        ValueError: Only one GPU is named, or a limit has no GPU, or one GPU has two.
     """
 
     data_gpu: int | None = None
@@ -73,7 +73,7 @@ class DeviceOptions:
     def __post_init__(self) -> None:
         if (self.data_gpu is None) != (self.model_gpu is None):
             named, missing = ("model_gpu", "data_gpu") if self.data_gpu is None else ("data_gpu", "model_gpu")
-            raise ValueError(f"{missing} is not set, but {named} is: name both, or neither")
+            raise ValueError(f"{missing} is not set, but {named} is: set both or neither")
         require_at_least(
             0,
             data_gpu=self.data_gpu or 0,
@@ -84,29 +84,28 @@ class DeviceOptions:
         )
         limit = "data_gpu_memory_mb" if self.data_gpu_memory_mb else "model_gpu_memory_mb"
         if self.limits_mb and self.logical_cpu_devices:
-            raise ValueError(f"{limit} limits a GPU, and with logical_cpu_devices none is used")
+            raise ValueError(f"{limit} limits a GPU, but logical_cpu_devices uses none")
         if self.limits_mb and self.data_gpu is None:
             raise ValueError(f"{limit} limits the GPU of {limit.removesuffix('_memory_mb')}, which is not set")
         if self.data_gpu == self.model_gpu and self.data_gpu_memory_mb and self.model_gpu_memory_mb:
             raise ValueError(
-                f"data_gpu_memory_mb and model_gpu_memory_mb both limit GPU {self.data_gpu}: set the second alone"
+                f"data_gpu_memory_mb and model_gpu_memory_mb both limit GPU {self.data_gpu}: set only the second"
             )
 
     @property
     def limits_mb(self) -> dict[int, int]:
-        """Limits of memory in MiB by the number of the GPU."""
+        """Memory limits in MiB, by GPU number."""
         limits = ((self.data_gpu, self.data_gpu_memory_mb), (self.model_gpu, self.model_gpu_memory_mb))
         return {gpu or 0: limit for gpu, limit in limits if limit}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BufferOptions:
-    """Buffer between the two stages of a pipeline, on the device of the features.
+    """Buffer between the two stages, on the features' device.
 
     Attributes:
-        megabytes: Most MiB in it; 0 sets no limit. The lower of the two counts.
-        warmup_batches: Batches to be there before the first one is handed out, as far as the buffer holds them; 0
-            begins at once.
+        megabytes: Limit in MiB; 0 for none. The lower of the two limits counts.
+        warmup_batches: Batches to buffer before the first is handed out, at most the buffer's size.
     """
 
     batches: int = 4
@@ -118,11 +117,7 @@ class BufferOptions:
         require_at_least(0, pipeline_buffer_mb=self.megabytes, pipeline_warmup_batches=self.warmup_batches)
 
     def depth(self, batch_bytes: int) -> int:
-        """Return the number of batches that both limits allow.
-
-        Raises:
-            ValueError: Not even one.
-        """
+        """Return the number of batches within both limits; raise a ValueError if it is 0."""
         if not self.megabytes:
             return self.batches
         fitting = self.megabytes * 2**20 // max(1, batch_bytes)
@@ -134,24 +129,21 @@ class BufferOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineOptions:
-    """Settings of the input pipeline.
+    """Options of the input pipeline.
 
     Attributes:
-        batch_size: Examples per batch; every batch is full, whatever the size of the data.
-        parallel_calls: Examples loaded at the same time, each on a thread of the pipeline's own.
-        prefetch_batches: Finished batches kept ready ahead of the training loop; 0 means none.
-        cache: Place of loaded examples for the next pass.
-        fixed_length: Pad to the longest there can be, so that every batch has the same static shape,
-            instead of to the longest of the batch. Together with buckets: to the upper end of the
-            bucket.
-        buckets: Batches hold examples of like length, in so many classes of equal width; 1 is any
-            length with any.
-        one_shape: Pad every feature to the longest there can be, in buckets too: for a pipeline over two devices, see
-            `autotune.tf.two_stage`.
-        seed: Seed of the order of the examples, which differs in each pass and depends on nothing else here but
-            ``buckets`` and ``throughput``.
-        throughput: Leave to tf.data what `autotune.tf.pipeline.for_throughput` says: examples come in the order
-            in which they are ready, and parallelism and prefetch are at least the numbers above.
+        batch_size: Examples per batch; every batch is full.
+        parallel_calls: Examples loaded in parallel, each on its own thread of the pipeline.
+        prefetch_batches: Batches prefetched for the training loop.
+        cache: Where loaded examples are kept for the next pass.
+        fixed_length: Pad to the maximum instead of the longest in the batch, so that all batches have one static shape;
+            with buckets, to the bucket's upper end.
+        buckets: Number of length classes of equal width; a batch holds examples of one class.
+        one_shape: Pad every feature to its maximum, in buckets too, as `autotune.tf.two_stage` needs.
+        seed: Seed of the order of examples, which differs in each pass and otherwise depends only on ``buckets`` and
+            ``throughput``.
+        throughput: Apply `autotune.tf.pipeline.for_throughput`: examples come as soon as they are ready; parallelism
+            and prefetch are at least the numbers above.
     """
 
     batch_size: int
@@ -171,12 +163,12 @@ class PipelineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class TextOptions:
-    """Workers of the preparation of texts, see `autotune.tf.text.prepare`.
+    """Workers of `autotune.tf.text.prepare`.
 
     Attributes:
-        workers: Worker processes; 0 or 1 prepares in the trainer's own process.
-        threads: Threads instead of processes: for a function that releases Python's lock.
-        chunk_lines: Lines that a process is handed at a time; for no more than these none is started.
+        workers: Worker processes; 0 or 1 prepares in the trainer's process.
+        threads: Threads instead of processes, for a function that releases the GIL.
+        chunk_lines: Lines per task of a process; fewer lines start no process.
     """
 
     workers: int = 0
@@ -193,11 +185,8 @@ class StepOptions:
     """Execution mode of a training step.
 
     Attributes:
-        graph: Trace the step into a graph once, instead of running it operation by operation.
-        xla: Compile that graph with XLA; a new shape of batch is a new compilation.
-
-    Raises:
-        ValueError: XLA without graph mode: only a traced step can be compiled.
+        graph: Trace the step into a graph instead of running it eagerly.
+        xla: Compile the graph with XLA, once per batch shape; needs `graph`.
     """
 
     graph: bool = True
@@ -210,10 +199,10 @@ class StepOptions:
 
 
 def require_at_least(low: int, **values: int) -> None:
-    """Raise a ValueError that names the first of the values that is no whole number, or below ``low``."""
+    """Raise a ValueError that names the first value that is not an integer, or below ``low``."""
     for name, value in values.items():
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{name} must be a whole number, got {value!r}")
+            raise ValueError(f"{name} must be an integer, got {value!r}")
         if value < low:
             raise ValueError(f"{name} must be at least {low}, got {value}")
 
@@ -222,12 +211,14 @@ CACHE_DIR_VARIABLE = "AUTOTUNE_CACHE_DIR"
 
 
 def cache_home(near: Path) -> Path:
-    """Return the folder in which each cache has a folder of its own.
+    """Return the parent folder of all caches.
+
+    It is ``AUTOTUNE_CACHE_DIR``, else ``.autotune/cache`` in the nearest folder above `near` with ``.autotune`` or
+    ``.git``, else in the working directory. If that ``.autotune`` is a link, another user's, or writable by others, it
+    is below ``$XDG_STATE_HOME``.
 
     Args:
-        near: A file of the project, e.g. its config. It is the folder that ``AUTOTUNE_CACHE_DIR`` names, else
-            ``.autotune/cache`` of the nearest folder above this file that holds ``.autotune`` or ``.git``, else of the
-            working directory; where that one is a link, another user's, or open to others, below ``$XDG_STATE_HOME``.
+        near: A file of the project, e.g. its config.
     """
     given = os.environ.get(CACHE_DIR_VARIABLE)
     if given:
@@ -235,10 +226,10 @@ def cache_home(near: Path) -> Path:
     above = near.resolve().parents
     project = next((at for at in above if (at / ".autotune").is_dir() or (at / ".git").exists()), Path.cwd())
     state = project / ".autotune"
-    with contextlib.suppress(OSError):  # it is there; or the store says that nothing can be written
+    with contextlib.suppress(OSError):  # it exists, or the store will report the failure
         state.mkdir(mode=0o700)
         (state / ".gitignore").write_text("*\n")
-    if not _is_ours_alone(state):  # another user with write access could put other features into it
+    if not _is_private(state):  # another user with write access could replace features
         base = os.environ.get("XDG_STATE_HOME", "")
         state = (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "autotune"
         with contextlib.suppress(OSError):
@@ -246,26 +237,22 @@ def cache_home(near: Path) -> Path:
     return state / "cache"
 
 
-def _is_ours_alone(folder: Path) -> bool:
+def _is_private(folder: Path) -> bool:
     try:
         status = folder.lstat()
     except OSError:
-        return True  # it cannot be made, and the store will say so
+        return True  # it cannot be created; the store will report that
     return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
-def write_whole(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file aside and move it into place: nobody reads half of it, and the last of several writers wins.
-
-    Raises:
-        OSError: It cannot be written; nothing is left behind.
-    """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
+    """Write a temporary file and rename it; the last of several writers wins, an OSError leaves nothing behind."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside.open("wb") as file:
+        with temporary.open("wb") as file:
             file.writelines(parts)
-        aside.replace(path)
+        temporary.replace(path)
     except OSError:
-        aside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise

@@ -1,4 +1,4 @@
-"""Input pipeline: from the indices of examples to batches, a cache of loaded examples, times of the loading stages."""
+"""Input pipeline: batches from example indices, a cache of loaded examples, times of loading stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from autotune.tf.options import PipelineOptions, cache_home, write_whole
+from autotune.tf.options import PipelineOptions, cache_home, write_atomically
 
 
 def build(
@@ -31,22 +31,21 @@ def build(
     length_of: str,
     store: Store | None = None,
 ) -> tf.data.Dataset:
-    """Assemble the endless stream of batches: draw an order, load (or look up), batch, prefetch.
+    """Assemble an endless dataset of batches: draw an order, load or look up, batch, prefetch.
+
+    Passes follow each other, also within a batch, each in another order.
 
     Args:
-        load: Function from an index below that to the features of the example, the first dimension of some unknown.
+        load: Function from an example's index to its features, whose first dimension may be unknown.
         maxima: Largest first dimension of each such feature.
-        length_of: The feature whose first dimension is the length of an example, for buckets.
-        store: Store of loaded examples; None loads everything anew in each pass.
-
-    Returns:
-        A dataset that never ends: passes follow each other, each in another order, also within a batch.
+        length_of: Feature whose first dimension is the length of an example, for buckets.
+        store: Cache of loaded examples; None loads them in each pass.
     """
     order = tf.data.Dataset.range(examples).shuffle(examples, seed=options.seed)
     loaded = order.repeat().map(
         cached(load, store) if store else load,
         num_parallel_calls=tf.data.AUTOTUNE if options.throughput else options.parallel_calls,
-        # By default in order, so that the number of workers does not change what is trained on.
+        # In order by default, so that the number of workers does not change the training data.
         deterministic=not options.throughput,
     )
     return batched(loaded, options, maxima=maxima, length_of=length_of)
@@ -55,11 +54,7 @@ def build(
 def batched(
     loaded: tf.data.Dataset, options: PipelineOptions, *, maxima: Mapping[str, int], length_of: str
 ) -> tf.data.Dataset:
-    """Return batches of loaded examples, from whatever source: the part of `build` behind the loading.
-
-    Args:
-        loaded: Features of single examples, e.g. from `autotune.tf.pipeline.interleaved`.
-    """
+    """Return batches of loaded examples from any source, e.g. `interleaved`; see `build`."""
     batches = _batch(loaded, options, maxima, length_of)
     if options.prefetch_batches > 0:
         batches = batches.prefetch(options.prefetch_batches)
@@ -74,13 +69,13 @@ def _batch(
     shapes = {name: spec.shape for name, spec in loaded.element_spec.items()}
     if options.fixed_length or options.one_shape:
         fixed = {name: [top, *shapes[name][1:]] for name, top in maxima.items()}
-        # A bucket pads its own length to the bucket's end; all other lengths are the same in every batch.
+        # A bucket pads its length to the bucket's end; all other lengths are fixed.
         one_shape = options.one_shape or options.buckets == 1
         shapes |= {name: shape for name, shape in fixed.items() if one_shape or name != length_of}
     if options.buckets == 1:
         return loaded.padded_batch(options.batch_size, shapes, drop_remainder=True)
     longest = maxima[length_of]
-    # An example goes where its length is BELOW the boundary, and padding is to the boundary minus one.
+    # An example's length is BELOW its bucket's boundary; padding is to the boundary minus one.
     boundaries = sorted({longest * bucket // options.buckets + 1 for bucket in range(1, options.buckets + 1)})
     batches = loaded.bucket_by_sequence_length(
         lambda features: tf.shape(features[length_of])[0],
@@ -96,10 +91,10 @@ def _batch(
     def shaped(batch: Features) -> Features:
         return {name: tf.ensure_shape(value, [options.batch_size, *shapes[name]]) for name, value in batch.items()}
 
-    return batches.map(shaped)  # buckets could have batches of different sizes, as far as TensorFlow knows
+    return batches.map(shaped)  # TensorFlow does not know that all buckets have one batch size
 
 
-# Parallel interleaved reading of data in several files, e.g. TFRecord shards.
+# Parallel interleaved reading of several files, e.g. TFRecord shards.
 
 
 ReadFile = Callable[[tf.Tensor], tf.data.Dataset]
@@ -116,20 +111,18 @@ def interleaved(
     in_order: bool = True,
     seed: int | None = None,
 ) -> tf.data.Dataset:
-    """Return one pass over the records of all files, read from several at the same time and in turn.
+    """Return one pass over the records of all files, reading several at a time, interleaved.
 
-    The readers run on the threads of the pipeline: give it as many, `as_written`, or it has
-    one for each core.
+    Readers run on the pipeline's threads: pass `as_written` enough of them.
 
     Args:
-        open_files: Files that records are taken from in turn.
-        parallel_calls: Files that are read at the same time; None reads all that are open.
-        in_order: Keep the turns, so that the order depends on the files and the seed alone; off, whichever file has a
-            record ready gives it.
-        seed: Seed of the order of the files, which differs in each pass; None keeps the order given.
+        open_files: Files to interleave.
+        parallel_calls: Files to read in parallel; None for all open ones.
+        in_order: Keep the order, which then depends on files and seed only; else any ready record comes next.
+        seed: Seed of the order of files, which differs in each pass; None keeps the given order.
 
     Raises:
-        ValueError: There are no files, or one of the numbers is below 1.
+        ValueError: There are no files, or a number is below 1.
     """
     parallel_calls = open_files if parallel_calls is None else parallel_calls
     if not files or min(open_files, parallel_calls, block_records) < 1:
@@ -150,25 +143,25 @@ def interleaved(
 
 
 def as_written(threads: int) -> tf.data.Options:
-    """Return options that keep tf.data from changing a pipeline by itself: each setting has its own effect."""
+    """Return options that keep tf.data from changing a pipeline: each setting has its own effect."""
     options = tf.data.Options()
     options.deterministic = True
-    options.experimental_optimization.inject_prefetch = False  # else no prefetch becomes one
-    options.autotune.enabled = False  # else buffers and parallelism move by themselves
+    options.experimental_optimization.inject_prefetch = False  # else tf.data adds a prefetch
+    options.autotune.enabled = False  # else tf.data changes buffers and parallelism
     options.threading.private_threadpool_size = threads
     options.threading.max_intra_op_parallelism = 1  # a worker is one thread
     return options
 
 
 def for_throughput(parallel_calls: int) -> tf.data.Options:
-    """Return options that let tf.data reorder examples, assemble batches in parallel, and tune itself while it runs.
+    """Return options that let tf.data reorder examples, batch in parallel, and tune ``tf.data.AUTOTUNE`` values.
 
-    Its autotuner moves what is written as ``tf.data.AUTOTUNE``, within the cores and half of the free memory. The
-    pipeline has a thread for each core, or for each of the parallel calls if these are more.
+    Its autotuner stays within the cores and half of the free memory. The pipeline has a thread per core, or per
+    parallel call if these are more.
 
     Args:
-        parallel_calls: Least parallelism of each parallel map; above the number of cores for loads that wait more than
-            they compute, which the autotuner does not know of.
+        parallel_calls: Least parallelism of each parallel map; above the number of cores for loads that mostly wait,
+            which the autotuner does not detect.
     """
     options = tf.data.Options()
     options.deterministic = False
@@ -181,12 +174,11 @@ def for_throughput(parallel_calls: int) -> tf.data.Options:
     return options
 
 
-# Cache of loaded examples, by their index: the next pass over the data need not compute them again.
+# Cache of loaded examples, by index.
 #
-# A lookup replaces the load, *after* the order of a pass is drawn. So a cache changes neither the examples nor their
-# order, the first batch does not wait for a whole pass, and entries from a killed process serve the next. (A
-# `tf.data.Dataset.cache` in a file is lost, and leaves a lock behind, if the first pass is not completed; in memory it
-# needs a shuffle buffer of the whole data behind it to give the same order.)
+# A lookup replaces the load *after* the order of a pass is drawn, so a cache changes neither examples nor their order,
+# the first batch does not wait for a pass, and entries survive a killed process. (An incomplete first pass loses a
+# `tf.data.Dataset.cache` in a file and leaves its lock; in memory it needs a shuffle buffer of the whole data.)
 
 
 Features = dict[str, tf.Tensor]
@@ -198,14 +190,14 @@ _log = logging.getLogger(__name__)
 
 
 class MemoryStore:
-    """Entries in a hash table inside TensorFlow's runtime: a hit runs no Python."""
+    """Entries in a hash table in TensorFlow's runtime: a hit runs no Python."""
 
     def __init__(self) -> None:
         with tf.device("CPU:0"):
             self._table = tf.lookup.experimental.MutableHashTable(tf.int64, tf.string, default_value="")
 
     def lookup(self, index: tf.Tensor) -> tf.Tensor:
-        """Return the entry as a string scalar; empty if there is none that can be trusted."""
+        """Return the entry as a string scalar; empty if missing."""
         return self._table.lookup(index)
 
     def insert(self, index: tf.Tensor, entry: tf.Tensor) -> None:
@@ -213,22 +205,21 @@ class MemoryStore:
 
 
 class DiskStore:
-    """One file per entry, each written aside and moved into place.
+    """One file per entry, written atomically, also by several processes.
 
-    Several processes may fill one folder at the same time. A file that is torn, damaged, or was not written for this
-    folder and index is treated as missing, and replaced.
+    Torn, damaged or foreign files count as missing, and are replaced.
 
     Args:
         folder: Named by what the entries depend on, see `cache_folder`; created if missing.
     """
 
-    # Magic, whose, index, length, and the CRC-32 of all of these and the entry.
+    # Magic, owner, index, length, and the CRC-32 of all of these and the entry.
     _HEADER = struct.Struct("<8s16sqQI")
     _MAGIC = b"atcache%d" % CACHE_FORMAT_VERSION
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._whose = hashlib.sha256(folder.name.encode()).digest()[:16]
+        self._owner = hashlib.sha256(folder.name.encode()).digest()[:16]
         self._warned = threading.Event()
 
     def path(self, index: int) -> Path:
@@ -252,23 +243,23 @@ class DiskStore:
 
     def _write(self, index: np.int64, entry: bytes) -> None:
         try:
-            write_whole(self.path(int(index)), (self._header(int(index), memoryview(entry)), entry))
+            write_atomically(self.path(int(index)), (self._header(int(index), memoryview(entry)), entry))
         except OSError as error:
             if not self._warned.is_set():
                 self._warned.set()
-                _log.warning("the feature cache cannot be written, training goes on without: %s", error)
+                _log.warning("the feature cache cannot be written, training continues without it: %s", error)
 
     def _header(self, index: int, body: memoryview) -> bytes:
-        start = self._HEADER.pack(self._MAGIC, self._whose, index, len(body), 0)[:-4]
+        start = self._HEADER.pack(self._MAGIC, self._owner, index, len(body), 0)[:-4]
         return start + struct.pack("<I", zlib.crc32(body, zlib.crc32(start)))
 
 
 Store = MemoryStore | DiskStore
-"""Byte strings by index; looked up and inserted inside graphs, from several threads at once."""
+"""Byte strings by index; used in graphs, from several threads."""
 
 
 def cached(load: Load, store: Store) -> Load:
-    """Return the same function with results from the store for examples that were loaded before."""
+    """Return the function with a store for its results."""
     traced = tf.function(load, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False).get_concrete_function()
     specs: dict[str, tf.TensorSpec] = traced.structured_outputs
     names = sorted(specs)
@@ -296,24 +287,24 @@ def cached(load: Load, store: Store) -> Load:
 
 
 def cache_folder(depends_on: Mapping[str, Any], near: Path) -> Path:
-    """Return the folder for entries that depend on exactly these things.
+    """Return the folder for entries that depend on exactly these JSON values.
 
     Args:
-        depends_on: JSON values: the listing of the data with sizes and times, parameters, versions.
-        near: A file of the project, e.g. its config; see `cache_home`.
+        depends_on: E.g. the listing of the data with sizes and times, parameters, versions.
+        near: A file of the project, see `cache_home`.
     """
     key = {"format": CACHE_FORMAT_VERSION, "tensorflow": tf.__version__, "depends_on": depends_on}
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return cache_home(near) / name
 
 
-# Stages of loading an example, such as reading a file, timed while a pipeline is profiled. A trainer wraps what each
-# stage does, once, when it builds its pipeline. Under ``autotune profile pipeline`` the times of all calls are summed
-# up in ``loading_stages.json`` in the trial's folder; anywhere else the function itself is returned.
+# Stages of loading an example, such as reading a file. A trainer wraps the function of each stage. Under ``autotune
+# profile pipeline`` the call times are summed in ``loading_stages.json`` in the trial's folder; otherwise the wrapper
+# returns the function itself.
 
 
 STAGES_VARIABLE = "AUTOTUNE_PROFILE_STAGES"
-"""Environment variable that asks for the times, in a trial of its own."""
+"""Environment variable that enables timing."""
 
 STAGES_FILE = "loading_stages.json"
 STAGES_VERSION = 1
@@ -324,11 +315,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def in_python(name: str, function: AnyFunction) -> AnyFunction:
-    """Return a stage that Python executes, timed where that is wanted.
-
-    Args:
-        name: Name of the stage for people: lower-case letters and spaces.
-    """
+    """Return a Python stage, timed if profiling; its display name has lower-case letters and spaces."""
     sums = _wanted()
     if sums is None:
         return function
@@ -344,12 +331,9 @@ def in_python(name: str, function: AnyFunction) -> AnyFunction:
 
 
 def in_graph(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a stage that TensorFlow executes, timed where that is wanted.
+    """Return a TensorFlow stage, timed if profiling; its display name has lower-case letters and spaces.
 
-    Each call is reported to Python, which takes some 50 µs of the stage's thread beside its time.
-
-    Args:
-        name: Name of the stage for people: lower-case letters and spaces.
+    Each call reports to Python, which takes about 50 µs of the stage's thread.
     """
     sums = _wanted()
     if sums is None:
@@ -372,11 +356,7 @@ def in_graph(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Sums:
-    """Sums of the times of all stages of this process.
-
-    Args:
-        path: File that they are written to, again and again.
-    """
+    """Time sums of all stages of this process, written to a file repeatedly."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -385,7 +365,7 @@ class _Sums:
         self._written_s = 0.0
 
     def add(self, name: str, duration_s: float) -> None:
-        """Add a call; nothing is raised."""
+        """Add a call; never raises."""
         with self._lock:
             calls, busy_s = self._stages.get(name, (0, 0.0))
             self._stages[name] = calls + 1, busy_s + max(0.0, duration_s)

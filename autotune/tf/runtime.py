@@ -1,7 +1,7 @@
-"""Configuration of TensorFlow's runtime, which is read once, at the first operation.
+"""Configuration of TensorFlow's runtime, which it reads once, at the first operation.
 
-``python -m autotune.tf.runtime`` prints variables to begin with on this machine, for a shell's ``eval``;
-``--verify`` looks whether they are in force here, and whether XLA and 16 bits work and pay.
+``python -m autotune.tf.runtime`` prints initial variables for this machine, for a shell's ``eval``; ``--verify`` checks
+that they are set, and that XLA and bfloat16 work and are faster.
 """
 
 import argparse
@@ -23,12 +23,11 @@ def configure(options: RuntimeOptions, devices: DeviceOptions | None = None) -> 
     """Apply the options; call it before the first operation, dataset or variable.
 
     Args:
-        devices: Devices of the two stages of a pipeline: the memory that they may use, and the logical CPU devices.
+        devices: Memory limits and logical CPU devices of a two-stage pipeline.
 
     Raises:
-        RuntimeError: TensorFlow has started already and cannot be changed any more.
-        ValueError: The memory of a GPU is limited that is not there, to more than it has, or although it grows as
-            needed.
+        RuntimeError: TensorFlow has already started.
+        ValueError: The limited GPU does not exist, has less memory, or has memory growth.
     """
     tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
     tf.config.threading.set_intra_op_parallelism_threads(options.intra_op_threads)
@@ -36,10 +35,10 @@ def configure(options: RuntimeOptions, devices: DeviceOptions | None = None) -> 
         for gpu in tf.config.list_physical_devices("GPU"):
             tf.config.experimental.set_memory_growth(gpu, True)
     if devices is not None:
-        _divide(devices, growing=options.gpu_memory_growth)
+        _configure_devices(devices, growing=options.gpu_memory_growth)
 
 
-def _divide(devices: DeviceOptions, *, growing: bool) -> None:
+def _configure_devices(devices: DeviceOptions, *, growing: bool) -> None:
     if devices.logical_cpu_devices > 1:
         (cpu,) = tf.config.list_physical_devices("CPU")
         tf.config.set_logical_device_configuration(
@@ -50,87 +49,68 @@ def _divide(devices: DeviceOptions, *, growing: bool) -> None:
         if number >= len(gpus):
             raise ValueError(f"the memory of GPU {number} is limited, but TensorFlow sees {len(gpus)} GPUs")
         if growing:
-            raise ValueError(f"gpu_memory_growth and a limit of memory on GPU {number}: TensorFlow takes one of them")
+            raise ValueError(f"gpu_memory_growth conflicts with the memory limit of GPU {number}")
         memory_mb = gpu_memory_mb(number)
         if memory_mb is not None and limit_mb > memory_mb:
-            raise ValueError(f"the memory of GPU {number} is limited to {limit_mb} MiB, but it has {memory_mb} MiB")
+            raise ValueError(f"the memory limit of GPU {number} is {limit_mb} MiB, but it has {memory_mb} MiB")
         limited = tf.config.LogicalDeviceConfiguration(memory_limit=limit_mb)
         tf.config.set_logical_device_configuration(gpus[number], [limited])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Names of the devices, as `tf.device` takes them.
-
-    Attributes:
-        data: Device of the feature work.
-    """
+    """Devices of the feature and training stages, as names for `tf.device`."""
 
     data: str
     model: str
 
 
 def place(options: DeviceOptions) -> Placement | None:
-    """Return the devices that the options name.
+    """Return the devices that the options name; None if TensorFlow places everything.
 
-    GPUs are counted as TensorFlow sees them: ``CUDA_VISIBLE_DEVICES`` decides which, and in which order. There is no
-    falling back to fewer devices, which would only be seen as a training that is slow.
-
-    Returns:
-        The devices; None where none are named, and TensorFlow places everything.
+    GPUs are numbered as TensorFlow sees them, after ``CUDA_VISIBLE_DEVICES``. There is no silent fallback to fewer
+    devices.
 
     Raises:
-        ValueError: One of them is not there.
+        ValueError: A device does not exist.
     """
     if options.data_gpu is None or options.model_gpu is None:
         return None
     kind = "CPU" if options.logical_cpu_devices else "GPU"
-    there = len(tf.config.list_logical_devices(kind))
+    count = len(tf.config.list_logical_devices(kind))
     for key, number in (("data_gpu", options.data_gpu), ("model_gpu", options.model_gpu)):
-        if number >= there:
-            seen = "logical CPU devices" if options.logical_cpu_devices else "GPUs"
-            numbers = f"TensorFlow sees {there} {seen}" + (f", 0 to {there - 1}" if there else " here")
+        if number >= count:
+            devices = "logical CPU devices" if options.logical_cpu_devices else "GPUs"
+            numbers = f"TensorFlow sees {count} {devices}" + (f", 0 to {count - 1}" if count else "")
             raise ValueError(f"{key} is {number}, but {numbers}")
     return Placement(data=f"/{kind}:{options.data_gpu}", model=f"/{kind}:{options.model_gpu}")
 
 
-def require_there(placement: Placement) -> None:
-    """See to it that both devices are there: TensorFlow itself would take another one in silence.
-
-    Raises:
-        ValueError: One is not.
-    """
-    there = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()]
+def require_devices(placement: Placement) -> None:
+    """Raise a ValueError if a device does not exist: TensorFlow would silently use another one."""
+    names = [device.name.removeprefix("/device:") for device in tf.config.list_logical_devices()]
     for name in (placement.data, placement.model):
-        if name.lstrip("/").removeprefix("device:") not in there:
-            raise ValueError(f"device {name} is not there: TensorFlow sees {', '.join(there)}")
+        if name.lstrip("/").removeprefix("device:") not in names:
+            raise ValueError(f"device {name} does not exist: TensorFlow sees {', '.join(names)}")
 
 
-def refuse_other_ways() -> None:
-    """See to it that nothing else divides the work over the devices or hands memory around between them.
-
-    Raises:
-        ValueError: A distribution strategy is in force, or GPU memory comes from cudaMallocAsync.
-    """
+def require_no_conflict() -> None:
+    """Raise a ValueError if a distribution strategy is in use, or GPU memory comes from cudaMallocAsync."""
     if tf.distribute.has_strategy():
         name = type(tf.distribute.get_strategy()).__name__
-        raise ValueError(f"{name} places the batches itself: use it, or a pipeline over two devices, not both")
+        raise ValueError(f"{name} conflicts with a pipeline over two devices: use only one of them")
     if os.environ.get("TF_GPU_ALLOCATOR") == "cuda_malloc_async":
         raise ValueError(
-            "TF_GPU_ALLOCATOR=cuda_malloc_async orders memory by streams, and the batches here pass between those of "
-            "two devices: unset it"
+            "TF_GPU_ALLOCATOR=cuda_malloc_async orders memory by streams, but batches pass between streams of two "
+            "devices: unset it"
         )
 
 
-# Memory of a GPU, asked of the CUDA driver: TensorFlow says it only when it is too late to set limits.
+# TensorFlow reports a GPU's memory only when it is too late to set limits, so the CUDA driver is queried.
 
 
 def gpu_memory_mb(number: int) -> int | None:
-    """Return the memory of a GPU in MiB; None if the driver does not say.
-
-    Args:
-        number: Number of the GPU as CUDA counts them, and TensorFlow with it: ``CUDA_VISIBLE_DEVICES`` applies.
-    """
+    """Return the memory of a GPU in MiB by its CUDA number, after ``CUDA_VISIBLE_DEVICES``; None if unknown."""
     with contextlib.suppress(OSError, AttributeError):  # no driver, or one without these functions
         cuda = ctypes.CDLL("libcuda.so.1")
         device, memory_bytes = ctypes.c_int(), ctypes.c_size_t()
@@ -143,42 +123,42 @@ def gpu_memory_mb(number: int) -> int | None:
     return None
 
 
-# Command: variables for this machine, and whether they are in force.
+# Command: variables for this machine, and their verification.
 
 
 def variables(*, cores: int, has_gpu: bool) -> dict[str, str]:
-    """Return environment variables of TensorFlow to begin with: `autotune search` turns them, and measures."""
+    """Return initial environment variables of TensorFlow; `autotune search` tunes them."""
     found = {"TF_NUM_INTRAOP_THREADS": str(cores), "TF_NUM_INTEROP_THREADS": str(min(cores, 2))}
-    if has_gpu:  # a thread of its own launches kernels; memory is taken as it is needed, beside others
+    if has_gpu:  # a separate thread launches kernels; memory grows as needed, next to other processes
         found |= {"TF_GPU_THREAD_MODE": "gpu_private", "TF_FORCE_GPU_ALLOW_GROWTH": "true"}
     return found
 
 
 def verify(wanted: dict[str, str]) -> Iterator[tuple[bool, str]]:
-    """Yield whether each setting is as wanted, and what was seen of it; XLA and 16 bits are tried on a product."""
+    """Yield whether each setting is as wanted, and a description; XLA and bfloat16 are tried on a matrix product."""
     for name, value in wanted.items():
-        there = os.environ.get(name)
-        yield there == value, f"{name} is {there or 'not set'}" + ("" if there == value else f", not {value}")
+        present = os.environ.get(name)
+        yield present == value, f"{name} is {present or 'not set'}" + ("" if present == value else f", not {value}")
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         grows = all(tf.config.experimental.get_memory_growth(gpu) for gpu in gpus) or (
             os.environ.get("TF_FORCE_GPU_ALLOW_GROWTH") == "true"
         )
-        yield grows, f"memory of {len(gpus)} GPUs is taken {'as it is needed' if grows else 'whole, at the start'}"
+        yield grows, f"memory of {len(gpus)} GPUs is allocated {'as needed' if grows else 'completely at the start'}"
     size = 4096 if gpus else 512
-    usual_s = _time_s(tf.function(tf.matmul), size, tf.float32)
+    plain_s = _time_s(tf.function(tf.matmul), size, tf.float32)
     try:
         compiled_s = _time_s(tf.function(tf.matmul, jit_compile=True), size, tf.float32)
-        yield True, f"XLA works: {usual_s / compiled_s:.2f}x of a product of matrices"
+        yield True, f"XLA works: {plain_s / compiled_s:.2f}x for a matrix product"
     except tf.errors.OpError as error:
         yield False, f"XLA does not work: {str(error).splitlines()[0]}"
     half_s = _time_s(tf.function(tf.matmul), size, tf.bfloat16)
-    pays = "" if half_s < usual_s else ": float32 is the faster one here"
-    yield True, f"bfloat16 works: {usual_s / half_s:.2f}x of a product of matrices{pays}"
+    slower = "" if half_s < plain_s else ": float32 is faster here"
+    yield True, f"bfloat16 works: {plain_s / half_s:.2f}x for a matrix product{slower}"
 
 
 def _time_s(function: Callable[..., tf.Tensor], size: int, dtype: tf.DType) -> float:
-    """Return the shortest of some calls, in seconds."""
+    """Return the shortest of several call times."""
     matrix, times_s = tf.cast(tf.random.normal((size, size)), dtype), []
     for _ in range(6):
         begin_s = time.monotonic()
@@ -188,18 +168,18 @@ def _time_s(function: Callable[..., tf.Tensor], size: int, dtype: tf.DType) -> f
 
 
 def main() -> int:
-    """Print the variables, or what of them is in force; return 1 where something is not."""
+    """Print the variables, or verify them; return 1 if a check fails."""
     parser = argparse.ArgumentParser(prog="python -m autotune.tf.runtime", description=__doc__)
-    parser.add_argument("--verify", action="store_true", help="look whether they are in force; exit with 1 if not")
+    parser.add_argument("--verify", action="store_true", help="check that they are set; exit with 1 if not")
     is_verifying = parser.parse_args().verify
     has_gpu = bool(tf.config.list_physical_devices("GPU"))
     wanted = variables(cores=len(os.sched_getaffinity(0)), has_gpu=has_gpu)
     if not is_verifying:
         sys.stdout.writelines(f"export {name}={shlex.quote(value)}\n" for name, value in wanted.items())
         return 0
-    seen = list(verify(wanted))
-    sys.stdout.writelines(f"{'ok  ' if is_so else 'NOT '} {text}\n" for is_so, text in seen)
-    return 0 if all(is_so for is_so, _ in seen) else 1
+    checks = list(verify(wanted))
+    sys.stdout.writelines(f"{'ok  ' if is_ok else 'NOT '} {text}\n" for is_ok, text in checks)
+    return 0 if all(is_ok for is_ok, _ in checks) else 1
 
 
 if __name__ == "__main__":

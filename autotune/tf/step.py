@@ -1,4 +1,4 @@
-"""One training step: eager, traced, or compiled; in full or in mixed precision."""
+"""Training step: eager, traced or compiled, in full or mixed precision."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -11,29 +11,28 @@ Batch = dict[str, tf.Tensor]
 
 
 class Optimizer(Protocol):
-    """Optimizer of a step: `Adam`, or one of Keras's that has been built."""
+    """Optimizer of a step: `Adam`, or a built one of Keras."""
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]]) -> Any: ...
 
 
 class Adam(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """Adam (Kingma and Ba 2015, algorithm 1) on TensorFlow's fused kernel, with state that `tf.train.Checkpoint` keeps.
+    """Adam (Kingma and Ba 2015, algorithm 1) on TensorFlow's fused kernel; `tf.train.Checkpoint` saves its state.
 
-    It has the one method of Keras's optimizers that a training step needs, so either can be used. Keras's takes about
-    a second longer to trace, which every trial of a search would pay.
+    Its interface is that of Keras's, which takes about a second longer to trace in every trial.
 
     Args:
         learning_rate: Step size, above 0.
     """
 
     BETA_1, BETA_2 = 0.9, 0.999  # decay of the two moments
-    EPSILON = 1e-7  # keeps the division finite
+    EPSILON = 1e-7  # avoids division by zero
 
     def __init__(self, variables: Sequence[tf.Variable], *, learning_rate: float) -> None:
         super().__init__()
         self._learning_rate = learning_rate
         self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
-        # A list, for checkpoints to follow; the index by variable is for lookups only.
+        # Checkpoints track the list; the index is for lookups only.
         self._moments = [
             (
                 tf.Variable(tf.zeros_like(variable), trainable=False),
@@ -62,10 +61,10 @@ class Adam(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
 
 class LossScale(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """Dynamic loss scaling: keeps float16 gradients in range (Micikevicius et al. 2018, section 3.2).
+    """Dynamic loss scaling, which keeps float16 gradients in range (Micikevicius et al. 2018, section 3.2).
 
-    The loss is multiplied by the scale and the gradients are divided by it. If one of them is not
-    finite, the update is skipped and the scale halved; after 2000 good updates in a row it is doubled.
+    The loss is multiplied by the scale, the gradients are divided by it. A non-finite gradient skips the update and
+    halves the scale; 2000 good updates in a row double it.
     """
 
     GROWTH_INTERVAL = 2000
@@ -76,7 +75,7 @@ class LossScale(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self._good_updates = tf.Variable(0, dtype=tf.int32, trainable=False)
 
     def update(self, finite: tf.Tensor) -> None:
-        """Adapt the scale; ``finite`` tells if the last gradients were finite."""
+        """Adapt the scale, given whether the last gradients were finite."""
         good = tf.where(finite, self._good_updates + 1, 0)
         grow = good >= self.GROWTH_INTERVAL
         factor = tf.where(finite, tf.where(grow, 2.0, 1.0), 0.5)
@@ -88,17 +87,15 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
     """Training step: computes the loss of a batch and updates the variables.
 
     Args:
-        loss: Function from a batch to a float32 scalar. It casts to the precision's ``compute_dtype`` itself.
-        options: Execution mode and precision of the step.
-        signature: Shapes and dtypes of a batch, the pipeline's ``element_spec``. The step is traced for
-            it once, whatever lengths come; with XLA, dimensions that it leaves open are compiled for as
-            they come.
+        loss: Function from a batch to a float32 scalar; it casts to the precision's ``compute_dtype`` itself.
+        signature: The pipeline's ``element_spec``. The step is traced once for it, for all lengths; XLA compiles each
+            new length.
 
     Attributes:
-        loss_scale: Scale of the loss; None where there is none.
+        loss_scale: None without float16.
 
     Raises:
-        ValueError: In the first step: the loss does not depend on one of the variables.
+        ValueError: In the first step, if the loss does not depend on a variable.
     """
 
     def __init__(
@@ -119,7 +116,7 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self._run: Callable[[Batch], tf.Tensor] = self.compiled(self.update)
 
     def __call__(self, batch: Batch) -> tf.Tensor:
-        """Execute one step; the returned loss can be left unread, which lets an accelerator run ahead."""
+        """Execute one step; reading the returned loss waits for the accelerator."""
         return self._run(batch)
 
     @property
@@ -128,7 +125,7 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         return [*self.variables, *further]
 
     def compiled(self, function: Callable[[Batch], Any]) -> Callable[[Batch], Any]:
-        """Return a function of a batch that is executed as the step is: as it stands, traced, or compiled."""
+        """Return a function of a batch in the step's execution mode: eager, traced or compiled."""
         if not self.options.graph:
             return function
         made: Callable[[Batch], Any] = tf.function(
@@ -137,7 +134,7 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         return made
 
     def gradients(self, batch: Batch) -> tuple[tf.Tensor, list[tf.Tensor]]:
-        """Return loss and gradients of a batch, these without the loss scale; nothing is updated."""
+        """Return loss and unscaled gradients of a batch, without an update."""
         with tf.GradientTape() as tape:
             loss = self.loss(batch)
             scaled = loss if self.loss_scale is None else loss * self.loss_scale.scale
@@ -151,7 +148,7 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         return loss, gradients
 
     def update(self, batch: Batch) -> tf.Tensor:
-        """Execute one step as it stands, operation by operation."""
+        """Execute one step eagerly."""
         loss, gradients = self.gradients(batch)
         if self.loss_scale is None:
             self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))

@@ -1,7 +1,7 @@
-"""Text preparation: from lines to tokens, once, before training; in order, in parallel, each distinct line once.
+"""Text preparation: from lines to tokens, once before training, in order, in parallel, each distinct line once.
 
-Nothing here imports TensorFlow, and no worker process does unless the function's own module does. Call `prepare`
-before TensorFlow is imported: its threads then have the cores for themselves, and mistakes are named at once.
+Nothing here imports TensorFlow, nor do worker processes unless the function's module does. Call `prepare` before
+importing TensorFlow: the cores are then free, and mistakes show at once.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from autotune.tf.options import TextOptions, write_whole
+from autotune.tf.options import TextOptions, write_atomically
 
 Tokens = list[int]
 PrepareLine = Callable[[str], Sequence[int]]
-"""Function from a line to its tokens; the same line always gives the same tokens."""
+"""Deterministic function from a line to its tokens."""
 
 
 def prepare(
@@ -44,18 +44,16 @@ def prepare(
     *,
     cache: TokenCache | None = None,
 ) -> list[Tokens]:
-    """Return the tokens of each line, in the order of the lines, the same whatever the options.
-
-    Repeated lines are prepared once. `docs/tensorflow.md` has the numbers.
+    """Return the tokens of each line, in order; the options do not affect them.
 
     Args:
-        prepare_line: Prepares one line. For worker processes it must be a function of a module that can be imported.
-        options: Workers; None prepares everything here.
-        cache: Tokens of earlier calls; lines that are not in it are prepared and added to it.
+        prepare_line: For worker processes, a function of an importable module.
+        options: Workers; None prepares everything in this process.
+        cache: Tokens of earlier calls; those of missing lines are added.
 
     Raises:
-        ValueError: The function cannot be found by name, which worker processes need.
-        TextWorkerError: A worker process ended before its work was done, or the function failed in it.
+        ValueError: The function cannot be found by name, as worker processes need.
+        TextWorkerError: A worker process ended early, or the function failed in it.
     """
     distinct = list(dict.fromkeys(lines))
     known = cache.lookup(distinct) if cache else {}
@@ -83,32 +81,32 @@ _log = logging.getLogger(__name__)
 
 
 class TokenCache:
-    """Tokens by line, in a text file that is written aside and moved into place.
+    """Tokens by line, in a text file that is replaced atomically.
 
-    Its name is a fingerprint of the function and of what it depends on: other code is another file. In it, each entry
-    has the hash of its line and a checksum; one that is damaged, torn or foreign is treated as missing, and the file
-    is replaced. Two processes that write at the same time each leave a whole file; the later one stays.
+    The file is named by a fingerprint of the function and its dependencies. Each entry has the hash of its line and a
+    checksum; damaged, torn or foreign entries count as missing. Concurrent writers each leave a complete file; the last
+    one stays.
 
     Args:
         folder: Folder of such caches, e.g. `autotune.tf.options.cache_home`; created if missing.
-        prepare_line: The function whose results these are, see `fingerprint`.
-        depends_on: JSON values that its results depend on besides its source: settings, versions of libraries.
+        prepare_line: The function, see `fingerprint`.
+        depends_on: JSON values that its results also depend on, such as settings and library versions.
     """
 
     def __init__(
         self, folder: Path, prepare_line: Callable[[str], Sequence[int]], depends_on: Mapping[str, Any] | None = None
     ) -> None:
-        self._whose = fingerprint(
+        self._fingerprint = fingerprint(
             prepare_line, {"format": FORMAT_VERSION, "byteorder": sys.byteorder, **(depends_on or {})}
         )
-        self.path = folder / self._whose[:16] / "texts.tokens"
-        self._others: list[bytes] = []
+        self.path = folder / self._fingerprint[:16] / "texts.tokens"
+        self._unused: list[bytes] = []
 
     def lookup(self, lines: Iterable[str]) -> dict[str, list[int]]:
-        """Return the tokens of those lines that have an entry that can be trusted."""
+        """Return the tokens of lines with an intact entry."""
         wanted = {_key(line): line for line in lines}
         found: dict[str, list[int]] = {}
-        self._others = []
+        self._unused = []
         for entry in self._entries():
             key, checksum, packed = (*entry.split(b" "), b"", b"")[:3]
             if checksum != self._checksum(key, packed):
@@ -116,19 +114,16 @@ class TokenCache:
             if key in wanted:
                 found[wanted[key]] = unpack(packed)
             else:
-                self._others.append(entry)
+                self._unused.append(entry)
         return found
 
     def store(self, tokens: Mapping[str, Sequence[int]]) -> None:
-        """Write a file with these entries, and those that the last look-up did not ask for.
-
-        A failure to do so is logged and is not an error of the training.
-        """
-        entries = [self._head(), *self._others, *(self._entry(_key(line), values) for line, values in tokens.items())]
+        """Write a file with these entries and those that the last lookup did not use; log a failure."""
+        entries = [self._head(), *self._unused, *(self._entry(_key(line), values) for line, values in tokens.items())]
         try:
-            write_whole(self.path, (entry + b"\n" for entry in entries))
+            write_atomically(self.path, (entry + b"\n" for entry in entries))
         except OSError as error:
-            _log.warning("the cache of prepared texts cannot be written, training goes on without: %s", error)
+            _log.warning("the text cache cannot be written, training continues without it: %s", error)
 
     def _entries(self) -> Iterator[bytes]:
         try:
@@ -136,36 +131,36 @@ class TokenCache:
         except OSError:
             return
         if head == self._head():
-            # Behind the last newline is nothing, or an entry that was cut off.
+            # The part after the last newline is empty, or a torn entry.
             yield from entries[:-1]
 
     def _head(self) -> bytes:
-        return json.dumps({"tokens": FORMAT_VERSION, "of": self._whose}).encode()
+        return json.dumps({"tokens": FORMAT_VERSION, "of": self._fingerprint}).encode()
 
     def _entry(self, key: bytes, tokens: Sequence[int]) -> bytes:
         packed = pack(tokens)
         return b" ".join((key, self._checksum(key, packed), packed))
 
     def _checksum(self, key: bytes, packed: bytes) -> bytes:
-        return b"%08x" % zlib.crc32(packed, zlib.crc32(key + self._whose.encode()))
+        return b"%08x" % zlib.crc32(packed, zlib.crc32(key + self._fingerprint.encode()))
 
 
 def _key(line: str) -> bytes:
-    # 128 bits: two lines of one key do not happen. Surrogates come from files that are no UTF-8.
+    # 128 bits make collisions negligible. Surrogates come from files that are not UTF-8.
     return hashlib.sha256(line.encode("utf-8", "surrogatepass")).hexdigest()[:32].encode()
 
 
 class TextWorkerError(RuntimeError):
-    """Failure of a worker process, or of the function in it; the message says which, and on which line."""
+    """Failure of a worker process, or of the function on a line."""
 
 
 def _in_processes(lines: Sequence[str], function: PrepareLine, workers: int, chunk_lines: int) -> Iterator[Tokens]:
-    """Yield the tokens of each line, prepared in fresh interpreters that end with this process."""
+    """Yield the tokens of each line from fresh interpreters, which end with this process."""
     module, name = name_of(function)
     if module == "__main__":
-        raise ValueError(f"{name} is in the main script, which no other process can import: move it to a module")
+        raise ValueError(f"{name} is in the main script, which worker processes cannot import: move it to a module")
     before = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _begin_worker)
+    pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _init_worker)
     main = sys.modules["__main__"]
     try:
         sys.modules["__main__"] = ModuleType("__main__")  # else each worker would execute the trainer's script
@@ -175,15 +170,15 @@ def _in_processes(lines: Sequence[str], function: PrepareLine, workers: int, chu
             sys.modules["__main__"] = main
         yield from prepared
     except BrokenProcessPool as error:
-        raise TextWorkerError("a worker process for text preparation ended before its work was done") from error
+        raise TextWorkerError("a worker process for text preparation ended early") from error
     finally:
         for worker in set(multiprocessing.active_children()) - before:
-            worker.kill()  # whatever it is busy with
+            worker.kill()  # it may be busy
         pool.shutdown(cancel_futures=True)
 
 
-def _begin_worker() -> None:
-    """Have this process end at once when the trainer has, whatever the function is busy with; ^C is the trainer's."""
+def _init_worker() -> None:
+    """Make this process exit as soon as the trainer ends, and ignore ^C, which the trainer handles."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trainer = multiprocessing.parent_process()
     assert trainer is not None
@@ -193,30 +188,26 @@ def _begin_worker() -> None:
 def _prepared(function: PrepareLine, line: str) -> Tokens:
     try:
         return as_tokens(function(line))
-    except BaseException as error:  # all of it is told to the trainer, an exit too
+    except BaseException as error:  # also reports a SystemExit to the trainer
         raise TextWorkerError(f"text preparation failed: {line!r}\n{traceback.format_exc()}") from error
 
 
-# Fingerprint of a function by content: its source and that of the modules it is built on.
+# Fingerprint of a function: its source and that of the modules it depends on.
 
 
 def fingerprint(function: Callable[..., Any], depends_on: Mapping[str, Any]) -> str:
-    """Return a hash that changes when the function may give something else.
+    """Return a hash that changes when the function's results may change, as 64 hexadecimal digits.
 
-    It covers the sources of the function's module and of all modules that this one imports, at whatever remove, of
-    the same package or beside it; the version of Python; and what is named. Installed packages are not looked into:
-    name their versions.
-
-    Returns:
-        64 hexadecimal digits.
+    It covers the sources of the function's module and its imports, recursively, from the same package or folder; the
+    Python version; and `depends_on`. For installed packages, name their versions there.
 
     Raises:
-        ValueError: The function is not at the top of a module with a source.
+        ValueError: The function is not at the top level of a module with a source.
     """
     module, name = name_of(function)
     file = getattr(sys.modules[module], "__file__", None)
     if file is None or not file.endswith(".py"):
-        raise ValueError(f"{name} of {module} cannot be cached: there is no source that tells what it does")
+        raise ValueError(f"{name} of {module} cannot be cached: its source is not available")
     content = {
         "function": f"{module}:{name}",
         "sources": {one: hashlib.sha256(path.read_bytes()).hexdigest() for one, path in _modules(module, Path(file))},
@@ -227,21 +218,19 @@ def fingerprint(function: Callable[..., Any], depends_on: Mapping[str, Any]) -> 
 
 
 def name_of(function: Callable[..., Any]) -> tuple[str, str]:
-    """Return module and name of a function at the top of a module.
+    """Return module and name of a top-level function.
 
     Raises:
-        ValueError: It is another thing: a lambda, a method, a function in a function.
+        ValueError: It is not one, but e.g. a lambda or a method.
     """
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or name is None or getattr(sys.modules.get(module), name, None) is not function:
-        raise ValueError(
-            f"{function!r} has no name by which it can be found again: make it a function at the top of a module"
-        )
+        raise ValueError(f"{function!r} cannot be found by name: make it a top-level function of a module")
     return module, name
 
 
 def _modules(module: str, path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield name and file of this module and of those that it imports, as far as they belong to it."""
+    """Yield name and file of this module and of its imports from the same package or folder, recursively."""
     package = module.partition(".")[0]
     above = path.resolve().parents
     root = above[min(module.count(".") + (path.name == "__init__.py"), len(above) - 1)]
@@ -254,22 +243,22 @@ def _modules(module: str, path: Path) -> Iterator[tuple[str, Path]]:
                 continue
             seen.add(other)
             found = _source_of(other)
-            if found is not None and (other.partition(".")[0] == package or _is_beside(found, root)):
+            if found is not None and (other.partition(".")[0] == package or _is_local(found, root)):
                 waiting.append((other, found))
 
 
-def _is_beside(path: Path, root: Path) -> bool:
+def _is_local(path: Path, root: Path) -> bool:
     return path.resolve().is_relative_to(root) and not {"site-packages", "dist-packages"} & set(path.parts)
 
 
 def _imported(name: str, path: Path) -> Iterator[str]:
-    """Yield the names of what may be modules in the imports of a source, also of those inside functions."""
+    """Yield names in a source's imports, also inside functions, that may be modules."""
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             parts = name.split(".")
-            if node.level:  # relative: the package itself for its __init__, the package around for others
+            if node.level:  # relative to the package itself in its __init__, to the parent package elsewhere
                 start = parts[: len(parts) - node.level + (path.name == "__init__.py")]
                 base = ".".join([*start, *([node.module] if node.module else [])])
             else:
@@ -283,26 +272,22 @@ def _source_of(name: str) -> Path | None:
         return None
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError, AttributeError):  # a name in a module, not a module
+    except (ImportError, ValueError, AttributeError):  # not a module
         return None
     origin = spec.origin if spec else None
     return Path(origin) if origin and origin.endswith(".py") else None
 
 
-# Tokens as text of one line, for pipes and files: some ten times faster to read than numbers in decimals.
+# Tokens as one line of text, for pipes and files: about ten times faster to read than decimals.
 
 
 def as_tokens(value: Sequence[int]) -> list[int]:
-    """Return a list of plain ints, also of NumPy's.
-
-    Raises:
-        TypeError: There is something else in it.
-    """
+    """Return a list of plain ints, also from NumPy's; raise a TypeError for anything else."""
     return list(map(operator.index, value))
 
 
 def pack(tokens: Sequence[int]) -> bytes:
-    """Return base64 of the numbers in this machine's byte order, with the type of `array.array` ahead.
+    """Return base64 of the numbers in native byte order, after their `array.array` type code.
 
     Raises:
         OverflowError: A number has more than 64 bits.

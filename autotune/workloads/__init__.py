@@ -1,1 +1,1 @@
-"""Trainers that ship with the product: real enough to tune, small enough to read."""
+"""Small trainers that ship with autotune."""

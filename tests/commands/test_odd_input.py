@@ -33,4 +33,6 @@ def test_a_fifo_for_a_config_is_refused(name: str, simulated: CommandLine) -> No
     (simulated.folder / "config.yaml").write_text("data: {batch_size: 4}\n")
     (simulated.folder / name).unlink(missing_ok=True)
     os.mkfifo(simulated.folder / name)
-    assert f"{name}: this is not a regular file" in simulated("search", "--config", "config.yaml", "--dry-run").refusal()
+    assert (
+        f"{name}: this is not a regular file" in simulated("search", "--config", "config.yaml", "--dry-run").refusal()
+    )

@@ -64,4 +64,4 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_a_limit_above_the_cards_memory_is_refused(env: dict[str, str]) -> None:
     """Before TensorFlow takes any of it; the sentence has both numbers."""
     done = subprocess.run([sys.executable, "-c", LIMITED], env=env, capture_output=True, text=True, check=False)
-    assert "the memory of GPU 1 is limited to 16384 MiB, but it has 12288 MiB" in done.stderr
+    assert "the memory limit of GPU 1 is 16384 MiB, but it has 12288 MiB" in done.stderr

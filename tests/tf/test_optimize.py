@@ -42,7 +42,7 @@ def test_a_batch_beyond_the_shape_is_an_error() -> None:
 @pytest.mark.parametrize("shapes", [[4], ([4],), ([4, 1], None), {"x": [4]}])
 def test_shapes_of_another_structure_are_an_error(shapes: Any) -> None:
     """It says what an element is made of."""
-    with pytest.raises(ValueError, match="as an element is built"):
+    with pytest.raises(ValueError, match="have the structure of an element"):
         optimize(ragged(), shapes=shapes)
 
 

@@ -222,4 +222,4 @@ def test_a_missing_accelerator_is_said_once(caplog: pytest.LogCaptureFixture) ->
         pytest.skip("there is an accelerator here")
     feed = Feed(Source().build(), work="length", device=accelerator())
     next(feed), next(feed)
-    assert [record.message for record in caplog.records] == ["no accelerator here: batches are not prefetched to one"]
+    assert [record.message for record in caplog.records] == ["no accelerator found: batches stay in host memory"]

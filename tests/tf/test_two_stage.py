@@ -270,7 +270,7 @@ def test_features_that_are_no_tensors_by_name_are_refused() -> None:
         with pytest.raises(ValueError, match=said):
             feed_of(3, lambda batch, _, features=features: features(batch))
     for placement in (Placement(data="/CPU:0", model="/GPU:3"), Placement(data="/CPU:9", model="/CPU:0")):
-        with pytest.raises(ValueError, match="is not there: TensorFlow sees CPU:0, CPU:1"):
+        with pytest.raises(ValueError, match="does not exist: TensorFlow sees CPU:0, CPU:1"):
             feed_of(3, placement=placement)
     with pytest.raises(ValueError, match="got 'zzz'; there are: number, work"):
         TwoStageFeed(batches(3), noisy, APART, BufferOptions(), work="zzz")
@@ -300,7 +300,7 @@ def test_a_buffer_in_bytes_holds_fewer_batches() -> None:
 def test_other_ways_to_divide_the_work_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A distribution strategy places batches itself; cudaMallocAsync orders memory by streams."""
     strategy = tf.distribute.MirroredStrategy(["/CPU:0", "/CPU:1"])
-    with strategy.scope(), pytest.raises(ValueError, match="MirroredStrategy places the batches itself"):
+    with strategy.scope(), pytest.raises(ValueError, match="MirroredStrategy conflicts with a pipeline"):
         feed_of(3)
     monkeypatch.setenv("TF_GPU_ALLOCATOR", "cuda_malloc_async")
     with pytest.raises(ValueError, match="unset it"):

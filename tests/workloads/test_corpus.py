@@ -36,7 +36,7 @@ def test_a_complete_corpus_is_left_alone(corpus: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in corpus.rglob("*")}
     assert write_corpus(corpus, clips=12) is False
     assert {path: path.stat().st_mtime_ns for path in corpus.rglob("*")} == before
-    with pytest.raises(InputError, match="something else"):
+    with pytest.raises(InputError, match="other content"):
         write_corpus(corpus, clips=13)
 
 
@@ -61,7 +61,7 @@ def test_the_command_says_what_it_did(
         return code, printed.out + printed.err
 
     assert call("--clips", "2") == (0, f"{out}: wrote 2 clips\n")
-    assert call("--clips", "2") == (0, f"{out}: already holds 2 clips\n")
+    assert call("--clips", "2") == (0, f"{out}: already has 2 clips\n")
     with pytest.raises(SystemExit) as wrong:
         call("--clips", "0")
     assert wrong.value.code == 2

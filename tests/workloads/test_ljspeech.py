@@ -24,12 +24,12 @@ def test_real_speech_is_read(speech: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "said"),
     [
-        (wav(kind=3, bits=32), "is not a WAV file of PCM: unknown format: 3"),
+        (wav(kind=3, bits=32), "is not a PCM WAV file: unknown format: 3"),
         (wav(channels=2), "is not mono, 16 bits, 22050 Hz: 2 channels"),
         (wav(rate=44100), "is not mono, 16 bits, 22050 Hz: 1 channels, 16 bits, 44100 Hz"),
-        (wav()[:-1], "is cut short"),
-        (wav(data=b""), "holds no samples"),
-        (b"", "is not a WAV file of PCM"),
+        (wav()[:-1], "is truncated"),
+        (wav(data=b""), "has no samples"),
+        (b"", "is not a PCM WAV file"),
     ],
 )
 def test_a_file_of_another_form_is_named(file: bytes, said: str, corpus: Path) -> None:
@@ -47,7 +47,7 @@ def test_a_file_of_another_form_is_named(file: bytes, said: str, corpus: Path) -
         ("QS001-0004", "expected id|text|normalized text, got 1 field(s)"),
         ("QS001-0004|a|b|c", "got 4 field(s)"),
         ("|a|b", "expected id|text"),
-        ("QS001-0004|a|123", "no speakable text"),
+        ("QS001-0004|a|123", "no usable text"),
         ("missing|a|b", "missing.wav"),
     ],
 )

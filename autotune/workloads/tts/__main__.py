@@ -14,19 +14,19 @@ from autotune.workloads.tts.ljspeech import InputError, encode, read_clips
 
 
 def main() -> int:
-    """Train; returns the exit status: 0 done, 2 unusable config or data."""
+    """Train; return the exit status, 2 for unusable config or data."""
     parser = argparse.ArgumentParser(
         prog="python -m autotune.workloads.tts", description="Trains a text-to-speech model."
     )
-    parser.add_argument("--config", type=Path, required=True, help="the config file")
-    parser.add_argument("--steps", type=_count, help="end after so many steps in all")
-    parser.add_argument("--epochs", type=_count, help="end after so many passes in all, instead of training.epochs")
+    parser.add_argument("--config", type=Path, required=True, help="config file")
+    parser.add_argument("--steps", type=_count, help="stop after this number of steps in total")
+    parser.add_argument("--epochs", type=_count, help="stop after this number of epochs, instead of training.epochs")
     arguments = parser.parse_args()
     try:
         config = read_config(arguments.config)
         tokens_of = partial(prepare_texts, config, arguments.config)
         clips = read_clips(Path(config.data.dataset_path), tokens_of)
-        # What can be wrong above is said at once; only then come the seconds of importing TensorFlow.
+        # Errors above are reported before the slow import of TensorFlow.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         train = _load_training()
 
@@ -40,11 +40,7 @@ def main() -> int:
 
 
 def prepare_texts(config: TrainerConfig, config_file: Path, lines: Sequence[str]) -> list[text.Tokens]:
-    """Return the symbol numbers of each line, as the config selects.
-
-    Raises:
-        InputError: A worker process failed.
-    """
+    """Return the symbol numbers of each line; raise an InputError if a worker process failed."""
     cache = text.TokenCache(cache_home(near=config_file), encode) if config.data.text_cache else None
     try:
         return text.prepare(lines, encode, config.text_options(), cache=cache)
@@ -52,7 +48,7 @@ def prepare_texts(config: TrainerConfig, config_file: Path, lines: Sequence[str]
         raise InputError(
             str(error),
             where="data.text_workers",
-            remedy="fewer need less memory; 0 prepares texts in the trainer itself",
+            remedy="reduce it to use less memory; 0 prepares texts in the trainer",
         ) from error
 
 
@@ -62,8 +58,8 @@ def _load_training() -> Callable[..., None]:
     except ModuleNotFoundError as error:
         if error.name != "tensorflow":
             raise
-        remedy = "install it with an extra, in the clone that autotune was installed from: pip install '.[tensorflow]'"
-        raise InputError("is not installed, and this trainer needs it", where="tensorflow", remedy=remedy) from error
+        remedy = "install the extra in the clone that autotune was installed from: pip install '.[tensorflow]'"
+        raise InputError("is not installed, but this trainer needs it", where="tensorflow", remedy=remedy) from error
     return train
 
 

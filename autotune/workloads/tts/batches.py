@@ -1,4 +1,4 @@
-"""Batches of the trainer: from the clips on disk to a feed of padded batches of text and log-mel spectrograms."""
+"""Batches of the trainer: from clips on disk to padded batches of text and log-mel spectrograms."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial
@@ -14,21 +14,20 @@ from autotune.workloads.tts.config import DataConfig
 from autotune.workloads.tts.ljspeech import SAMPLE_RATE, SYMBOLS, Clip, crop
 
 ByIndex = Callable[[tf.Tensor], tf.Tensor]
-"""Function from the number of a clip to its sound or its log-mel spectrogram, in the graph."""
+"""Graph function from a clip's number to its sound or log-mel spectrogram."""
 
 
 def maxima(data: DataConfig) -> dict[str, int]:
-    """Return the largest lengths that `loader` gives."""
+    """Return the largest lengths in features of `loader`."""
     return {"text": data.max_text_length, "mel": data.max_mel_frames}
 
 
 def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
-    """Return the function that loads a clip by its number.
+    """Return the function that loads a clip by number.
 
-    Its features: ``text`` (symbol numbers, int32), ``text_length``, ``mel`` (frames by bands, float32),
-    ``mel_length``.
+    Features: ``text`` (symbol numbers, int32), ``text_length``, ``mel`` (frames, bands; float32), ``mel_length``.
     """
-    with tf.device("CPU:0"):  # where the pipeline runs, also when there is a GPU
+    with tf.device("CPU:0"):  # where the pipeline runs, even with a GPU
         texts, frames = _cropped(clips, data)
         spectrogram = _spectrogram(clips, data)
     text_of = in_graph("text", lambda index: texts[index])
@@ -47,15 +46,15 @@ def loader(clips: Sequence[Clip], data: DataConfig) -> Load:
 
 
 def sound_maxima(data: DataConfig) -> dict[str, int]:
-    """Return the largest lengths that `sound_loader` gives."""
+    """Return the largest lengths in features of `sound_loader`."""
     return {"text": data.max_text_length, "sound": mirrored_samples(data.max_mel_frames)}
 
 
 def sound_loader(clips: Sequence[Clip], data: DataConfig) -> Load:
-    """Return the function that loads a clip whose spectrogram is made elsewhere, by `mel_features`.
+    """Return the function that loads a clip for `mel_features`, which computes its spectrogram.
 
-    Its features: ``text`` and ``text_length`` as those of `loader`, ``sound`` (16 bits, mirrored at its ends),
-    ``mel_length``. All but the sound are int64: TensorFlow keeps an int32 in host memory, wherever it is put.
+    Features: ``text`` and ``text_length`` as in `loader`, ``sound`` (16 bits, mirrored at its ends), ``mel_length``.
+    The others are int64, because TensorFlow keeps int32 in host memory.
     """
     with tf.device("CPU:0"):
         texts, frames = _cropped(clips, data)
@@ -75,19 +74,19 @@ def sound_loader(clips: Sequence[Clip], data: DataConfig) -> Load:
 
 
 def mel_features(batch: Features, _number: tf.Tensor) -> Features:
-    """Return the batch with spectrograms in place of sounds: the feature work of a pipeline over two devices."""
+    """Replace sounds by spectrograms: the feature stage of a pipeline over two devices."""
     mel = log_mel_of_mirrored(batch["sound"])
-    there = tf.sequence_mask(batch["mel_length"], mel.shape[1], tf.float32)
+    mask = tf.sequence_mask(batch["mel_length"], mel.shape[1], tf.float32)
     return {
         "text": batch["text"],
         "text_length": batch["text_length"],
-        "mel": mel * there[:, :, None],
+        "mel": mel * mask[:, :, None],
         "mel_length": batch["mel_length"],
     }
 
 
 def store(clips: Sequence[Clip], data: DataConfig, config_file: Path) -> Store | None:
-    """Return the cache that ``data.cache`` selects: of spectrograms, or of sounds where these are made elsewhere."""
+    """Return the cache that ``data.cache`` selects, of spectrograms, or of sounds with two devices."""
     if data.cache is Cache.NONE:
         return None
     if data.cache is Cache.MEMORY:
@@ -104,7 +103,7 @@ def store(clips: Sequence[Clip], data: DataConfig, config_file: Path) -> Store |
 
 
 def _cropped(clips: Sequence[Clip], data: DataConfig) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """Return the symbols of each clip, and its frames, both as far as they are kept."""
+    """Return the symbols and the number of frames of each clip, cropped."""
     kept = [
         crop(
             len(clip.text),
@@ -148,11 +147,9 @@ def _read(clip: Clip) -> npt.NDArray[np.int16]:
     return np.fromfile(clip.wav, "<i2", count=clip.samples, offset=clip.offset_bytes)
 
 
-# Log-mel spectrograms, in NumPy and in TensorFlow; both agree to within float32 rounding.
-#
-# Frames of 1024 samples every 256, centred (the ends are mirrored), Hann window, magnitudes, 80 triangular
-# filters of equal area from 0 to 8000 Hz on Slaney's mel scale, natural logarithm of at least 1e-5: the
-# spectrograms that Tacotron 2 and its successors train on (Shen et al. 2018).
+# Log-mel spectrograms in NumPy and TensorFlow, equal within float32 rounding, as in Tacotron 2 (Shen et al. 2018):
+# frames of 1024 samples every 256, centred, ends mirrored, Hann window, magnitudes, 80 triangular filters of equal area
+# from 0 to 8000 Hz on Slaney's mel scale, natural logarithm of at least 1e-5.
 
 
 N_FFT = 1024
@@ -175,16 +172,12 @@ MIN_SAMPLES = N_FFT // 2 + 1  # mirroring needs more than half a frame
 
 
 def frame_count(samples: int) -> int:
-    """Return the number of frames of a spectrogram of so many samples."""
+    """Return the number of spectrogram frames of this many samples."""
     return 1 + max(samples, MIN_SAMPLES) // HOP
 
 
 def log_mel(pcm: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
-    """Compute the spectrogram of 16-bit samples, in NumPy.
-
-    Returns:
-        Shape (n_frames, N_MELS).
-    """
+    """Compute the spectrogram of 16-bit samples in NumPy, shape (n_frames, N_MELS)."""
     sound = pcm.astype(np.float32) / 32768.0
     sound = np.pad(sound, (0, max(0, MIN_SAMPLES - len(sound))))
     sound = np.pad(sound, N_FFT // 2, mode="reflect")
@@ -195,29 +188,29 @@ def log_mel(pcm: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
 
 
 def log_mel_tf(pcm: tf.Tensor) -> tf.Tensor:
-    """Compute the same as `log_mel`, as TensorFlow operations in the graph."""
+    """Compute `log_mel` in the graph."""
     return log_mel_of_mirrored(mirrored(pcm))
 
 
 def mirrored(pcm: tf.Tensor) -> tf.Tensor:
-    """Return 16-bit samples with half a frame mirrored at each end: what the frames are cut from, still in 16 bits."""
+    """Mirror half a frame at each end of 16-bit samples."""
     sound = tf.pad(pcm, [[0, tf.maximum(0, MIN_SAMPLES - tf.size(pcm))]])
     return tf.pad(sound, [[N_FFT // 2, N_FFT // 2]], mode="REFLECT")
 
 
 def mirrored_samples(frames: int) -> int:
-    """Return the number of samples, mirrored ones included, that so many frames are cut from."""
+    """Return the number of samples, including mirrored ones, for this many frames."""
     return (frames - 1) * HOP + N_FFT
 
 
 def log_mel_of_mirrored(sound: tf.Tensor) -> tf.Tensor:
-    """Compute the spectrograms of what `mirrored` returns; a batch of it is computed at once.
+    """Compute the spectrograms of `mirrored` samples.
 
     Args:
-        sound: 16-bit samples, in the last dimension.
+        sound: Shape (..., samples), 16 bits.
 
     Returns:
-        Frames by mel bands, in the last two dimensions.
+        Shape (..., n_frames, N_MELS).
     """
     frames = tf.signal.frame(tf.cast(sound, tf.float32) / 32768.0, N_FFT, HOP)
     magnitudes = tf.abs(tf.signal.rfft(frames * tf.constant(_window(), tf.float32)))

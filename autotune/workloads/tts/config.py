@@ -1,4 +1,4 @@
-"""Reader of the trainer's config: every key is known, typed, and checked before TensorFlow is imported."""
+"""Reader of the trainer's config, checked before TensorFlow is imported."""
 
 import difflib
 from dataclasses import dataclass, field, fields
@@ -20,12 +20,12 @@ from autotune.tf.options import (
 )
 from autotune.workloads.tts.ljspeech import InputError
 
-BUCKETS = 8  # classes of length with data.bucket_by_length
+BUCKETS = 8  # length classes with data.bucket_by_length
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Section ``data``; `configs/config.yaml` describes each key."""
+    """Section ``data``; see `configs/config.yaml`."""
 
     dataset_path: str
     batch_size: int = 8
@@ -91,7 +91,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainerConfig:
-    """Whole config of the trainer."""
+    """Config of the trainer."""
 
     data: DataConfig
     training: TrainingConfig = field(default_factory=TrainingConfig)
@@ -123,7 +123,7 @@ class TrainerConfig:
         )
 
     def buffer_options(self) -> BufferOptions:
-        """Return the settings of the buffer between two devices."""
+        """Return the options of the buffer between two devices."""
         return BufferOptions(
             batches=self.data.pipeline_buffer_size,
             megabytes=self.data.pipeline_buffer_mb,
@@ -142,19 +142,19 @@ SECTIONS: dict[str, type] = {"data": DataConfig, "training": TrainingConfig, "ru
 
 
 def read_config(path: Path) -> TrainerConfig:
-    """Read and check a config file; the ``autotune:`` section belongs to the tuner and is ignored.
+    """Read and check a config file, ignoring the ``autotune:`` section.
 
     Raises:
-        InputError: The file cannot be read, or a key or value in it is not one of this trainer's.
+        InputError: The file cannot be read, or has an unknown key or invalid value.
     """
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(
-            f"cannot be read: {error}", where=str(path), remedy="give a YAML file with --config"
+            f"cannot be read: {error}", where=str(path), remedy="pass a YAML file with --config"
         ) from error
     if not isinstance(content, dict):
-        raise InputError("holds no sections", where=str(path), remedy=f"it needs {', '.join(SECTIONS)}")
+        raise InputError("has no sections", where=str(path), remedy=f"it needs {', '.join(SECTIONS)}")
     sections = {str(name): section or {} for name, section in content.items() if name != "autotune"}
     known = list(SECTIONS) + [f"{name}.{item.name}" for name, kind in SECTIONS.items() for item in fields(kind)]
     for name, section in sections.items():
@@ -162,18 +162,18 @@ def read_config(path: Path) -> TrainerConfig:
         for key in (name, *(f"{name}.{key}" for key in keys)):
             if key not in known:
                 near = difflib.get_close_matches(key, known, n=1)
-                remedy = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
+                remedy = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
                 raise InputError(f"unknown key {key}", where=str(path), remedy=remedy)
     try:
-        # Not strict: YAML 1.1 calls 1e-4 a string.
+        # Not strict: 1e-4 is a string in YAML 1.1.
         config = msgspec.convert(sections, TrainerConfig, strict=False)
         config.device_options(), config.buffer_options()
     except ValueError as error:
         text, _, place = str(error).partition(" - at `$.")
         key = text.split(maxsplit=1)[0]
         named = place.rstrip("`") or next(name.partition(".")[0] for name in known if name.endswith(f".{key}"))
-        said = f"{named}.{text}" if named in SECTIONS and f"{named}.{key}" in known else f"{named}: {text}"
+        message = f"{named}.{text}" if named in SECTIONS and f"{named}.{key}" in known else f"{named}: {text}"
         raise InputError(
-            said, where=str(path), remedy="change the value: autotune's configs/config.yaml shows them"
+            message, where=str(path), remedy="change the value; autotune's configs/config.yaml describes all keys"
         ) from error
     return config

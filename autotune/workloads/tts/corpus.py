@@ -1,10 +1,9 @@
-"""Synthetic corpus for the trainer: speech-like sound laid out like LJSpeech, written in seconds.
+"""Synthetic speech-like corpus in the LJSpeech layout, written in seconds and deterministic.
 
     python -m autotune.workloads.tts.corpus --out data/quickstart
 
-A text of common words is spoken letter by letter: three tones at the formants of a vowel or voiced consonant, with more
-or less noise, and silence for spaces and stops. Nobody would call it speech, but length goes with text, and what is
-heard with what is written, so a model can learn it. The same arguments give the same bytes.
+Each letter is three tones at a vowel's or voiced consonant's formants, mixed with noise; spaces and stops are silent.
+Length and sound depend on the text, so a model can learn it.
 """
 
 import argparse
@@ -30,7 +29,7 @@ _WORDS = """
 
 
 def _sounds() -> dict[str, tuple[tuple[float, ...], float, float, float]]:
-    """Return the sound of each letter: formants in Hz, share of voice (the rest is noise), loudness, seconds."""
+    """Return the sound of each letter: formants in Hz, voiced share (the rest is noise), loudness, seconds."""
     vowels = {"a": (730, 1090, 2440), "e": (530, 1840, 2480), "i": (270, 2290, 3010), "o": (570, 840, 2410)}
     vowels |= {"u": (300, 870, 2240), "y": (390, 1990, 2550)}  # Peterson and Barney 1952
     silence = (500, 1500, 2500)
@@ -43,17 +42,13 @@ def _sounds() -> dict[str, tuple[tuple[float, ...], float, float, float]]:
 
 
 def write_corpus(folder: Path, *, clips: int = CLIPS, seed: int = 0) -> bool:
-    """Write the corpus, all of it or nothing.
+    """Write the corpus completely or not at all; return False if it already exists.
 
     Args:
-        folder: Folder of the corpus; does not exist yet, or holds this very corpus.
         clips: Number of clips, of about 1 to 10 seconds.
 
-    Returns:
-        False if it existed already.
-
     Raises:
-        InputError: The folder holds something else.
+        InputError: The folder has other content.
     """
     texts = [_text(np.random.default_rng([seed, number, 0])) for number in range(clips)]
     names = [f"QS{number // 1000 + 1:03d}-{number % 1000 + 1:04d}" for number in range(clips)]
@@ -63,24 +58,24 @@ def write_corpus(folder: Path, *, clips: int = CLIPS, seed: int = 0) -> bool:
         if listing.is_file() and listing.read_text(encoding="utf-8") == metadata:
             return False
         raise InputError(
-            "is there already and holds something else", where=str(folder), remedy="remove it, or name another folder"
+            "already exists with other content", where=str(folder), remedy="remove it, or name another folder"
         )
     folder.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
-        (aside / "wavs").mkdir()
+        (temporary / "wavs").mkdir()
         for number, (name, text) in enumerate(zip(names, texts, strict=True)):
             sound = _speak(text, np.random.default_rng([seed, number, 1]))
-            with wave.open(str(aside / "wavs" / f"{name}.wav"), "wb") as file:
+            with wave.open(str(temporary / "wavs" / f"{name}.wav"), "wb") as file:
                 file.setnchannels(1)
                 file.setsampwidth(2)
                 file.setframerate(SAMPLE_RATE)
                 file.writeframes(sound.astype("<i2").tobytes())
-        (aside / "metadata.csv").write_text(metadata, encoding="utf-8")
-        aside.chmod(0o755)  # mkdtemp makes it private
-        aside.rename(folder)
+        (temporary / "metadata.csv").write_text(metadata, encoding="utf-8")
+        temporary.chmod(0o755)  # mkdtemp creates it with 0700
+        temporary.rename(folder)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        shutil.rmtree(temporary, ignore_errors=True)
     return True
 
 
@@ -99,7 +94,7 @@ def _speak(text: str, random: np.random.Generator) -> npt.NDArray[np.int16]:
     )
 
     def track(values: Sequence[float]) -> npt.NDArray[np.float64]:
-        """Return one value per sample, gliding within 10 ms from one letter to the next."""
+        """Return one value per sample, smoothed over 10 ms between letters."""
         glide = np.hanning(SAMPLE_RATE // 100)
         return np.convolve(np.repeat(np.asarray(values, float), lengths), glide / glide.sum(), mode="same")
 
@@ -111,13 +106,13 @@ def _speak(text: str, random: np.random.Generator) -> npt.NDArray[np.int16]:
 
 
 def main() -> int:
-    """Write the corpus; returns the exit status."""
+    """Write the corpus; return the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m autotune.workloads.tts.corpus", description="Writes a corpus to try the trainer on."
+        prog="python -m autotune.workloads.tts.corpus", description="Write a synthetic corpus for the trainer."
     )
-    parser.add_argument("--out", type=Path, required=True, help="the folder to write")
-    parser.add_argument("--clips", type=int, default=CLIPS, help=f"how many clips ({CLIPS})")
-    parser.add_argument("--seed", type=int, default=0, help="of texts and sound (0)")
+    parser.add_argument("--out", type=Path, required=True, help="output folder")
+    parser.add_argument("--clips", type=int, default=CLIPS, help=f"number of clips ({CLIPS})")
+    parser.add_argument("--seed", type=int, default=0, help="seed of texts and sound (0)")
     arguments = parser.parse_args()
     if arguments.clips < 1 or arguments.seed < 0:
         parser.error("--clips must be at least 1, --seed at least 0")
@@ -126,7 +121,7 @@ def main() -> int:
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{arguments.out}: {'wrote' if written else 'already holds'} {arguments.clips} clips")
+    print(f"{arguments.out}: {'wrote' if written else 'already has'} {arguments.clips} clips")
     return 0
 
 

@@ -1,7 +1,6 @@
 """Reader of the LJSpeech layout: ``metadata.csv`` with ``id|text|normalized text``, and ``wavs/<id>.wav``.
 
-Everything is checked here, before the first process of the pipeline: a broken line or file is named at
-the start, not after an hour of training.
+Everything is validated here, so that a broken line or file is reported at the start.
 """
 
 import wave
@@ -20,12 +19,7 @@ TokensOf = Callable[[Sequence[str]], Sequence[Sequence[int]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Clip:
-    """Clip with its text.
-
-    Attributes:
-        text: Symbol numbers from 1, without characters that have none.
-        mtime_ns: Time of its last change.
-    """
+    """Clip with its text, as symbol numbers from 1; characters without a symbol are omitted."""
 
     wav: Path
     text: tuple[int, ...]
@@ -39,10 +33,10 @@ def read_clips(folder: Path, tokens_of: TokensOf | None = None) -> list[Clip]:
     """Read the listing and the header of every file.
 
     Args:
-        tokens_of: Prepares the texts; None encodes each as it is.
+        tokens_of: Prepares the texts; None encodes them unchanged.
 
     Raises:
-        InputError: The data are missing or malformed; with file and line.
+        InputError: The data are missing or malformed.
     """
     metadata = folder / "metadata.csv"
     try:
@@ -51,7 +45,7 @@ def read_clips(folder: Path, tokens_of: TokensOf | None = None) -> list[Clip]:
         raise InputError(
             f"cannot be read: {error}",
             where=str(metadata),
-            remedy="set data.dataset_path to a folder laid out like LJSpeech, or make one: "
+            remedy="set data.dataset_path to a folder in the LJSpeech layout, or create one: "
             f"python -m autotune.workloads.tts.corpus --out {folder}",
         ) from error
     listed = [
@@ -67,27 +61,23 @@ def read_clips(folder: Path, tokens_of: TokensOf | None = None) -> list[Clip]:
 
 
 def encode(text: str) -> tuple[int, ...]:
-    """Return the symbol numbers of a text, in lower case; characters without one are left out."""
+    """Return the symbol numbers of a text in lower case, without unknown characters."""
     return tuple(_NUMBERS[character] for character in text.lower() if character in _NUMBERS)
 
 
 def crop(text: int, frames: int, *, max_text: int, max_frames: int) -> tuple[int, int]:
-    """Return the lengths to which a clip that is too long is cropped: text and sound lose the same share.
-
-    The same share, because the trainer stretches the text evenly over the sound. A clip within both
-    limits is kept whole.
+    """Return the lengths to crop a clip to: text and sound lose the same share, because text is stretched evenly.
 
     Args:
-        text: Symbols of the clip, at least 1.
-        frames: Spectrogram frames of the clip, at least 1.
-        max_text: Most symbols to keep.
+        text: Symbols, at least 1.
+        frames: Spectrogram frames, at least 1.
 
     Returns:
         Symbols and frames to keep from the start, at least 1 each.
     """
     if text <= max_text and frames <= max_frames:
         return text, frames
-    if max_text * frames < max_frames * text:  # the text is the longer one, measured by its limit
+    if max_text * frames < max_frames * text:  # the text exceeds its limit by more
         return max_text, max(1, frames * max_text // text)
     return max(1, text * max_frames // frames), max_frames
 
@@ -98,14 +88,14 @@ def _split(line: str, where: str) -> list[str]:
         raise InputError(
             f"expected id|text|normalized text, got {len(parts)} field(s): {line[:60]!r}",
             where=where,
-            remedy="mend the line",
+            remedy="fix the line",
         )
     return parts
 
 
 def _read_clip(folder: Path, parts: list[str], text: tuple[int, ...], where: str) -> Clip:
     if not text:
-        raise InputError(f"no speakable text in {'|'.join(parts)[:60]!r}", where=where, remedy="remove the line")
+        raise InputError(f"no usable text in {'|'.join(parts)[:60]!r}", where=where, remedy="remove the line")
     wav = folder / "wavs" / f"{parts[0]}.wav"
     try:
         stat = wav.stat()
@@ -125,31 +115,28 @@ def _read_clip(folder: Path, parts: list[str], text: tuple[int, ...], where: str
 
 
 def find_samples(file: BinaryIO, size: int) -> tuple[int, int]:
-    """Return the offset of the first sample in a WAV file in bytes, and the number of samples.
-
-    Args:
-        size: Length of the file in bytes.
+    """Return the byte offset of the first sample in a WAV file of `size` bytes, and the number of samples.
 
     Raises:
-        ValueError: The file is truncated, or no mono 16-bit PCM at the right rate.
+        ValueError: The file is truncated, or not mono 16-bit PCM at the right rate.
     """
     try:
         with wave.open(file) as sound:
             channels, width, rate, samples, *_ = sound.getparams()
             offset = file.tell()
     except (wave.Error, EOFError) as error:
-        raise ValueError(f"is not a WAV file of PCM: {error or 'it ends too early'}") from error
+        raise ValueError(f"is not a PCM WAV file: {error or 'it ends too early'}") from error
     if (channels, width, rate) != (1, 2, SAMPLE_RATE):
         raise ValueError(f"is not mono, 16 bits, {SAMPLE_RATE} Hz: {channels} channels, {8 * width} bits, {rate} Hz")
     if samples < 1:
-        raise ValueError("holds no samples")
+        raise ValueError("has no samples")
     if offset + 2 * samples > size:
-        raise ValueError(f"is cut short: {offset + 2 * samples} bytes announced, {size} there")
+        raise ValueError(f"is truncated: {offset + 2 * samples} bytes expected, {size} found")
     return offset, samples
 
 
 class InputError(Exception):
-    """Unusable config or data: the fault, its place, and the remedy."""
+    """Unusable config or data."""
 
     def __init__(self, message: str, *, where: str, remedy: str) -> None:
         super().__init__(f"{where}: {message}\n{remedy}")

@@ -1,7 +1,6 @@
-"""Model: two convolutions and one attention block on the text, the same on the frames, evenly stretched between.
+"""Model: two convolutions and attention on text, then on frames, with uniform stretching in between.
 
-Plain `tf.Module`: Keras layers of the same shape take four times as long from start to first step, which
-every trial of a search would pay.
+Plain `tf.Module`: Keras layers take four times as long from start to first step, in every trial.
 """
 
 import math
@@ -18,11 +17,7 @@ REDUCTION = 2  # frames per decoder step, as in Tacotron (Wang et al. 2017, sect
 
 
 class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """Model from text to log-mel spectrograms of a given length.
-
-    Args:
-        compute_dtype: Dtype of the computations; variables are always float32.
-    """
+    """Model from text to log-mel spectrograms of given lengths; variables are always float32."""
 
     def __init__(self, *, seed: int, compute_dtype: str) -> None:
         super().__init__()
@@ -38,19 +33,19 @@ class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         """Predict spectrograms.
 
         Args:
-            text: Symbol numbers, batch by symbols, padded with 0.
-            text_length: Symbols of each, without padding.
-            frames: Frames to predict, padding included.
-            mel_length: Frames of each, without padding.
+            text: Symbol numbers, (batch, symbols), padded with 0.
+            text_length: Symbols without padding.
+            frames: Frames to predict, including padding.
+            mel_length: Frames without padding.
 
         Returns:
-            Batch by frames by mel bands, float32.
+            (batch, frames, mel bands), float32.
         """
         text_length, mel_length = tf.cast(text_length, tf.int32), tf.cast(mel_length, tf.int32)
         text_mask = tf.sequence_mask(text_length, tf.shape(text)[1])
         encoded = self._encoder(tf.cast(tf.gather(self._embedding, text), self._dtype), text_mask)
-        # Uniform expansion: step s of S belongs to symbol floor((s + 1/2) * T / S), and knows how far it
-        # is into the symbol and into the clip.
+        # Uniform expansion: step s of S belongs to symbol floor((s + 1/2) * T / S), and gets its position in the
+        # symbol and in the clip.
         steps = (frames + REDUCTION - 1) // REDUCTION
         step_length = (mel_length + REDUCTION - 1) // REDUCTION
         place = (tf.cast(tf.range(steps), tf.float32)[None, :] + 0.5) / tf.cast(step_length, tf.float32)[:, None]
@@ -65,14 +60,14 @@ class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
 
 def l1_loss(predicted: tf.Tensor, mel: tf.Tensor, mel_length: tf.Tensor) -> tf.Tensor:
-    """Return the mean absolute difference over valid frames, without padding."""
+    """Return the mean absolute difference over frames without padding."""
     valid = tf.sequence_mask(mel_length, tf.shape(mel)[1], tf.float32)
     per_frame = tf.reduce_mean(tf.abs(predicted - mel), axis=-1)
     return tf.reduce_sum(per_frame * valid) / tf.reduce_sum(valid)
 
 
 class _Weights:
-    """Source of variables with Glorot's uniform initialisation (2010), each from a seed of its own."""
+    """Source of variables with Glorot's uniform initialisation (2010), each with its own seed."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -112,7 +107,7 @@ class _Convolution(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
 
 class _Attention(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """Scaled dot-product attention (Vaswani et al. 2017), one head; the softmax is in float32 in any precision."""
+    """Scaled dot-product attention (Vaswani et al. 2017), one head; the softmax is always in float32."""
 
     def __init__(self, weights: _Weights, dtype: Any) -> None:
         super().__init__()
@@ -130,7 +125,7 @@ class _Attention(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 class _Block(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
     """Two convolutions and attention, with residuals.
 
-    Padding is zeroed before each convolution: a clip's prediction is the same however far it is padded.
+    Padding is zeroed before each convolution, so that its length does not affect predictions.
     """
 
     def __init__(self, weights: _Weights, dtype: Any) -> None:

@@ -22,20 +22,20 @@ from autotune.workloads.tts.config import TrainerConfig
 from autotune.workloads.tts.ljspeech import Clip, InputError
 from autotune.workloads.tts.model import Speech, l1_loss
 
-REPORT_EVERY = 10  # steps between looks at the loss: reading it waits for the accelerator
+REPORT_EVERY = 10  # steps between reads of the loss, which wait for the accelerator
 
 
 def train(
     config: TrainerConfig, config_file: Path, clips: list[Clip], *, steps: int | None, epochs: int | None
 ) -> None:
-    """Train, from the newest checkpoint on if there is one.
+    """Train, resuming from the newest checkpoint.
 
     Args:
-        steps: End at this step, those before the checkpoint included; None sets no end.
-        epochs: End at this pass over the data, likewise; None takes ``training.epochs``.
+        steps: Total steps, including those before the checkpoint; None for no limit.
+        epochs: Total passes over the data, likewise; None takes ``training.epochs``.
 
     Raises:
-        InputError: The checkpoint folder cannot be used, or devices are named that are not there.
+        InputError: The checkpoint folder is unusable, or a device does not exist.
     """
     announce("autotune.workloads.tts")
     placement = _placement(config, config_file)
@@ -46,7 +46,7 @@ def train(
         checkpoints = Checkpoints(model, optimizer, config.training.checkpoint_dir)
         checkpoints.resume()
 
-    # A resumed training draws new orders: it must not train on the clips of the first steps again.
+    # A resumed training draws a new order: it must not repeat the clips of the first steps.
     options = config.pipeline_options(seed=config.training.seed + checkpoints.progress.steps)
     dataset = _dataset(config, config_file, clips, options)
     with _feed(config, config_file, dataset, placement) as feed, on_model():
@@ -55,7 +55,7 @@ def train(
         )
         if train_step.loss_scale is not None:
             checkpoints.add_loss_scale(train_step.loss_scale)
-        print(f"{len(clips)} clips, {options.batch_size} a batch", flush=True)
+        print(f"{len(clips)} clips, {options.batch_size} per batch", flush=True)
 
         last_step = math.inf if steps is None else steps
         last_clip = len(clips) * (config.training.epochs if epochs is None else epochs)
@@ -66,12 +66,12 @@ def train(
 
 
 def _placement(config: TrainerConfig, config_file: Path) -> Placement | None:
-    """Start TensorFlow; return the devices of the two stages, None where there is one stage."""
+    """Start TensorFlow; return the devices of two stages, None for one stage."""
     try:
         runtime.configure(config.runtime, config.device_options())
         return place(config.device_options())
     except ValueError as error:
-        remedy = "name what is there in data.data_gpu and data.model_gpu, or null in both for one device"
+        remedy = "set data.data_gpu and data.model_gpu to existing devices, or both to null"
         raise InputError(str(error), where=str(config_file), remedy=remedy) from error
 
 
@@ -97,7 +97,7 @@ def _feed(config: TrainerConfig, config_file: Path, dataset: tf.data.Dataset, pl
 
 
 def loss_of(model: Speech) -> Callable[[Batch], tf.Tensor]:
-    """Return the loss of a batch, for `TrainStep`."""
+    """Return the loss function for `TrainStep`."""
 
     def loss(batch: Batch) -> tf.Tensor:
         frames = tf.shape(batch["mel"])[1]
@@ -117,11 +117,7 @@ def _train(
     last_clip: int,
     epoch_clips: int,
 ) -> None:
-    """Train until a step or a clip, whichever comes first; report each step, and print a line now and then.
-
-    Args:
-        epoch_clips: Clips in one pass over the data.
-    """
+    """Train until the last step or clip, reporting each step; `epoch_clips` make one pass."""
     progress, batch_size = checkpoints.progress, config.data.batch_size
     shown_s, waited_s = time.monotonic(), 0.0
     while progress.steps < last_step and progress.clips < last_clip:
@@ -151,11 +147,7 @@ def _train(
 
 
 class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """Progress of the training, saved in checkpoints.
-
-    Attributes:
-        clips: Clips trained on, each pass counted.
-    """
+    """Progress of the training, saved in checkpoints; `clips` counts each pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -164,23 +156,17 @@ class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self.steps = self.clips = 0
 
     def load(self) -> None:
-        """Restore the state from a loaded checkpoint."""
+        """Read the variables of a loaded checkpoint."""
         self.steps, self.clips = int(self._steps), int(self._clips)
 
     def store(self) -> None:
-        """Store the present state for the next checkpoint."""
+        """Write the variables for the next checkpoint."""
         self._steps.assign(self.steps)
         self._clips.assign(self.clips)
 
 
 class Checkpoints:
-    """Checkpoints of a training.
-
-    Args:
-        folder: Folder of the checkpoints; made if it is not there.
-
-    Attributes:
-        progress: Progress of the training, saved along.
+    """Checkpoints of a training, in a folder that is created if missing.
 
     Raises:
         InputError: The folder cannot be used.
@@ -201,21 +187,21 @@ class Checkpoints:
         self._saved_at = 0
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one."""
+        """Resume from the newest checkpoint, if any."""
         newest = self._manager.latest_checkpoint
         if newest:
-            # Partial: whether there is a loss scale in it depends on the precision it was made with.
+            # Partial: a loss scale exists only with some precisions.
             self._checkpoint.restore(newest).expect_partial().assert_existing_objects_matched()
             self.progress.load()
             print(f"resumed at step {self.progress.steps} from {newest}", flush=True)
         self._saved_at = self.progress.steps
 
     def add_loss_scale(self, loss_scale: tf.Module) -> None:
-        """Save a loss scale along; it is restored at once if the checkpoint that was resumed from has one."""
+        """Also save a loss scale; restore it at once if the loaded checkpoint has one."""
         self._checkpoint.loss_scale = loss_scale
 
     def save_if_new(self, every_steps: int = 1) -> None:
-        """Save at steps that are a multiple of this number, unless this step is saved already; 0 never saves."""
+        """Save at multiples of this step count, unless this step is saved; 0 never saves."""
         if not every_steps or self.progress.steps % every_steps or self.progress.steps <= self._saved_at:
             return
         started_s = time.monotonic()

@@ -89,8 +89,8 @@ def test_workers_load_neither_tensorflow_nor_the_main_script(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("function", "said"),
     [
-        (text_functions.killed_on_seven, "ended before its work was done"),
-        (text_functions.exits, "ended before its work was done"),
+        (text_functions.killed_on_seven, "ended early"),
+        (text_functions.exits, "ended early"),
         (text_functions.fails_on_seven, "'line 7'.*seven is not to be said"),
         (text_functions.texts, "'line .*TypeError"),
     ],
@@ -106,9 +106,9 @@ def test_a_worker_that_fails_is_an_error(function: Callable, said: str) -> None:
 def test_functions_without_a_name_are_refused_where_they_need_one(tmp_path: Path) -> None:
     """A lambda is prepared here; processes and the cache say why they cannot have it."""
     assert prepare(["ab"], lambda line: [len(line)]) == [[2]]
-    with pytest.raises(ValueError, match="a function at the top of a module"):
+    with pytest.raises(ValueError, match="a top-level function of a module"):
         prepare(LINES, lambda line: [len(line)], PROCESSES)
-    with pytest.raises(ValueError, match="a function at the top of a module"):
+    with pytest.raises(ValueError, match="a top-level function of a module"):
         TokenCache(tmp_path, lambda line: [len(line)])
 
 
@@ -121,7 +121,7 @@ def test_a_function_of_the_main_script_is_refused(tmp_path: Path) -> None:
         "def own(line): return [len(line)]\n"
         "prepare(['a', 'b'], own, TextOptions(workers=2, chunk_lines=1))\n"
     )
-    assert "own is in the main script, which no other process can import" in run_script(script, ok=False).stderr
+    assert "own is in the main script, which worker processes cannot import" in run_script(script, ok=False).stderr
 
 
 @pytest.mark.parametrize(
