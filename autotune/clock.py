@@ -114,7 +114,6 @@ class Poller:
         self._thread = threading.Thread(target=self._loop, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first reading is immediate."""
         self._thread.start()
 
     def stop(self, *, deadline_s: float = 2.0) -> bool:

@@ -86,7 +86,7 @@ class KnobsRated:
 
     Attributes:
         around: The answer, or the baseline if nothing is better.
-        effects: For each knob the tried values, with the speed relative to `around` if only that knob changes.
+        effects: Tried values of each knob, with the speed relative to `around` if only that knob changes.
     """
 
     around: Values
@@ -98,8 +98,7 @@ class SearchEnded:
     """End of a search; its last event.
 
     Attributes:
-        speedup: Speed of the answer, or of the candidate, relative to the baseline, from pairs; None if unknown.
-        changes: Changes that it makes.
+        speedup: Speed of the answer or candidate relative to the baseline, from pairs.
     """
 
     verdict: Verdict | None
@@ -134,10 +133,8 @@ def no_remark(text: str) -> None:
 class EventBus:
     """Bus for the events of one search: each event goes to every consumer, in their order.
 
-    An event that is published during a delivery follows it, so that all consumers see the same order.
-
-    Args:
-        consumers: Called with each event; their exceptions reach the publisher.
+    An event published during a delivery follows it, so that all consumers see the same order. Exceptions of consumers
+    reach the publisher.
     """
 
     def __init__(self, consumers: Iterable[OnEvent] = ()) -> None:
@@ -146,11 +143,9 @@ class EventBus:
         self._is_delivering = False
 
     def subscribe(self, consumer: OnEvent) -> None:
-        """Append a consumer."""
         self._consumers.append(consumer)
 
     def publish(self, event: Event) -> None:
-        """Deliver an event to all consumers."""
         self._pending.append(event)
         self.flush()
 
@@ -168,9 +163,7 @@ class EventBus:
             self._is_delivering = False
 
     def remark(self, text: str) -> None:
-        """Publish a sentence for the user."""
         self.publish(Remark(text=text))
 
     def change_phase(self, phase: str, why: str) -> None:
-        """Publish the start of a phase, or a change in it."""
         self.publish(PhaseChanged(phase=phase, why=why))

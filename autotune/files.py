@@ -26,9 +26,6 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False) -> B
     Args:
         append: Open for appending and reading.
         create: Open for reading and writing; create a missing file with mode 0600.
-
-    Raises:
-        OSError: It cannot be opened, or is not a regular file.
     """
     flags = os.O_RDWR if append or create else os.O_RDONLY
     flags |= (os.O_APPEND if append else 0) | (os.O_CREAT if create else 0)
@@ -43,11 +40,7 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False) -> B
 
 
 def open_new(path: Path) -> BinaryIO:
-    """Create a file with mode 0600, regardless of the umask; an existing file or link is unlinked first.
-
-    Raises:
-        OSError: E.g. a folder has that name.
-    """
+    """Create a file with mode 0600, regardless of the umask; an existing file or link is unlinked first."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     os.fchmod(descriptor, _FILE_MODE)  # the umask may have cleared the owner's bits
@@ -61,11 +54,7 @@ def create_private(path: Path, content: bytes = b"") -> None:
 
 
 def replace_durably(path: Path, content: bytes) -> None:
-    """Replace a file atomically: after a crash, also of the machine, the old or the new one is there, complete.
-
-    Raises:
-        OSError: The new one cannot be written; the old one is unchanged.
-    """
+    """Replace a file atomically: even after a power cut, the old or the new one is there, complete."""
     fresh = path.with_name(f"{path.name}.new")
     try:
         with open_new(fresh) as file:
@@ -81,7 +70,7 @@ def replace_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that renames and new files in it survive a power cut."""
+    """Sync a folder, so that renames and new files survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -99,7 +88,7 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
 
 
 def json_object(text: bytes) -> dict[str, Any]:
-    """Return the object in a JSON text; an empty one for anything else, such as a torn line."""
+    """Return the object in a JSON text; an empty one for anything else."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -131,7 +120,7 @@ def make_private_folder(path: Path) -> None:
     """Create a folder and its missing parents with mode 0700, regardless of the umask; set an existing folder to 0700.
 
     Raises:
-        OSError: It cannot be created, its mode cannot be set, or a link or a file is in its place.
+        OSError: E.g. a link or a file is in its place.
     """
     above = [folder for folder in path.parents if not folder.exists()]
     for folder in (*reversed(above), path):

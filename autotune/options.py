@@ -86,12 +86,10 @@ class InitRequest:
 
     @property
     def config(self) -> Path:
-        """Config that gets the section."""
         return self.configs[0]
 
     @property
     def further(self) -> tuple[Path, ...]:
-        """Other configs, named in the section."""
         return self.configs[1:]
 
     @property

@@ -16,8 +16,6 @@ _Times = TypeVar("_Times", bound="_Summable")
 
 
 class _Summable:
-    """Times that add and subtract field by field."""
-
     def __sub__(self: _Times, earlier: _Times) -> _Times:
         return _combined(operator.sub, self, earlier)
 
@@ -94,7 +92,6 @@ class PipelineTimes(_Summable):
         return text
 
     def _shortfall(self) -> str:
-        """Return a clause on why the bound is not reached."""
         if self.data.input_s >= max(self.model.input_s / 2.0, 0.05 * self.passed_s):
             waited = _percent(self.data.input_s / self.passed_s)
             return f"both stages wait for the host to read and decode ({waited} of the time)"

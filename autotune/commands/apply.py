@@ -47,11 +47,12 @@ def command(
     state_dir: Path | None,
     storage: str | None,
 ) -> int:
-    """Writes the best values that a search found into the config, and nothing else.
+    """Write the best values that a search found into the config, and nothing else.
 
-    Without --all only those are written that leave the training itself unchanged, where they were confirmed. With it,
-    and with --answer, the command says what changes about the training, and asks on a terminal. So it does where the
-    search could not verify that the data are the same.
+    Without --all, only confirmed values are written: those that leave the training itself unchanged, or an answer that
+    also changes the batch or the precision, if its race showed that it does not learn more slowly. With --all or
+    --answer, the command shows what changes about the training, and asks on a terminal. It also asks if the search
+    could not verify that the data are the same.
     Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
     """
     if sum((whole, trial is not None, answer is not None)) > 1:

@@ -69,7 +69,6 @@ class ConfigEdit:
 
     @property
     def diff(self) -> str:
-        """Unified diff; empty without a change."""
         return _diff(self, str(self.path), f"{self.path} (new)")
 
 
@@ -229,7 +228,6 @@ def _delete_backups(backups: Mapping[Path, Path]) -> None:
 
 
 def _restore(replaced: Sequence[ConfigEdit], error: ConfigError) -> None:
-    """Restore files that were replaced before another one failed."""
     for edit in replaced:
         try:
             _replace(replace(edit, old=edit.new, new=edit.old))
@@ -341,13 +339,11 @@ class JournalEntry:
 
 
 def _backups(backups_folder: Path, config: Path) -> Path:
-    """Return the folder of a config's backups and manifests."""
     real = config.resolve()
     return backups_folder / f"{real.stem}-{hashlib.sha256(os.fsencode(real)).hexdigest()[:8]}"
 
 
 def _entries(folder: Path) -> list[JournalEntry]:
-    """Return the entries of one config, oldest first."""
     return sorted((_read(path) for path in folder.glob("*.json")), key=lambda entry: entry.number)
 
 

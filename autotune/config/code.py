@@ -1,8 +1,8 @@
 """Arguments of calls in the trainer's code, as values that may vary like keys of the config.
 
-An argument such as ``num_workers`` of ``DataLoader(data, num_workers=4)``, a literal or omitted, is named
-``code:train.py:41 DataLoader.num_workers``. `autotune.trainee.code_values` replaces it in a trial; sources are parsed,
-never executed, and only `autotune apply --code` writes them.
+A literal or omitted argument such as ``num_workers`` of a DataLoader is named ``code:train.py:41
+DataLoader.num_workers``. `autotune.trainee.code_values` replaces it in a trial; sources are parsed, never executed, and
+only `autotune apply --code` writes them.
 """
 
 from __future__ import annotations
@@ -95,10 +95,9 @@ _METHODS = {"compile": "Model.compile", **{name: f"Dataset.{name}" for name in (
 
 @dataclass(frozen=True, kw_only=True)
 class CodeArgument:
-    """Argument of a call in the trainer's code.
+    """Argument of a call in the trainer's code, named by its path.
 
     Attributes:
-        path: Name among the values of a search.
         callee: Last part of the callee's name; of a setting all of it after the framework.
         lines: First and last line of the call, the first with its name; of a missing setting the empty line that it
             takes.
@@ -274,7 +273,6 @@ def _calls(code: LiveCode) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _is_of_evaluation(call: ast.Call) -> bool:
-    """Return whether a loader's data are named for evaluation: ``DataLoader(val_set)``."""
     data = [*call.args[:1], *(one.value for one in call.keywords if one.arg == "dataset")]
     return last_part(call.func) == "DataLoader" and is_evaluation(*map(last_part, data))
 
@@ -358,12 +356,10 @@ def _is_plain(content: bytes) -> bool:
 
 
 def _has_unpacking(call: ast.Call) -> bool:
-    """Return whether a call has ``*args`` or ``**kwargs``."""
     return any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords)
 
 
 def _passed(call: ast.Call, argument: _Argument) -> ast.expr | None:
-    """Return the expression passed for an argument; None if omitted."""
     place = argument.position
     if place is not None and place < len(call.args):
         return call.args[place] if last_part(call.func) == _PREFETCH else call

@@ -159,7 +159,7 @@ _NODES = "--num-machines"  # accelerate counts the processes of all machines
 
 
 def ranks_on_node(tokens: Sequence[str]) -> int:
-    """Return the number of ranks per node that the launcher in a command starts; 1 if unknown."""
+    """Return the number of ranks per node that the command's launcher starts; 1 if unknown."""
     names = [os.path.basename(token) for token in tokens]
     launcher = next((place for place, name in enumerate(names) if name in _LAUNCHERS), None)
     if launcher is None:
@@ -226,7 +226,7 @@ def _leaf_of(name: str, trial_config: Document, where: str) -> Leaf:
 
 
 def _shell_syntax(text: str) -> str | None:
-    """Return the first part of a command that needs a shell, outside of quotes; None if nothing does."""
+    """Return the first part of a command, outside of quotes, that needs a shell."""
     quote = ""
     position = 0
     while position < len(text):
@@ -374,7 +374,7 @@ class TypedOptions:
     storage: str | None = None
 
     def command(self, verb: str, *more: str) -> str:
-        """Return a command line for the same study, quoted for a shell, with more options at the end."""
+        """Return a command line for the same study, quoted for a shell."""
         options = ["--config", str(self.config), *more]
         if self.state_dir is not None and verb != "run":
             options += ["--state-dir", str(self.state_dir)]

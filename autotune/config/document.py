@@ -1,7 +1,7 @@
 """Config file as text, with the exact place of every value.
 
-Nothing is dumped back to YAML, JSON, TOML or Python: `autotune.config.splice` edits the text at the places that the
-parsers report. All four syntaxes share one kind of node tree.
+Nothing is dumped back: `autotune.config.splice` edits the text at the places that the parsers report. YAML, JSON, TOML
+and Python share one kind of node tree.
 """
 
 import os
@@ -50,12 +50,11 @@ class Leaf:
     """Scalar of a config.
 
     Attributes:
-        value: If the parsers disagree, the reading that is not a string: ``1e-4`` or ``yes``. Surrogate pairs, as in
-            JSON, are decoded, which PyYAML does not do.
+        value: If the parsers disagree, the reading that is not a string: ``1e-4`` or ``yes``. Surrogate pairs are
+            decoded, which PyYAML does not do.
         reading_1_1: Value that PyYAML reads.
-        text: As written, without quotes and escapes, surrogate pairs decoded.
+        text: As written, without quotes and escapes.
         start: Index of its first character in the document's text, after tag and anchor.
-        end: Index after its last character.
         style: Quote character; None for a plain scalar.
         number: Index among the nodes of the tree.
         why_fixed: Why it cannot be changed separately.
@@ -84,8 +83,6 @@ class Leaf:
 
 @dataclass(frozen=True, kw_only=True)
 class _Spot:
-    """Node with one path that leads to it."""
-
     node: Any
     path: tuple[str | int, ...] = ()
     merged: bool = False
@@ -104,7 +101,6 @@ class Document:
     Attributes:
         text: Complete text, including byte order mark and line ends.
         shift: Length of the byte order mark, which is not parsed.
-        root: Top-level mapping.
         nodes: All nodes, in file order.
     """
 
@@ -164,7 +160,7 @@ class Document:
 
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
-        """Scalars in file order, each once despite aliases and merge keys; of duplicate keys the last, as in PyYAML."""
+        """Scalars in file order, each once despite aliases and merge keys; the last of duplicate keys, as in PyYAML."""
         own: dict[int, _Spot] = {}
         for spot in self._spots:
             if spot.node.id == "scalar" and not spot.merged:
@@ -173,12 +169,10 @@ class Document:
 
     @cached_property
     def scalars(self) -> Mapping[str, Scalar]:
-        """Values of all scalars by dotted path, in file order."""
         return {leaf.dotted: leaf.value for leaf in self.leaves}
 
     @cached_property
     def refused(self) -> Mapping[str, str]:
-        """Reasons why scalars cannot be changed, by dotted path."""
         return {leaf.dotted: leaf.why_fixed for leaf in self.leaves if leaf.why_fixed is not None}
 
     def line(self, path: KeyPath) -> int | None:
@@ -267,7 +261,7 @@ class Document:
     def _entries(self, node: Any) -> _Entries:
         """Return a node's children by key or index, each with whether a merge key brings it in.
 
-        As in PyYAML, the last of duplicate keys wins, own keys beat merged ones, earlier merged mappings later ones.
+        As in PyYAML, the last duplicate key wins, own keys beat merged ones, earlier merged mappings later ones.
         """
         if id(node) in self._cached_entries:
             return self._cached_entries[id(node)]
@@ -414,7 +408,7 @@ def _kind(node: Any) -> str:
 
 
 class JoinedDocument(Document):
-    """First config, with further ones below their prefixes, for reading only; each file is spliced separately."""
+    """First config, with further ones below their prefixes, for reading only."""
 
     def __init__(self, first: Document, further: Mapping[str, Document]) -> None:
         self.name, self.text, self.syntax = first.name, first.text, first.syntax

@@ -179,7 +179,6 @@ class _Reader:
         return 0
 
     def _read_short_flag(self, word: str, flag: str, attached: str, following: str | None) -> int:
-        """Read a short flag whose long name is known; return how many of the following words are its value."""
         key = _key(self._script.long_options[flag].removeprefix("--"))
         value = attached or following
         why = self._why_not_a_key(key)

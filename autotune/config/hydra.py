@@ -109,7 +109,7 @@ def compose_again(composition: Composition, config: Path, new: Mapping[Path, Doc
 
 
 def users_of(composition: Composition, path: Path) -> list[Path]:
-    """Return configs in the folder, but outside of the composition, whose defaults list may name a file."""
+    """Return configs in the folder, outside of the composition, whose defaults list may name a file."""
     own = {part.path.resolve() for part in composition.parts}
     name = path.relative_to(composition.folder).with_suffix("").as_posix()
     others = [other for other in sorted(composition.folder.rglob("*.yaml")) if other.resolve() not in own]
@@ -196,7 +196,7 @@ class _Composer:
         return [part for parts in reversed(found) for part in parts]
 
     def _key(self, entry: _Default, group: str, package: tuple[str, ...]) -> str:
-        """Return the name that a group is overridden by: its path, with the package unless that is the default one."""
+        """Return the name to override a group by: its path, with the package unless that is the default one."""
         whole = _joined(group, entry.group or "")
         below = (entry.group or "").lstrip("/").replace("/", ".")
         final = ".".join(_final(package, below if entry.package is None else entry.package))
@@ -332,7 +332,6 @@ class ComposedDocument(JoinedDocument):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Files of the composition."""
         return tuple(part.path for part in self.composition.parts)
 
     def check_by_second_parser(self) -> None:
@@ -340,10 +339,10 @@ class ComposedDocument(JoinedDocument):
             part.document.check_by_second_parser()
 
     def edits(self, values: Mapping[str, Scalar], config: Path) -> dict[Path, dict[KeyPath, Scalar]]:
-        """Return the values to write into each file so that only these values change in the composed config.
+        """Return the values to write into each file so that only these change in the composed config.
 
         Raises:
-            ConfigError: Other configs use the file too, or another value would change.
+            ConfigError: Another config uses the file, or another value would change.
         """
         found: dict[Path, dict[KeyPath, Scalar]] = {}
         for name, value in values.items():
@@ -385,7 +384,6 @@ class ComposedDocument(JoinedDocument):
         return present
 
     def _typed(self, values: Mapping[str, _Value], key: str, text: str) -> dict[str, _Value]:
-        """Return the values that a word of the command fixes."""
         why = f"{key} is set on the command line"
         return {
             name: _Value(
@@ -467,7 +465,6 @@ class HydraMain:
 
     @property
     def groups(self) -> frozenset[str]:
-        """Names of the config groups at the top of the folder."""
         try:
             with os.scandir(self.config_folder or "") as entries:
                 return frozenset(entry.name for entry in entries if entry.is_dir())
@@ -506,7 +503,7 @@ def with_run_folder(argv: Sequence[str], folder: Path) -> tuple[str, ...]:
 
 
 def with_overrides(argv: Sequence[str], added: Sequence[str]) -> tuple[str, ...]:
-    """Return the command of a Hydra trainer with more overrides, which win over the same keys."""
+    """Return the command of a Hydra trainer with overrides that win over the same keys."""
     start = own_words(argv)
     own = argv[start:]
     # Overrides must be adjacent: after a flag, argparse accepts no more of them.

@@ -36,7 +36,7 @@ def listed(words: Sequence[str], last: str = "and") -> str:
 
 
 def first_of(names: Sequence[str], most: int) -> str:
-    """Return the first of some names and the number of others: ``a, b, c and 2 more``."""
+    """Return the first names and the number of others: ``a, b, c and 2 more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -79,7 +79,6 @@ class Syntax(Enum):
 
     @property
     def suffix(self) -> str:
-        """Suffix of a trial's own copies."""
         return ".py" if self is Syntax.PYTHON else f".{self.value.lower()}"
 
 
@@ -105,12 +104,11 @@ _LIMITS = {">": "above", ">=": "of at least", "<": "below", "<=": "of at most"}
 
 
 def converted(value: Any, model: type[_Model], place: Callable[..., str], *around: str, strict: bool = True) -> _Model:
-    """Convert plain data to a model of its keys.
+    """Convert plain data to a model of its keys; `strict` rejects text as a number.
 
     Args:
         place: Returns file, line and name of a key path, for errors.
         around: Keys around the value.
-        strict: Whether to reject text as a number.
 
     Raises:
         ConfigError: An unknown or missing key, a wrong type, or a value out of range.
@@ -147,7 +145,6 @@ def _translated(
 
 
 def _hint_of(hint: Any, name: str) -> Any:
-    """Return the type of a field of a struct, possibly in a union."""
     for one in (hint, *get_args(hint)):
         if isinstance(one, type) and issubclass(one, msgspec.Struct):
             names = dict(zip(one.__struct_encode_fields__, one.__struct_fields__, strict=True))

@@ -56,7 +56,7 @@ def load_settings(
 
     Args:
         folder: Folder that other configs are relative to; None for the config's own.
-        typed_command: Typed command instead of the section's; a Hydra config is composed for it.
+        typed_command: Typed command instead of the section's.
         runs_in: Working directory; None for the section's, or for the current one with a typed command.
 
     Raises:
@@ -204,13 +204,11 @@ class Settings:
 
     Attributes:
         home: Folder that names of other files in the config are relative to.
-        document: The config, joined with the further ones.
         files: Path of each config by its key prefix, empty for the first.
         command: The section's command, placeholders not filled in.
-        folder: Absolute working directory of the command; see `require_folder`.
+        folder: Absolute working directory; see `require_folder`.
         remarks: Sentences for the user on what the section does not specify.
         keeps_section: Whether trials' copies keep the section, to test if the trainer accepts it.
-        code: Values in the trainer's code, by name.
         are_opened_by_name: Whether only the trainer's source names the configs: trials then open copies instead
             (`autotune.trainee.code_values`).
     """
@@ -230,7 +228,7 @@ class Settings:
 
     @cached_property
     def trial_document(self) -> JoinedDocument:
-        """Config that trials' copies are made from: without its section, unless `keeps_section`."""
+        """Config to copy for trials: without its section, unless `keeps_section`."""
         if self.keeps_section or isinstance(self.document, ComposedDocument):
             return self.document
         return JoinedDocument(without_key(self.document.first, SECTION), self.document.further)
@@ -246,7 +244,6 @@ class Settings:
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """Files that values may be written into."""
         composed = self.document.paths if isinstance(self.document, ComposedDocument) else ()
         return tuple(dict.fromkeys((*self.files.values(), *composed)))
 
@@ -263,18 +260,16 @@ class Settings:
 
     @property
     def further(self) -> dict[str, Path]:
-        """Paths of the further configs, by key prefix."""
         return {prefix: path for prefix, path in self.files.items() if prefix}
 
     @cached_property
     def scalars(self) -> Values:
-        """Values that can be knobs, by path: the config's, variables (``autotune.env.X``), the code's."""
+        """Values that can be knobs: the config's, variables (``autotune.env.X``), the code's."""
         others = [*(f"{ENV}{name}" for name in self.section.env), *self.code]
         return {**self.trial_document.scalars, **{path: self.value(path) for path in others}}
 
     @cached_property
     def refused(self) -> Mapping[str, str]:
-        """Reasons why some `scalars` cannot be knobs."""
         variables = {name: self.leaf(name).why_fixed for name in map(f"{ENV}{{}}".format, self.section.env)}
         fixed = dict.fromkeys(self.section.fixed, "it is fixed by set:")
         return {**fixed, **self.trial_document.refused, **{name: why for name, why in variables.items() if why}}
@@ -333,7 +328,6 @@ class Settings:
                 yield leaf, os.path.normpath(folder / name)
 
     def copies(self, values: Values, folder: Path, outputs: Path) -> dict[str, Copy]:
-        """Return a trial's copies of all configs, by key prefix."""
         made: dict[str, Copy] = {}
         for prefix in self.files:
             document = self.document.further[prefix] if prefix else self.document.first
@@ -356,11 +350,11 @@ class Settings:
         return overrides({**changed, **moved})
 
     def _config_values(self, values: Values) -> dict[str, Scalar]:
-        """Return the values that a trial's config always holds: ``set`` and the knobs among its keys."""
+        """Return the values in a trial's config: ``set`` and the knobs among its keys."""
         return {**self.section.fixed, **{path: v for path, v in values.items() if not path.startswith((ENV, CODE))}}
 
     def trial_env(self, values: Values) -> dict[str, str]:
-        """Return a trial's environment variables: ``env``, knobs among them, values for the code."""
+        """Return a trial's environment variables: ``env``, knobs, values for the code."""
         knobs = {
             path.removeprefix(ENV): str(value)
             for path, value in values.items()
@@ -370,7 +364,6 @@ class Settings:
         return {**self.section.env, **knobs, **({CODE_VARIABLE: calls} if calls else {})}
 
     def moved_outputs(self, outputs: Path) -> dict[str, str]:
-        """Return the paths of redirected keys in a trial, by dotted path."""
         return {path: redirected_path(self.trial_document.leaf(path).text, outputs) for path in self.outputs.redirected}
 
     def argv(
@@ -388,7 +381,6 @@ class Settings:
 
         Args:
             config: The trial's own copy.
-            python: Interpreter that runs autotune.
             command: Typed command instead of the section's.
             further: The trial's copies of further configs, by prefix; None for the user's files.
             outputs: Output folder for a Hydra trainer; None keeps its own.
@@ -442,13 +434,13 @@ class Settings:
         return tuple(words)
 
     def redirected(self, command: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the keys, flags and overrides that trials redirect with that command."""
+        """Return the keys, flags and overrides that trials redirect."""
         flags = output_flags(command, self.section.redirect_except).values()
         typed = tuple(flag.removesuffix("=") for flag, _path in flags)
         return (*self.outputs.redirected, *typed, *(RUN_FOLDERS if uses_hydra(command, self.folder) else ()))
 
     def edits(self, values: Values) -> dict[Path, dict[KeyPath, Scalar]]:
-        """Return the values that each config does not hold yet, for `autotune.config.apply.plan_edit`."""
+        """Return the values to write into each config, for `autotune.config.apply.plan_edit`."""
         found: dict[Path, dict[KeyPath, Scalar]] = {}
         values = {path: value for path, value in values.items() if not path.startswith(CODE)}
         changed = {path: value for path, value in values.items() if not same_value(self.value(path), value)}
@@ -466,7 +458,7 @@ class Settings:
         return found
 
     def leaf(self, path: str) -> Leaf:
-        """Return the scalar of a knob: a key of a config, or a variable of the section.
+        """Return the scalar of a knob in a config, or of a variable in the section.
 
         Raises:
             CannotEditYaml: Unknown key.
@@ -507,8 +499,8 @@ def _guessed_folder(config: Path, words: Sequence[str], section_folder: Path) ->
     """Return the folder for a section that records none: the first one of its project with the command's script.
 
     Candidates: the project's folder, those above the config, and the shell's if it is in the project, never another
-    project. If only the config marks the project, a shell's folder that contains it counts too. Without such a script:
-    the first folder with a file that the command names, else the shell's or the project's.
+    project. If only the config marks the project, a shell's folder above it counts too. Without such a script: the
+    first folder with a file that the command names, else the shell's or the project's.
     """
     root, here, real = project_folder(config), Path.cwd(), Path(os.path.realpath(config))
     above = [folder for folder in real.parents if folder != root and folder.is_relative_to(root)]

@@ -1,7 +1,7 @@
 """Output keys of a config, detected by name, and their paths in a trial.
 
-Trials must never overwrite a user's checkpoints, so any name that may mean an output counts; ``redirect_except``
-excludes keys. The folder tree is kept inside the trial's folder: equal paths stay equal, nested ones nested.
+Trials must never overwrite checkpoints, so any name that may mean an output counts; ``redirect_except`` excludes keys.
+The folder tree is kept: equal paths stay equal, nested ones nested.
 """
 
 import os
@@ -78,11 +78,10 @@ def find_outputs(
 
     Args:
         redirect: The user's additional output keys.
-        redirect_except: Keys that the user excludes, and flags (``--outdir``; see `output_flags`).
+        redirect_except: Keys that the user excludes, and flags (``--outdir``).
         where: Place of the ``autotune:`` section, for errors.
         ignore: Top-level key of that section.
-        overridable: Whether trials get values as overrides: then ``${root}/logs`` can be redirected if its root is not
-            an output.
+        overridable: Whether trials get overrides: then ``${root}/logs`` is redirected if its root is not an output.
 
     Raises:
         ConfigError: A key that the user names is missing, or cannot be redirected.
@@ -241,7 +240,7 @@ _PATH_ERRORS = (OSError, ValueError, RecursionError)  # RecursionError: a chain 
 
 
 def path_of(text: str, folder: Path) -> Path | None:
-    """Return the path that a text names, relative to a folder, absolute, or with ``~``; None if it cannot be a path."""
+    """Return the path that a text names, possibly with ``~``; None if it cannot be one."""
     try:
         usable = 0 < len(os.fsencode(text)) < _LONGEST_BYTES and "\0" not in text
         return folder / os.path.expanduser(text) if usable else None
@@ -250,7 +249,7 @@ def path_of(text: str, folder: Path) -> Path | None:
 
 
 def real_path(path: Path) -> Path | None:
-    """Resolve links in the existing part of a path; None if it cannot be a path."""
+    """Resolve links in the existing part of a path; None if it cannot be one."""
     try:
         return Path(os.path.realpath(path))
     except _PATH_ERRORS:
@@ -276,7 +275,7 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 def is_non_empty(path: Path) -> bool:
-    """Return whether a path is a file or a non-empty folder; False if this user may not read it."""
+    """Return whether a path is a file or non-empty folder that this user may read."""
     try:
         with os.scandir(path) as entries:
             return next(entries, None) is not None

@@ -73,7 +73,6 @@ def _yaml_1_2() -> Any:
 
 
 def _explained(error: Any, text: str, parser: Parser) -> tuple[str, int | None, str]:
-    """Return a parser error's message, line and remedy."""
     mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
     line = None if mark is None else int(mark.line) + 1
     problem = getattr(error, "problem", None) or str(error)
@@ -102,7 +101,7 @@ def _explained(error: Any, text: str, parser: Parser) -> tuple[str, int | None, 
 
 
 def mapping_node(pairs: Iterable[tuple[Any, yaml.Node]], mark: yaml.Mark) -> yaml.Node:
-    """Return a mapping of nodes not composed from YAML; the mapping and its keys share one mark."""
+    """Return a mapping of nodes not composed from YAML; it and its keys share one mark."""
     keys = [(yaml.ScalarNode(TAGS[str], key, mark, mark), node) for key, node in pairs]
     return yaml.MappingNode("tag:yaml.org,2002:map", keys, mark, mark, True)
 
@@ -116,7 +115,7 @@ def reading(node: Any) -> Scalar:
     """Return a scalar node's value by the parser that composed it; for a custom tag, its text.
 
     Raises:
-        ValueError: The text does not match its tag, or is a number that Python cannot format.
+        ValueError: The text does not match its tag, or is too long a number.
     """
     if str(node.tag) not in STANDARD_TAGS[1:]:
         return str(node.value)
@@ -150,7 +149,7 @@ def children(node: Any) -> list[Any]:
 
 
 def nodes(root: Any) -> list[Any]:
-    """Return the nodes of a tree in file order. Aliases are listed but not followed, so alias bombs stay small."""
+    """Return a tree's nodes in file order. Aliases are listed but not followed, so alias bombs stay small."""
     found: list[Any] = []
     seen: set[int] = set()
     pending = [root]
@@ -164,7 +163,7 @@ def nodes(root: Any) -> list[Any]:
 
 
 def outline(tree: list[Any]) -> list[tuple[Any, ...]]:
-    """Return a comparable form of a tree, given its `nodes`: equal outlines mean equal trees, including aliases."""
+    """Return a comparable form of a tree's `nodes`, including aliases."""
     first: dict[int, int] = {}
     return [
         (node.id, first.setdefault(id(node), i), str(node.tag), node.value if node.id == "scalar" else len(node.value))
@@ -274,7 +273,6 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _values(text: str, syntax: Syntax) -> list[re.Match[str]]:
-    """Return the scalars of a valid text, without keys."""
     found: list[re.Match[str]] = []
     at = depth = 0
     while at < len(text):
@@ -289,7 +287,6 @@ def _values(text: str, syntax: Syntax) -> list[re.Match[str]]:
 
 
 def _filled(numbers: Any, values: list[Any]) -> Any:
-    """Replace the numbers in a parsed result by the values."""
     if isinstance(numbers, dict):
         return {key: _filled(number, values) for key, number in numbers.items()}
     return [_filled(number, values) for number in numbers] if isinstance(numbers, list) else values[numbers]
@@ -377,7 +374,6 @@ class _NodeComposer:
         self._starts = [0, *accumulate(map(len, self._lines))]
 
     def mapping(self, assigned: Iterable[_Assigned]) -> yaml.Node:
-        """Return the mapping of assignments, grouped by key."""
         below: dict[str, list[_Assigned]] = {}
         for one in assigned:
             below.setdefault(one.path[0], []).append(one)

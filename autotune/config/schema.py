@@ -37,10 +37,10 @@ class TrialLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     Attributes:
         start_timeout_s: Longest time from process start to first step.
         min_s: Shortest measuring window; 5 by default with the objective `utilization`.
-        min_steps: Fewest steps in the measuring window.
+        min_steps: Fewest steps in the window.
         max_s: Longest measuring window.
-        memory_margin: Share of memory to keep free: points that would need more, judging by trials with smaller
-            batches, are not tried.
+        memory_margin: Share of memory to keep free: points that would need more, judging by smaller batches, are not
+            tried.
     """
 
     start_timeout_s: _Seconds = 300.0
@@ -89,12 +89,7 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Range(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Domain from `low` to `high`, inclusive.
-
-    Attributes:
-        step: Distance of neighbours; None leaves it open.
-        log: Equal ratios between neighbours instead of equal distances.
-    """
+    """Domain from `low` to `high`, inclusive; `log` means equal ratios, no `step` an open distance."""
 
     low: int | float
     high: int | float
@@ -139,11 +134,10 @@ class Section(SectionKeys, frozen=True, kw_only=True):
 
     @property
     def varies_environment_alone(self) -> bool:
-        """True if all listed knobs are variables: then no config value has to reach the trainer."""
+        """True if all listed knobs are variables: no config value has to reach the trainer."""
         return bool(self.knobs) and all(path.startswith(ENV) for path in self.knobs or ())
 
     def place(self, *keys: str | int) -> str:
-        """Return file, line and name of a key, for messages."""
         return self.source.place(*keys) if self.source else SECTION
 
 
@@ -204,7 +198,7 @@ def _domain(value: Any, source: SectionSource, knob: str) -> Domain:
 
 
 def variable_value(text: str) -> Scalar:
-    """Return an environment variable's value as a knob: a number if its text is one."""
+    """Return an environment variable's value as a knob, a number if possible."""
     if len(text) > 300:
         return text
     if re.fullmatch(r"-?[0-9]+", text):
@@ -340,7 +334,6 @@ class BatchLimit:
 
     @property
     def is_free(self) -> bool:
-        """True if every batch of the domain may be tried."""
         return math.isinf(self.factor)
 
 
@@ -349,11 +342,7 @@ DEFAULT_BATCH_LIMIT = BatchLimit(factor=4.0)
 
 
 def parse_batch_limit(text: str) -> BatchLimit:
-    """Parse a batch limit: ``same``, ``free``, or a factor of at least 1, e.g. ``4x``.
-
-    Raises:
-        ValueError: The text is none of these.
-    """
+    """Parse ``same``, ``free``, or a factor of at least 1, e.g. ``4x``; raise a ValueError otherwise."""
     word = text.strip().lower()
     if word == SAME:
         return BatchLimit(factor=1.0, is_fixed=True)

@@ -1,7 +1,7 @@
 """Source files of a trainer, parsed but never imported, and the part that runs in training.
 
-Names are resolved at run time, so every function or class whose name is used counts as reached. Not reached is what
-only evaluation names, and code under ``if __name__ == "__main__"`` of imported modules.
+A function or class counts as reached if its name is used. Not reached is what only evaluation names, and code under
+``if __name__ == "__main__"`` of imported modules.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _NAME = re.compile(r"[^\W\d][\w.]*")
 
 
 def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
-    """Return the script that a command starts and the local modules that it imports, recursively; at most 500."""
+    """Return the script that a command starts and its local imports, recursively; at most 500 files."""
     script = find_script(words, cwd)
     files = _imported_files(script, cwd)
     return tuple(sorted(files, key=lambda path: path != script.path))
@@ -72,10 +72,7 @@ def _package_parent(script: Path) -> str:
 
 
 def _imports(path: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield dotted names of modules that a file may import, relative to the import roots.
-
-    Matches lines, which is much faster than parsing; a false match is harmless.
-    """
+    """Yield names of modules that a file may import, by matching lines, which is much faster than parsing."""
     for plain, start, named in _IMPORT.findall(read_beginning(Path(path), _MOST_BYTES).decode("utf-8", "replace")):
         if plain:
             yield from _NAME.findall(plain)
@@ -122,14 +119,13 @@ _LONG = re.compile(r"--[A-Za-z][\w.-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
-    """Source text of a trainer; the path is None if no Python script or module was found."""
+    """Source text of a trainer; the path is None if no Python script was found."""
 
     path: Path | None = None
     text: str = ""
 
     @cached_property
     def tree(self) -> ast.Module:
-        """Syntax tree; empty for invalid Python."""
         try:
             return ast.parse(self.text)
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -142,10 +138,10 @@ class Script:
 
     @cached_property
     def long_options(self) -> dict[str, str]:
-        """Long names of options with one value, by short name: ``{"-b": "--batch-size"}``.
+        """Long names of argparse and click options with one value, by short name: ``{"-b": "--batch-size"}``.
 
-        From argparse and click. An argparse option without a long name is named by its help (``help="batch size for the
-        loader"``) or its own letters. Options declared inconsistently are left out.
+        An argparse option without a long name is named by its help (``help="batch size for the loader"``) or its own
+        letters. Options declared inconsistently are left out.
         """
         found: dict[str, set[str]] = {}
         for node in ast.walk(self.tree):
@@ -161,10 +157,10 @@ class Script:
 
     @cached_property
     def defaults(self) -> dict[str, int | str]:
-        """Defaults of declared options by long name: integers, texts, and switches that are off.
+        """Defaults of options by long name: integers, texts, and switches that are off.
 
-        From argparse, click, and dataclasses that tyro or Transformers turns into options, including the latter's own.
-        Options declared inconsistently are left out.
+        From argparse, click, and dataclasses for tyro or Transformers, including the latter's own. Options declared
+        inconsistently are left out.
         """
         found: dict[str, set[int | str]] = {}
         overridden: set[str] = set()
@@ -210,7 +206,6 @@ class Script:
         return is_data and (self.imports("tyro") or "HfArgumentParser" in self.text)
 
     def imports(self, package: str) -> bool:
-        """Return whether the text imports a package, or something from it."""
         return any(name.partition(".")[0] == package for name in self.imported.values())
 
 
@@ -222,14 +217,13 @@ _HELP = re.compile(
 
 
 def _named_by_help(call: ast.Call) -> str:
-    """Return the long name of the knob that an option's help starts with, or an empty text."""
+    """Return the long name of the knob that an option's help starts with, if any."""
     text = next((getattr(one.value, "value", None) for one in call.keywords if one.arg == "help"), None)
     match = _HELP.match(text) if isinstance(text, str) else None
     return "" if match is None else "--batch-size" if match["batch"] else "--num-workers"
 
 
 def _takes_a_value(call: ast.Call) -> bool:
-    """Return whether an option takes exactly one value."""
     plain = {"action": "store", "is_flag": False, "count": False, "multiple": False, "nargs": ..., "flag_value": ...}
     return all(
         one.arg is not None
@@ -350,7 +344,7 @@ def read_sources(paths: Sequence[Path], folder: Path, named: Iterable[str], rele
 
 
 def words_in(values: Iterable[Scalar]) -> Iterator[str]:
-    """Yield words that may name something in code: models and net in ``models.net:Net``."""
+    """Yield possible names in texts: models and net in ``models.net:Net``."""
     for text in values:
         if isinstance(text, str):
             yield from text.replace("/", ".").replace("=", ".").split(".")
@@ -379,12 +373,11 @@ class SourceFile:
 
     @cached_property
     def parents(self) -> Mapping[ast.AST, ast.AST]:
-        """Parent of each node."""
         return {child: node for node in ast.walk(self.tree) for child in ast.iter_child_nodes(node)}
 
     @cached_property
     def imported(self) -> Mapping[str, str]:
-        """Full names of imports and of module-level aliases such as ``k = keras``; relative ones start with a dot."""
+        """Full names of imports and module-level aliases (``k = keras``); relative ones start with a dot."""
         found = _imported_names(self.tree)
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -394,7 +387,7 @@ class SourceFile:
         return found
 
     def full_name(self, node: ast.AST) -> str:
-        """Return the full name of an expression, e.g. ``tensorflow.data.Dataset``; empty if it is not a name."""
+        """Return an expression's full name, e.g. ``tensorflow.data.Dataset``; empty if it has none."""
         return full_name(node, self.imported)
 
     def imports(self, *packages: str) -> bool:
@@ -421,7 +414,7 @@ def parse(name: str, content: bytes, *, is_script: bool) -> SourceFile | str:
 
 
 def full_name(node: ast.AST, imported: Mapping[str, str]) -> str:
-    """Return the full name of an expression, given those of imports; empty if it is not a name."""
+    """Return an expression's full name, given those of imports; empty if it has none."""
     first, _, rest = spelled(node).partition(".")
     return ".".join(filter(None, (imported.get(first, first), rest)))
 
@@ -462,7 +455,6 @@ class CodeScope:
 
     @property
     def name(self) -> str:
-        """Its name; empty for a module."""
         return "" if isinstance(self.node, ast.Module) else self.node.name
 
     @cached_property
@@ -496,7 +488,7 @@ class CodeScope:
         return (node for node in self.nodes if isinstance(node, ast.Call))
 
     def loops_around(self, node: ast.AST) -> Iterator[ast.For | ast.AsyncFor | ast.While]:
-        """Yield the loops of this scope whose bodies contain a node, innermost first."""
+        """Yield the loops whose bodies contain a node, innermost first."""
         for parent, part in self.file.above(node, self.node):
             if isinstance(parent, Loop) and part in parent.body:
                 yield parent
@@ -544,7 +536,6 @@ class LiveCode:
             yield from ((unit, call) for call in unit.calls if unit.file.full_name(call.func) in names)
 
     def nodes(self) -> Iterator[tuple[CodeScope, ast.AST]]:
-        """Yield all reached nodes."""
         return ((unit, node) for unit in self.units for node in unit.nodes)
 
 
@@ -553,7 +544,6 @@ def _definitions(unit: CodeScope) -> list[CodeScope]:
 
 
 def _is_reached(unit: CodeScope, names: set[str]) -> bool:
-    """Return whether a definition in reached code is reached, given the used names."""
     node, outer = unit.node, unit.outer
     assert not isinstance(node, ast.Module), "modules are reached from the beginning"
     decorators = {_called(unit.file, one) for one in node.decorator_list}
@@ -568,7 +558,7 @@ def _is_reached(unit: CodeScope, names: set[str]) -> bool:
 
 
 def _overridden(reached: Sequence[CodeScope]) -> set[CodeScope]:
-    """Return the methods of classes that are never instantiated if all subclasses override them."""
+    """Return methods that all subclasses override, of classes that are never instantiated."""
     below: dict[str, list[set[str]]] = {}
     for unit in reached:
         methods = {node.name for node in unit.nodes if isinstance(node, Definition)}
@@ -615,7 +605,7 @@ def is_evaluation(*names: str) -> bool:
 
 
 def _is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
-    """Return whether a part of a node does not train: a branch, an argument, a value of ``val_data``."""
+    """Return whether a part of a node does not train, such as a branch or a value of ``val_data``."""
     if isinstance(node, ast.If) and "__name__" in _names(node.test):
         return part in node.body and not file.is_script
     if isinstance(node, ast.If | ast.IfExp):
@@ -637,7 +627,6 @@ def _is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
 
 
 def _is_evaluation_branch(node: ast.If | ast.IfExp, part: ast.AST) -> bool:
-    """Return whether a branch runs only without training, or for debugging."""
     if part is node.test:
         return False
     in_body = part in node.body if isinstance(node.body, list) else part is node.body
@@ -668,7 +657,7 @@ CHAINED = _DATASET_ONLY.union(_CHAINING, ("apply",))
 
 
 def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[CodeScope, ast.Call]]:
-    """Yield calls of these methods on tf.data datasets, in the order of files and lines."""
+    """Yield calls of these methods on tf.data datasets, ordered by file and line."""
     for unit in sorted(code.units, key=lambda unit: (not unit.file.is_script, unit.file.name)):
         if not unit.file.imports("tensorflow", "tensorflow_datasets"):
             continue
@@ -684,7 +673,7 @@ def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[CodeScope, as
 
 
 def _dataset_names(unit: CodeScope) -> set[str]:
-    """Return names that dataset-only methods are called on, or that datasets are assigned to."""
+    """Return names that dataset-only methods are called on, or datasets assigned to."""
     known: set[str] = set()
     for node in unit.calls:
         if isinstance(node.func, ast.Attribute) and node.func.attr in _DATASET_ONLY:

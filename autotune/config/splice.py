@@ -79,11 +79,7 @@ def edit_yaml(text: str, values: NewValues) -> str:
 
 
 def plan_splices(document: Document, values: NewValues) -> list[Splice]:
-    """Return the splices that write these values, except those that PyYAML already reads.
-
-    Raises:
-        CannotEditYaml: See `edit_yaml`.
-    """
+    """Return the splices for values that PyYAML does not read already; raise as `edit_yaml`."""
     splices: list[Splice] = []
     for path, value in values.items():
         leaf = document.leaf(path)
@@ -179,10 +175,10 @@ _CONTENT = re.compile(r"^[ \t]*[^\s#].*\n?", re.MULTILINE)
 
 
 def without_key(document: Document, key: str) -> Document:
-    """Return the config without the lines of one top-level key and its value; comments around them stay.
+    """Return the config without the lines of one top-level key; comments around them stay.
 
     Raises:
-        ConfigError: The lines cannot be removed separately, or other values refer to something in them.
+        ConfigError: The lines cannot be removed separately, or other values refer to them.
     """
     root, text = document.root, document.text[document.shift :]
     entry = next(((name, value) for name, value in reversed(root.value) if name.value == key), None)
@@ -242,7 +238,7 @@ def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertio
         lines: Lines of the section without line ends, the first with the key.
 
     Raises:
-        ConfigError: It is a template, or another key cannot be added at its end.
+        ConfigError: The config is a template, or cannot take another key at its end.
     """
     old, root = document.text, document.root
     is_template = re.search(r"\.(?:j2|jinja2?|tmpl|tpl|template|in|erb|mustache)\Z", document.name, re.IGNORECASE)
@@ -369,7 +365,7 @@ def _toml_text(value: str, style: str | None) -> str:
 
 
 def _double_quoted(value: str, short: str) -> str:
-    """Return a text in double quotes, escaping non-printable characters; those below 0x100 in the short form."""
+    """Return a text in double quotes; non-printable characters are escaped, in the short form below 0x100."""
     return '"' + "".join(_escaped(character, short) for character in value) + '"'
 
 

@@ -32,11 +32,7 @@ class Fetched:
 
 
 class BatchFeed(Iterator[Fetched]):
-    """Iterator over training batches; a context manager that stops its threads.
-
-    Attributes:
-        device: Device of the batches; None for host memory.
-    """
+    """Iterator over training batches on a device, None for host memory; a context manager that stops its threads."""
 
     element_spec: dict[str, tf.TensorSpec]
     device: str | None
@@ -54,15 +50,12 @@ class BatchFeed(Iterator[Fetched]):
 class Feed(BatchFeed):
     """Iterator over a pipeline on the host.
 
-    Work is counted on the host, before the copy: reading it from an accelerator would wait for all pending steps.
+    Work is counted before the copy: reading it from an accelerator would wait for all pending steps.
 
     Args:
         batches: Dataset by `autotune.tf.pipeline.build`.
-        work: Feature whose sum is the valid work in a batch.
-        device: Device to copy batches to, one ahead, e.g. that of `accelerator`; None keeps them on the host.
-
-    Raises:
-        ValueError: ``work`` is not an integer feature of the batches.
+        work: Integer feature whose sum is the valid work in a batch.
+        device: Device to copy batches to, one ahead, e.g. that of `accelerator`.
     """
 
     def __init__(self, batches: tf.data.Dataset, *, work: str, device: str | None = None) -> None:
@@ -113,16 +106,13 @@ def staged_prefetch(
 ) -> tf.data.Dataset:
     """Return the same batches on a device, with a buffer per stage, each filled by its own thread.
 
-    The options of ``batches`` do not apply after the copy, so the buffers have fixed sizes instead of AUTOTUNE.
+    The options of ``batches`` do not apply after the copy, so buffers have fixed sizes instead of AUTOTUNE.
 
     Args:
-        host_batches: Batches in host memory before the copy, in addition to those that ``batches`` buffers.
+        host_batches: Batches in host memory, in addition to those that ``batches`` buffers.
         device_batches: Batches copied ahead, in device memory.
-        ready_batches: Batches that a host thread fetches ahead of the training loop, so that this does not wait for the
-            device's iterator; also in device memory.
-
-    Raises:
-        ValueError: A negative buffer, or no batch copied ahead.
+        ready_batches: Batches in device memory that a host thread fetches ahead, so that the training loop does not
+            wait for the device's iterator.
     """
     if min(host_batches, ready_batches) < 0 or device_batches < 1:
         raise ValueError(
@@ -144,17 +134,16 @@ def optimize(
     prefetch_batches: int = 2,
     device: str | None = None,
 ) -> tf.data.Dataset:
-    """Return an existing dataset of batches with padding, buffers and options for speed.
+    """Return a dataset of batches with padding, buffers and options for speed.
 
-    Elements are tensors, tuples as ``(x, y)``, dicts, or nested ones; ragged tensors become dense if they have a shape.
-    The cache and parallel loads act on examples, not batches: see `autotune.tf.pipeline.build`.
+    Elements are tensors, tuples, dicts, or nested ones; ragged tensors become dense if they have a shape. For a cache
+    and parallel loads, which act on examples, use `autotune.tf.pipeline.build`.
 
     Args:
-        shapes: Shape without the batch dimension that each batch is zero-padded to, in the structure of an element,
-            e.g. ``([160, 80], None)``; None keeps a part, or all. A fixed shape is compiled once, if the last batch of
-            a pass is full (``drop_remainder``).
-        throughput: Let tf.data reorder examples and tune itself, see `autotune.tf.pipeline.for_throughput`; else it
-            keeps the pipeline as written.
+        shapes: Shape without the batch dimension to zero-pad each batch to, in the structure of an element, e.g.
+            ``([160, 80], None)``; None keeps a part, or all. A fixed shape is compiled once, if the last batch of a
+            pass is full (``drop_remainder``).
+        throughput: Apply `autotune.tf.pipeline.for_throughput` instead of keeping the pipeline as written.
         parallel_calls: Threads of the pipeline, at least the parallel calls of its maps.
         prefetch_batches: Batches prefetched for the training loop.
         device: Accelerator to copy batches to ahead, e.g. ``"/GPU:0"``.

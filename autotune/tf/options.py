@@ -33,13 +33,7 @@ class Precision(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeOptions:
-    """Options of TensorFlow's runtime, applied before it starts.
-
-    Attributes:
-        inter_op_threads: Operations that run concurrently; 0 for TensorFlow's default.
-        intra_op_threads: Threads of one operation; 0 for TensorFlow's default.
-        gpu_memory_growth: Allocate GPU memory as needed instead of all at once.
-    """
+    """Options of TensorFlow's runtime, applied before it starts; 0 threads are its default."""
 
     inter_op_threads: int = 0
     intra_op_threads: int = 0
@@ -51,14 +45,13 @@ class RuntimeOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions:
-    """Devices of a two-stage pipeline, see `autotune.tf.two_stage`.
+    """Devices of a two-stage pipeline.
 
     Attributes:
-        data_gpu: GPU that computes features, as TensorFlow numbers them, possibly the ``model_gpu``; None, like
-            ``model_gpu``, lets TensorFlow place everything.
-        logical_cpu_devices: Number of logical devices to split the CPU into, which the numbers above then mean; 0 for
-            GPUs.
-        data_gpu_memory_mb: Memory limit of the data GPU in MiB; 0 for none.
+        data_gpu: GPU that computes features, as TensorFlow numbers them, possibly the ``model_gpu``; None for both lets
+            TensorFlow place everything.
+        logical_cpu_devices: Logical devices to split the CPU into, to use instead of GPUs; 0 for GPUs.
+        data_gpu_memory_mb: Memory limit in MiB; 0 for none.
 
     Raises:
         ValueError: Only one GPU is named, or a limit has no GPU, or one GPU has two.
@@ -94,7 +87,6 @@ class DeviceOptions:
 
     @property
     def limits_mb(self) -> dict[int, int]:
-        """Memory limits in MiB, by GPU number."""
         limits = ((self.data_gpu, self.data_gpu_memory_mb), (self.model_gpu, self.model_gpu_memory_mb))
         return {gpu or 0: limit for gpu, limit in limits if limit}
 
@@ -104,8 +96,8 @@ class BufferOptions:
     """Buffer between the two stages, on the features' device.
 
     Attributes:
-        megabytes: Limit in MiB; 0 for none. The lower of the two limits counts.
-        warmup_batches: Batches to buffer before the first is handed out, at most the buffer's size.
+        megabytes: Limit in MiB; 0 for none. The lower limit counts.
+        warmup_batches: Batches to buffer before the first is handed out.
     """
 
     batches: int = 4
@@ -133,17 +125,15 @@ class PipelineOptions:
 
     Attributes:
         batch_size: Examples per batch; every batch is full.
-        parallel_calls: Examples loaded in parallel, each on its own thread of the pipeline.
+        parallel_calls: Examples loaded in parallel.
         prefetch_batches: Batches prefetched for the training loop.
-        cache: Where loaded examples are kept for the next pass.
-        fixed_length: Pad to the maximum instead of the longest in the batch, so that all batches have one static shape;
-            with buckets, to the bucket's upper end.
+        fixed_length: Pad to the maximum instead of the longest in the batch, for one static shape; with buckets, to the
+            bucket's upper end.
         buckets: Number of length classes of equal width; a batch holds examples of one class.
         one_shape: Pad every feature to its maximum, in buckets too, as `autotune.tf.two_stage` needs.
-        seed: Seed of the order of examples, which differs in each pass and otherwise depends only on ``buckets`` and
+        seed: Seed of the order of examples, which differs in each pass and also depends on ``buckets`` and
             ``throughput``.
-        throughput: Apply `autotune.tf.pipeline.for_throughput`: examples come as soon as they are ready; parallelism
-            and prefetch are at least the numbers above.
+        throughput: Apply `autotune.tf.pipeline.for_throughput`; the numbers above are then minima.
     """
 
     batch_size: int
@@ -167,8 +157,8 @@ class TextOptions:
 
     Attributes:
         workers: Worker processes; 0 or 1 prepares in the trainer's process.
-        threads: Threads instead of processes, for a function that releases the GIL.
-        chunk_lines: Lines per task of a process; fewer lines start no process.
+        threads: Use threads instead, for a function that releases the GIL.
+        chunk_lines: Lines per task of a process.
     """
 
     workers: int = 0
@@ -182,12 +172,7 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """Execution mode of a training step.
-
-    Attributes:
-        graph: Trace the step into a graph instead of running it eagerly.
-        xla: Compile the graph with XLA, once per batch shape; needs `graph`.
-    """
+    """Execution mode of a training step: eager, a traced graph, or that compiled with XLA, once per batch shape."""
 
     graph: bool = True
     xla: bool = False
@@ -211,14 +196,11 @@ CACHE_DIR_VARIABLE = "AUTOTUNE_CACHE_DIR"
 
 
 def cache_home(near: Path) -> Path:
-    """Return the parent folder of all caches.
+    """Return the parent folder of all caches of the project of a file, e.g. its config.
 
-    It is ``AUTOTUNE_CACHE_DIR``, else ``.autotune/cache`` in the nearest folder above `near` with ``.autotune`` or
-    ``.git``, else in the working directory. If that ``.autotune`` is a link, another user's, or writable by others, it
-    is below ``$XDG_STATE_HOME``.
-
-    Args:
-        near: A file of the project, e.g. its config.
+    It is ``AUTOTUNE_CACHE_DIR``, else ``.autotune/cache`` in the nearest folder above with ``.autotune`` or ``.git``,
+    else in the working directory. If that ``.autotune`` is a link, another user's, or writable by others, it is below
+    ``$XDG_STATE_HOME``.
     """
     given = os.environ.get(CACHE_DIR_VARIABLE)
     if given:

@@ -38,7 +38,7 @@ def build(
     Args:
         load: Function from an example's index to its features, whose first dimension may be unknown.
         maxima: Largest first dimension of each such feature.
-        length_of: Feature whose first dimension is the length of an example, for buckets.
+        length_of: Feature whose first dimension is an example's length, for buckets.
         store: Cache of loaded examples; None loads them in each pass.
     """
     order = tf.data.Dataset.range(examples).shuffle(examples, seed=options.seed)
@@ -111,18 +111,15 @@ def interleaved(
     in_order: bool = True,
     seed: int | None = None,
 ) -> tf.data.Dataset:
-    """Return one pass over the records of all files, reading several at a time, interleaved.
+    """Return one pass over the records of all files, interleaved.
 
     Readers run on the pipeline's threads: pass `as_written` enough of them.
 
     Args:
         open_files: Files to interleave.
         parallel_calls: Files to read in parallel; None for all open ones.
-        in_order: Keep the order, which then depends on files and seed only; else any ready record comes next.
+        in_order: Whether the order depends on files and seed only; else any ready record comes next.
         seed: Seed of the order of files, which differs in each pass; None keeps the given order.
-
-    Raises:
-        ValueError: There are no files, or a number is below 1.
     """
     parallel_calls = open_files if parallel_calls is None else parallel_calls
     if not files or min(open_files, parallel_calls, block_records) < 1:
@@ -156,12 +153,12 @@ def as_written(threads: int) -> tf.data.Options:
 def for_throughput(parallel_calls: int) -> tf.data.Options:
     """Return options that let tf.data reorder examples, batch in parallel, and tune ``tf.data.AUTOTUNE`` values.
 
-    Its autotuner stays within the cores and half of the free memory. The pipeline has a thread per core, or per
+    The autotuner stays within the cores and half of the free memory. The pipeline has a thread per core, or per
     parallel call if these are more.
 
     Args:
-        parallel_calls: Least parallelism of each parallel map; above the number of cores for loads that mostly wait,
-            which the autotuner does not detect.
+        parallel_calls: Least parallelism of each map; above the number of cores for loads that mostly wait, which the
+            autotuner does not detect.
     """
     options = tf.data.Options()
     options.deterministic = False
@@ -205,9 +202,7 @@ class MemoryStore:
 
 
 class DiskStore:
-    """One file per entry, written atomically, also by several processes.
-
-    Torn, damaged or foreign files count as missing, and are replaced.
+    """One file per entry, written atomically, also by several processes; damaged or foreign files count as missing.
 
     Args:
         folder: Named by what the entries depend on, see `cache_folder`; created if missing.
@@ -287,11 +282,9 @@ def cached(load: Load, store: Store) -> Load:
 
 
 def cache_folder(depends_on: Mapping[str, Any], near: Path) -> Path:
-    """Return the folder for entries that depend on exactly these JSON values.
+    """Return the folder for entries that depend on exactly these JSON values, e.g. data listing, parameters, versions.
 
-    Args:
-        depends_on: E.g. the listing of the data with sizes and times, parameters, versions.
-        near: A file of the project, see `cache_home`.
+    `near` is a file of the project, see `cache_home`.
     """
     key = {"format": CACHE_FORMAT_VERSION, "tensorflow": tf.__version__, "depends_on": depends_on}
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
@@ -331,10 +324,7 @@ def in_python(name: str, function: AnyFunction) -> AnyFunction:
 
 
 def in_graph(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a TensorFlow stage, timed if profiling; its display name has lower-case letters and spaces.
-
-    Each call reports to Python, which takes about 50 µs of the stage's thread.
-    """
+    """Return a TensorFlow stage, timed if profiling, which takes about 50 µs per call; see `in_python`."""
     sums = _wanted()
     if sums is None:
         return function

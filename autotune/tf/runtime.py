@@ -22,12 +22,9 @@ from autotune.tf.options import DeviceOptions, RuntimeOptions
 def configure(options: RuntimeOptions, devices: DeviceOptions | None = None) -> None:
     """Apply the options; call it before the first operation, dataset or variable.
 
-    Args:
-        devices: Memory limits and logical CPU devices of a two-stage pipeline.
-
     Raises:
         RuntimeError: TensorFlow has already started.
-        ValueError: The limited GPU does not exist, has less memory, or has memory growth.
+        ValueError: A GPU with a memory limit does not exist, has less memory, or has memory growth.
     """
     tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
     tf.config.threading.set_intra_op_parallelism_threads(options.intra_op_threads)
@@ -66,10 +63,9 @@ class Placement:
 
 
 def place(options: DeviceOptions) -> Placement | None:
-    """Return the devices that the options name; None if TensorFlow places everything.
+    """Return the devices that the options name, without fallback; None if TensorFlow places everything.
 
-    GPUs are numbered as TensorFlow sees them, after ``CUDA_VISIBLE_DEVICES``. There is no silent fallback to fewer
-    devices.
+    GPUs are numbered as TensorFlow sees them, after ``CUDA_VISIBLE_DEVICES``.
 
     Raises:
         ValueError: A device does not exist.
@@ -158,7 +154,6 @@ def verify(wanted: dict[str, str]) -> Iterator[tuple[bool, str]]:
 
 
 def _time_s(function: Callable[..., tf.Tensor], size: int, dtype: tf.DType) -> float:
-    """Return the shortest of several call times."""
     matrix, times_s = tf.cast(tf.random.normal((size, size)), dtype), []
     for _ in range(6):
         begin_s = time.monotonic()

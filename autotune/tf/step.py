@@ -19,10 +19,7 @@ class Optimizer(Protocol):
 class Adam(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
     """Adam (Kingma and Ba 2015, algorithm 1) on TensorFlow's fused kernel; `tf.train.Checkpoint` saves its state.
 
-    Its interface is that of Keras's, which takes about a second longer to trace in every trial.
-
-    Args:
-        learning_rate: Step size, above 0.
+    Keras's, with the same interface, takes about a second longer to trace, in every trial.
     """
 
     BETA_1, BETA_2 = 0.9, 0.999  # decay of the two moments
@@ -63,8 +60,7 @@ class Adam(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 class LossScale(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
     """Dynamic loss scaling, which keeps float16 gradients in range (Micikevicius et al. 2018, section 3.2).
 
-    The loss is multiplied by the scale, the gradients are divided by it. A non-finite gradient skips the update and
-    halves the scale; 2000 good updates in a row double it.
+    Non-finite gradients skip the update and halve the scale; 2000 good updates in a row double it.
     """
 
     GROWTH_INTERVAL = 2000
@@ -88,11 +84,7 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
     Args:
         loss: Function from a batch to a float32 scalar; it casts to the precision's ``compute_dtype`` itself.
-        signature: The pipeline's ``element_spec``. The step is traced once for it, for all lengths; XLA compiles each
-            new length.
-
-    Attributes:
-        loss_scale: None without float16.
+        signature: The pipeline's ``element_spec``, for which the step is traced once; XLA compiles each new length.
 
     Raises:
         ValueError: In the first step, if the loss does not depend on a variable.
@@ -148,7 +140,6 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         return loss, gradients
 
     def update(self, batch: Batch) -> tf.Tensor:
-        """Execute one step eagerly."""
         loss, gradients = self.gradients(batch)
         if self.loss_scale is None:
             self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))

@@ -1,7 +1,6 @@
-"""Text preparation: from lines to tokens, once before training, in order, in parallel, each distinct line once.
+"""Text preparation: from lines to tokens, once before training, in parallel, each distinct line once.
 
-Nothing here imports TensorFlow, nor do worker processes unless the function's module does. Call `prepare` before
-importing TensorFlow: the cores are then free, and mistakes show at once.
+Nothing here imports TensorFlow. Call `prepare` before importing it: the cores are then free, and mistakes show at once.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ def prepare(
     """Return the tokens of each line, in order; the options do not affect them.
 
     Args:
-        prepare_line: For worker processes, a function of an importable module.
+        prepare_line: For worker processes, a top-level function of an importable module.
         options: Workers; None prepares everything in this process.
-        cache: Tokens of earlier calls; those of missing lines are added.
+        cache: Tokens of earlier calls; missing ones are added.
 
     Raises:
-        ValueError: The function cannot be found by name, as worker processes need.
+        ValueError: Worker processes cannot find the function by name.
         TextWorkerError: A worker process ended early, or the function failed in it.
     """
     distinct = list(dict.fromkeys(lines))
@@ -84,13 +83,11 @@ class TokenCache:
     """Tokens by line, in a text file that is replaced atomically.
 
     The file is named by a fingerprint of the function and its dependencies. Each entry has the hash of its line and a
-    checksum; damaged, torn or foreign entries count as missing. Concurrent writers each leave a complete file; the last
-    one stays.
+    checksum; damaged or foreign entries count as missing. The last of concurrent writers wins.
 
     Args:
-        folder: Folder of such caches, e.g. `autotune.tf.options.cache_home`; created if missing.
-        prepare_line: The function, see `fingerprint`.
-        depends_on: JSON values that its results also depend on, such as settings and library versions.
+        folder: Folder of such caches, e.g. `autotune.tf.options.cache_home`.
+        depends_on: JSON values that the tokens also depend on, such as settings and library versions.
     """
 
     def __init__(
@@ -178,7 +175,7 @@ def _in_processes(lines: Sequence[str], function: PrepareLine, workers: int, chu
 
 
 def _init_worker() -> None:
-    """Make this process exit as soon as the trainer ends, and ignore ^C, which the trainer handles."""
+    """Make this process exit as soon as the trainer ends; ^C is handled by the trainer."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trainer = multiprocessing.parent_process()
     assert trainer is not None
@@ -199,7 +196,7 @@ def fingerprint(function: Callable[..., Any], depends_on: Mapping[str, Any]) -> 
     """Return a hash that changes when the function's results may change, as 64 hexadecimal digits.
 
     It covers the sources of the function's module and its imports, recursively, from the same package or folder; the
-    Python version; and `depends_on`. For installed packages, name their versions there.
+    Python version; and `depends_on`, which should have the versions of installed packages.
 
     Raises:
         ValueError: The function is not at the top level of a module with a source.
@@ -218,11 +215,7 @@ def fingerprint(function: Callable[..., Any], depends_on: Mapping[str, Any]) -> 
 
 
 def name_of(function: Callable[..., Any]) -> tuple[str, str]:
-    """Return module and name of a top-level function.
-
-    Raises:
-        ValueError: It is not one, but e.g. a lambda or a method.
-    """
+    """Return module and name of a top-level function; raise a ValueError for e.g. a lambda or a method."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or name is None or getattr(sys.modules.get(module), name, None) is not function:
         raise ValueError(f"{function!r} cannot be found by name: make it a top-level function of a module")
@@ -287,11 +280,7 @@ def as_tokens(value: Sequence[int]) -> list[int]:
 
 
 def pack(tokens: Sequence[int]) -> bytes:
-    """Return base64 of the numbers in native byte order, after their `array.array` type code.
-
-    Raises:
-        OverflowError: A number has more than 64 bits.
-    """
+    """Return base64 of the numbers, of at most 64 bits, in native byte order, after their `array.array` type code."""
     try:
         numbers = array("i", tokens)
     except OverflowError:

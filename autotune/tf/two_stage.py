@@ -5,12 +5,12 @@
               1 batch ahead    the buffer        1 batch ahead
 
 One thread computes per device: eager operations from several threads on one GPU have returned wrong results
-(tensorflow#123980). Copy threads compute nothing. Another thread waits for the model device, so that a trainer that
-never reads its loss cannot run ahead of it.
+(tensorflow#123980). Another thread waits for the model device, so that a trainer that never reads its loss cannot run
+ahead.
 
 A batch enters the buffer when the data device has *finished* it: a GPU function returns a promise, and a buffer of
-promises is unbounded. Each device is awaited separately, by reading back its last result;
-`tf.test.experimental.sync_devices` would wait for both and so serialize them.
+promises is unbounded. Each device is awaited by reading back its last result; `tf.test.experimental.sync_devices` would
+wait for both.
 """
 
 from __future__ import annotations
@@ -51,22 +51,20 @@ _log = logging.getLogger(__name__)
 
 
 class TwoStageFeed(BatchFeed):
-    """Iterator over batches of features on the model device.
-
-    Batches and their order do not depend on devices or buffer depth.
+    """Iterator over batches of features on the model device, the same for all devices and buffer sizes.
 
     Args:
         batches: Dataset of host batches, in fixed shapes.
-        work: Feature *of the host batches* that counts valid work, see `autotune.tf.feed.Feed`.
-        first_number: Number of the first batch: the steps done so far, in a resumed training.
-        reports: Whether to report stage times to a search, for its final screen.
+        work: Feature *of the host batches* that counts valid work.
+        first_number: Number of the first batch; in a resumed training, the steps done so far.
+        reports: Whether to report stage times to a search.
 
     Attributes:
         depth: Capacity of the buffer in batches.
 
     Raises:
-        ValueError: A device does not exist; a shape is not fixed; the features are not tensors by name; the buffer is
-            too small for a batch; or the process uses a conflicting strategy or allocator.
+        ValueError: A device does not exist, a shape is not fixed, the features are not tensors by name, a batch exceeds
+            the buffer, or a strategy or allocator conflicts.
     """
 
     def __init__(
@@ -138,7 +136,6 @@ class TwoStageFeed(BatchFeed):
         return Fetched(batch=batch.tensors, wait_s=handed_s - requested_s, work=batch.work)
 
     def times(self) -> PipelineTimes:
-        """Return the times since the first batch was handed out."""
         data, model = self._data_clock.times(), self._model_clock.times()
         if self._start is None:
             return PipelineTimes(passed_s=0.0, data=data - data, model=model - model)
@@ -162,14 +159,11 @@ def two_stage_dataset(
 ) -> tf.data.Dataset:
     """Return the same pipeline as a dataset, for `keras.Model.fit` under ``tf.device(placement.model)``.
 
-    Each pass starts with batch 0. Batches go through host memory, from where Keras copies them to the model device.
-    Step times are not visible here, so no stage times are reported.
+    Each pass starts with batch 0. Batches go through host memory, from where Keras copies them. Step times are unknown
+    here, so stage times are not reported.
 
     Args:
         elements: Function from features by name to an argument of `fit`, such as ``(x, y)``.
-
-    Raises:
-        ValueError: See `TwoStageFeed`.
     """
     through_host = Placement(data=placement.data, model="/CPU:0")
     require_devices(placement)
@@ -186,7 +180,7 @@ def two_stage_dataset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Batch:
-    """Batch on a device, with its valid work, and its number, which the device computes last."""
+    """Batch on a device, its valid work, and its number, which the device computes last."""
 
     tensors: Tensors
     number: tf.Tensor
@@ -200,7 +194,7 @@ class _Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Running:
-    """Step of the model device: a number there to read back, and the hand-out time of its batch."""
+    """Step of the model device: a number to read back, and its batch's hand-out time."""
 
     number: tf.Tensor
     handed_s: float
@@ -222,7 +216,6 @@ def _compiled(features: FeatureFunction, signature: Signature, device: str) -> A
 
 
 def _fetch(source: Feed, first_number: int, device: str, fetched: BatchBuffer[_Batch]) -> None:
-    """Read batches and copy them to the data device."""
     for number, (tensors, work) in enumerate(((item.batch, item.work) for item in source), first_number):
         with tf.device("/CPU:0"):  # an array, because TensorFlow caches a tensor for every Python number
             read = _Batch(tensors=tensors, number=tf.constant(np.array(number)), work=work)
@@ -248,14 +241,13 @@ def _compute(
 
 
 def _copy(computed: BatchBuffer[_Batch], device: str, ready: BatchBuffer[_Batch]) -> None:
-    """Copy features to the model device, ahead of the step."""
     while (batch := computed.get()) is not None:
         ready.put(batch.on(device))
         del batch
 
 
 def _await_steps(running: BatchBuffer[_Running], clock: StageClock) -> None:
-    """Wait for each step: a number is read back after all earlier work of the device."""
+    """Wait for each step: reading back a number follows all earlier work of the device."""
     ended_s = 0.0
     while (step := running.get()) is not None:
         step.number.numpy()
@@ -339,12 +331,7 @@ class BatchBuffer(Generic[Item]):
         self._closed = False
 
     def put(self, item: Item) -> None:
-        """Append an item, waiting for space.
-
-        Raises:
-            BufferClosedError: It is closed.
-            BaseException: Error of the consumer.
-        """
+        """Append an item, waiting for space; raise BufferClosedError, or the error of the consumer."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._finished or len(self._items) < self._size)
             if self._error is not None:
@@ -355,7 +342,7 @@ class BatchBuffer(Generic[Item]):
             self._changed.notify_all()
 
     def get(self) -> Item | None:
-        """Remove and return the oldest item, waiting for one; None after the last.
+        """Remove the oldest item, waiting for one; None after the last.
 
         Raises:
             BufferClosedError: It is closed.
@@ -404,7 +391,6 @@ class StageClock:
 
     @contextmanager
     def counting(self, name: str) -> Iterator[None]:
-        """Add the time of the block to the attribute of that name."""
         started_s = time.monotonic()
         yield
         setattr(self, name, getattr(self, name) + time.monotonic() - started_s)

@@ -103,7 +103,6 @@ def store(clips: Sequence[Clip], data: DataConfig, config_file: Path) -> Store |
 
 
 def _cropped(clips: Sequence[Clip], data: DataConfig) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    """Return the symbols and the number of frames of each clip, cropped."""
     kept = [
         crop(
             len(clip.text),

@@ -123,7 +123,6 @@ class TrainerConfig:
         )
 
     def buffer_options(self) -> BufferOptions:
-        """Return the options of the buffer between two devices."""
         return BufferOptions(
             batches=self.data.pipeline_buffer_size,
             megabytes=self.data.pipeline_buffer_mb,

@@ -156,11 +156,9 @@ class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self.steps = self.clips = 0
 
     def load(self) -> None:
-        """Read the variables of a loaded checkpoint."""
         self.steps, self.clips = int(self._steps), int(self._clips)
 
     def store(self) -> None:
-        """Write the variables for the next checkpoint."""
         self._steps.assign(self.steps)
         self._clips.assign(self.clips)
 
@@ -187,7 +185,6 @@ class Checkpoints:
         self._saved_at = 0
 
     def resume(self) -> None:
-        """Resume from the newest checkpoint, if any."""
         newest = self._manager.latest_checkpoint
         if newest:
             # Partial: a loss scale exists only with some precisions.
