@@ -134,7 +134,7 @@ def test_a_section_beside_the_config(tmp_path: Path) -> None:
     assert "The section is in config.autotune.yaml" in said
     assert "by deleting the file" in said
     again = autotune(*INIT, "--yes", "--no-preflight", *COMMAND).refusal()
-    assert "config.autotune.yaml: the config already has an autotune section" in again
+    assert "config.autotune.yaml: there is an autotune section already" in again
 
 
 @pytest.mark.parametrize(

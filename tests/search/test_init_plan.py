@@ -103,8 +103,8 @@ def test_there_is_one_section(config: Path, separate: bool, where: str) -> None:
 @pytest.mark.parametrize(
     ("words", "error", "why"),
     [
-        (("nosuchprogram", "{config}"), CommandError, "no program nosuchprogram"),
-        ((sys.executable, "t.py"), ConfigError, "names neither"),
+        (("nosuchprogram", "{config}"), CommandError, "PATH: nosuchprogram"),
+        ((sys.executable, "t.py"), ConfigError, "contains neither"),
         ((sys.executable, "t.py", "{confg}"), ConfigError, "no such key"),
         ((sys.executable, "t.py", "{config}", "{data.batch}"), ConfigError, "no such key"),
         (("./config.yaml", "{config}"), CommandError, "is not executable"),
