@@ -1,1 +1,1 @@
-"""The daemon: a queue of searches for idle machines, a watch over trainings, a page; workers on other machines."""
+"""Daemon: a queue of searches for idle machines, monitoring of trainings, and a web page."""

@@ -1,4 +1,4 @@
-"""Folders of the daemon, the lock of the one daemon of a user on a machine, and its control by commands."""
+"""Daemon folders, the lock of the one daemon per user and machine, and requests by commands."""
 
 import errno
 import fcntl
@@ -21,34 +21,30 @@ from autotune.trial.user_folder import ELSEWHERE, TRAININGS, require_ours, unusa
 
 
 class DaemonHome:
-    """Folders and files of a user's daemon on this machine.
-
-    Args:
-        state: Folder of what is kept.
-    """
+    """Paths of a user's daemon on this machine."""
 
     def __init__(self, state: Path) -> None:
         self.state = state
-        self.lock = state / "lock"  # file that the one daemon holds
+        self.lock = state / "lock"
         self.pipe = state / "wake"  # pipe by which commands wake the daemon
-        self.status = state / "status.json"  # file in which a running daemon writes what it does
+        self.status = state / "status.json"  # status that a running daemon writes
         self.queue = state / "queue"
-        self.trainings = state / TRAININGS  # folder of what watched trainings report
+        self.trainings = state / TRAININGS  # folder of reports by watched trainings
         self.advice = state / "advice"
-        self.web_token = state / "web-token"  # file that holds the token of the page and of the metrics
-        self.notify_log = state / "notify.log"  # log of the user's command that is told of events
+        self.web_token = state / "web-token"  # token of the page and the metrics
+        self.notify_log = state / "notify.log"  # output of the user's notify command
 
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonLock:
-    """Lock of the one daemon, held."""
+    """Held lock of the daemon."""
 
     path: Path
     file: BinaryIO
 
     @property
     def is_lost(self) -> bool:
-        """True if the lock file was taken away, with the state folder perhaps: another daemon could start."""
+        """Whether the lock file was removed or replaced, so that another daemon can start."""
         try:
             return not os.path.samestat(os.lstat(self.path), os.fstat(self.file.fileno()))
         except OSError:
@@ -56,32 +52,28 @@ class DaemonLock:
 
 
 def locate_home(environ: Mapping[str, str]) -> DaemonHome:
-    """Locate the folders of this user's daemon on this machine; nothing is made.
-
-    Args:
-        environ: The environment; see `user_folder`.
+    """Locate the daemon's folders without creating them, see `user_folder`.
 
     Raises:
-        AutotuneError: Somebody else could put something into the state folder, or replace it; or the variable names no
-            absolute path.
+        AutotuneError: The state folder is writable or replaceable by another user, or not an absolute path.
     """
     return DaemonHome(state=user_folder(environ))
 
 
 def open_home(environ: Mapping[str, str]) -> DaemonHome:
-    """Locate the folders of this user's daemon on this machine, and make them, for this user alone.
+    """Create the daemon's private folders.
 
     Raises:
-        AutotuneError: As `locate_home`; or a folder cannot be made or written to.
+        AutotuneError: As `locate_home`, or a folder can't be created or written.
     """
     home = locate_home(environ)
     for folder in (home.state.parent, home.state, home.queue, home.trainings, home.advice):
         try:
-            if folder != home.state.parent or not folder.exists():  # which may be a folder with other things in it
+            if folder != home.state.parent or not folder.exists():  # an existing parent may hold other files
                 make_private_folder(folder)
         except OSError as error:
             raise unusable(folder, error.strerror) from error
-        require_ours(folder)  # somebody else may have been faster
+        require_ours(folder)  # another user may have created it first
     if not os.access(home.state, os.W_OK | os.X_OK, effective_ids=True):
         raise unusable(home.state, "it is read-only")
     return home
@@ -89,18 +81,18 @@ def open_home(environ: Mapping[str, str]) -> DaemonHome:
 
 @contextmanager
 def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
-    """Hold the lock of the one daemon of this user on this machine; the kernel frees it when its holder dies.
+    """Hold the daemon's lock, which the kernel frees when the process ends.
 
     Raises:
-        AutotuneError: A daemon runs already, or the lock file cannot be used.
+        AutotuneError: Another daemon is running, or the lock file can't be used.
     """
     try:
         opened = open_regular(home.lock, append=True, create=True)
     except OSError as error:
         raise AutotuneError(
-            f"the lock of the daemon cannot be used: {error.strerror}",
+            f"the daemon's lock file cannot be opened: {error.strerror}",
             where=str(home.lock),
-            remedy=f"Take away what is in its place. {ELSEWHERE}",
+            remedy=f"Remove what is at this path. {ELSEWHERE}",
         ) from error
     with opened as file:
         try:
@@ -110,84 +102,76 @@ def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
             number = file.read(20)
             holder = f" (process {int(number)})" if number.isdigit() else ""
             raise AutotuneError(
-                f"a daemon runs already{holder}",
+                f"a daemon is already running{holder}",
                 where=str(home.lock),
-                remedy="`autotune daemon status` shows what it does. To start another one, end it first: with ^C in "
-                "its terminal, or `systemctl --user stop autotune`.",
+                remedy="`autotune daemon status` shows its status. To start another one, stop it with ^C in its "
+                "terminal, or with `systemctl --user stop autotune`.",
             ) from None
-        except OSError as error:  # some network file systems have none
+        except OSError as error:  # some network file systems don't support locks
             raise AutotuneError(
-                f"files cannot be locked there: {error.strerror}", where=str(home.lock), remedy=ELSEWHERE
+                f"this file system does not support locks: {error.strerror}", where=str(home.lock), remedy=ELSEWHERE
             ) from error
         try:
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), b"%d" % os.getpid())
         except OSError as error:
-            if error.errno != errno.ENOSPC:  # the number is only for the message to others
+            if error.errno != errno.ENOSPC:  # the process id is only for the error message above
                 raise unusable(home.lock, error.strerror) from error
         yield DaemonLock(path=home.lock, file=file)
 
 
-# Control by commands: a pipe that wakes the daemon, and a file in which it writes what it does.
+# Requests by commands: a pipe wakes the daemon, and a status file holds its answer.
 #
-# Both are in the daemon's state folder, which is its user's alone. A command writes a word of its own into the pipe,
-# and reads the file until the word is in it: among those that were seen or, of a change to the queue, those that were
-# followed. While a daemon has the pipe open, the kernel lets a command open it; there is no other sign of life to keep.
+# Both are in the daemon's private state folder. A command writes a random request id to the pipe, then reads the file
+# until the id is in ``seen`` or, after a change to the queue, in ``followed``. A command can open the pipe only while a
+# daemon has it open, so no heartbeat is needed.
 
 
 _VERSION = 1
-_WORD_BYTES = 8
-_REMEMBERED = 256  # words: whoever wrote an earlier one has read the answer, or waits no more
+_REQUEST_BYTES = 8
+_MAX_REQUESTS = 256  # remembered; older requests have been answered or have timed out
 
 
 class Control:
-    """Control as the daemon has it; to be used in a ``with`` statement, by the holder of the daemon's lock.
-
-    Raises:
-        AutotuneError: The pipe cannot be made.
-    """
+    """Daemon's side of requests by commands, for the holder of its lock."""
 
     def __init__(self, home: DaemonHome) -> None:
         self._home = home
         self._pipe = _open_pipe(home.pipe)
-        self._seen: deque[str] = deque(maxlen=_REMEMBERED)
-        self._followed: deque[str] = deque(maxlen=_REMEMBERED)
+        self._seen: deque[str] = deque(maxlen=_MAX_REQUESTS)
+        self._followed: deque[str] = deque(maxlen=_MAX_REQUESTS)
         self._written = ""
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if _is_at(self._pipe, self._home.pipe):  # and not at that of another daemon, whose folder this is now
+        if _is_at(self._pipe, self._home.pipe):  # otherwise another daemon uses this folder now
             for path in (self._home.pipe, self._home.status):
                 path.unlink(missing_ok=True)
         os.close(self._pipe)
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait until a command wakes the daemon, or the time is over; return whether one did."""
+        """Wait for a request; return False after the timeout."""
         if not select.select([self._pipe], [], [], timeout_s)[0]:
             return False
-        for word in os.read(self._pipe, 1 << 16).decode("ascii", "replace").split():
-            if len(word) == 2 * _WORD_BYTES:
-                self._seen.append(word)
+        for request in os.read(self._pipe, 1 << 16).decode("ascii", "replace").split():
+            if len(request) == 2 * _REQUEST_BYTES:
+                self._seen.append(request)
         return True
 
     def write(self, status: Mapping[str, Any], *, page: Mapping[str, str] | None, has_followed: bool) -> None:
-        """Write what the daemon does, if it is something new; and make the pipe again if it was taken away.
+        """Write the status file if it changes, and recreate a removed pipe.
 
         Args:
-            page: Where its page is served, see `autotune.daemon.web.keys`; None without one.
-            has_followed: Whether everything is as the queue says, as the daemon has seen it since it was last woken.
-
-        Raises:
-            AutotuneError: The pipe cannot be made.
-            OSError: The file cannot be written.
+            page: ``origin`` and ``run`` of the page.
+            has_followed: Whether the queue has been applied since the last request.
         """
         if not _is_at(self._pipe, self._home.pipe):
             old, self._pipe = self._pipe, _open_pipe(self._home.pipe)
             os.close(old)
         if has_followed:
-            self._followed.extend(word for word in self._seen if word not in self._followed)
+            self._followed.extend(request for request in self._seen if request not in self._followed)
         document = {
             "v": _VERSION,
             "autotune": __version__,
@@ -207,38 +191,35 @@ class Control:
 def ask(
     home: DaemonHome, *, to_follow: bool = False, timeout_s: float = 10.0, clock: Clock | None = None
 ) -> dict[str, Any]:
-    """Wake the daemon of this user on this machine, and return what it then writes.
+    """Wake the daemon; return the document that it then writes, with ``status`` and ``page``.
 
     Args:
-        home: Folders of the daemon; they need not exist.
-        to_follow: Whether to wait until it has followed a change to the queue: nothing runs that should not.
-
-    Returns:
-        Its document: ``status``, and ``page``.
+        home: Its folders needn't exist.
+        to_follow: Whether to wait until it has applied a change to the queue.
 
     Raises:
-        DaemonAway: No daemon runs; or it has ended since.
-        AutotuneError: It does not answer in time, or is of another version.
+        DaemonAway: No daemon is running, or it ended.
+        AutotuneError: It doesn't answer in time, or has another version.
     """
     clock = clock or SystemClock()
-    over_s = clock.now_s() + timeout_s
-    word = os.urandom(_WORD_BYTES).hex()
-    _wake(home, word)
+    deadline_s = clock.now_s() + timeout_s
+    request = os.urandom(_REQUEST_BYTES).hex()
+    _wake(home, request)
     while True:
         document = _read(home.status)
-        if word in document.get("followed" if to_follow else "seen", ()):
+        if request in document.get("followed" if to_follow else "seen", ()):
             return document
-        if clock.now_s() >= over_s:
+        if clock.now_s() >= deadline_s:
             raise AutotuneError(
                 f"the daemon did not answer within {format_duration(timeout_s)}",
                 where=str(home.status),
-                remedy="Run the command again; if it stays so, end the daemon and start it again.",
+                remedy="Run the command again; if that fails, restart the daemon.",
             )
         clock.wait(0.01)
-        _wake(home, "")  # it may have ended
+        _wake(home, "")  # raises if the daemon has ended
 
 
-def _wake(home: DaemonHome, word: str) -> None:
+def _wake(home: DaemonHome, request: str) -> None:
     try:
         pipe = os.open(home.pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
@@ -246,17 +227,17 @@ def _wake(home: DaemonHome, word: str) -> None:
             raise AutotuneError(
                 f"the daemon cannot be reached: {error.strerror}",
                 where=str(home.pipe),
-                remedy="`autotune daemon run` in a terminal says what is in its way.",
+                remedy="To find the cause, start it in a terminal: `autotune daemon run`.",
             ) from error
         raise DaemonAway(
-            "no daemon of yours was found on this machine",
+            "found no daemon of this user on this machine",
             where=str(home.pipe),
-            remedy="Start it with `autotune daemon run`, or for good with `autotune daemon install --now`.",
+            remedy="Start it with `autotune daemon run`, or at each login with `autotune daemon install --now`.",
         ) from None
     try:
-        if word and stat.S_ISFIFO(os.fstat(pipe).st_mode):
-            with suppress(BlockingIOError):  # it has not read for long: no answer will come
-                os.write(pipe, f"\n{word}\n".encode())
+        if request and stat.S_ISFIFO(os.fstat(pipe).st_mode):
+            with suppress(BlockingIOError):  # the pipe is full: a hanging daemon won't answer
+                os.write(pipe, f"\n{request}\n".encode())
     finally:
         os.close(pipe)
 
@@ -265,17 +246,15 @@ def _read(path: Path) -> dict[str, Any]:
     document = json_object(read_beginning(path, 1 << 26))
     if document and document.get("v") != _VERSION:
         raise AutotuneError(
-            f"the daemon is of autotune {document.get('autotune')}, whose words this command (autotune {__version__}) "
-            "does not know",
+            f"version mismatch: the daemon is autotune {document.get('autotune')}, this command autotune {__version__}",
             where=str(path),
-            remedy="Restart the daemon, so that it is of the version that you use: `systemctl --user restart "
-            "autotune`, or end `autotune daemon run` and start it again.",
+            remedy="Restart the daemon: `systemctl --user restart autotune`, or `autotune daemon run` again.",
         )
     return document
 
 
 def _open_pipe(path: Path) -> int:
-    """Return the pipe, open to both sides, so that it has no end; made where it is not there."""
+    """Return the pipe, created if missing, opened for both directions so that it has no end of file."""
     try:
         with suppress(FileExistsError):
             os.mkfifo(path, 0o600)
@@ -283,13 +262,13 @@ def _open_pipe(path: Path) -> int:
         if stat.S_ISFIFO(os.fstat(pipe).st_mode):
             return pipe
         os.close(pipe)
-        why: str | None = "something that is no pipe is in its place"
+        why: str | None = "the path is not a pipe"
     except OSError as error:
         why = error.strerror
     raise AutotuneError(
-        f"the daemon's pipe cannot be made: {why}",
+        f"the daemon's pipe cannot be created: {why}",
         where=str(path),
-        remedy="Take away what is in its place, or name a folder on a local disk with AUTOTUNE_DAEMON_DIR.",
+        remedy="Remove what is at this path, or set AUTOTUNE_DAEMON_DIR to a folder on a local disk.",
     )
 
 

@@ -1,7 +1,4 @@
-"""Monitor of GPUs: what each of them did in the last minute, and what that usually means.
-
-Shares are 0..1, absent is None.
-"""
+"""GPU monitor: utilization over the last minute and its usual cause. Shares are 0..1."""
 
 from __future__ import annotations
 
@@ -23,24 +20,23 @@ from autotune.measure.host import descendants, process_stat
 from autotune.measure.utilization import LEAST_SAMPLES, MEANINGS, Pattern, Segment, describe, pooled_utilization
 
 FORMAT = 1
-"""Version of the objects that ``monitor --json`` prints, one a line."""
+"""Format version of the JSON objects that ``monitor --json`` prints, one per line."""
 
-_MINUTE_S = 60.0  # stretch of time that the figures and the verdict are about
-_KEPT_S = 1.5 * _MINUTE_S  # the verdict looks back this far where driver windows are long and so are few
-_STALE_S = 3.0  # a reading that old says nothing of now
+_MINUTE_S = 60.0  # period of the figures and of the verdict
+_KEPT_S = 1.5 * _MINUTE_S  # period of the verdict if driver windows are long and therefore few
+_STALE_S = 3.0  # age at which a reading is no longer current
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShownVerdict:
-    """Verdict on the utilization of the last minute.
+    """Verdict on the utilization.
 
     Attributes:
         pattern: ``flat``, ``cyclic``, ``bursty`` or ``drift``.
         low: Level of the lower driver windows.
         high: Level of the upper ones.
-        mean: Average over the time that the windows cover.
-        period_s: Length of a cycle; None unless the pattern is ``cyclic``.
-        meaning: Usual cause of the pattern, and its usual remedy.
+        period_s: Cycle length.
+        meaning: Usual cause and remedy.
     """
 
     pattern: str
@@ -54,14 +50,12 @@ class ShownVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownGpu:
-    """One GPU, or one instance of a GPU in MIG mode, at one moment.
+    """Reading of a GPU or MIG instance.
 
     Attributes:
-        trouble: Reason why it gives no readings at this moment; None while it does.
+        trouble: Why it has no current reading.
         minute_utilization: Share of the last minute in which a kernel ran.
-        why_no_utilization: Reason, for people, why there is no utilization; None where there is.
-        memory_used_bytes: Memory in use by all processes now.
-        verdict: None while there is not enough to judge by; then `why_no_verdict` names what is missing.
+        memory_used_bytes: By all processes.
     """
 
     label: str
@@ -78,12 +72,11 @@ class ShownGpu:
 
 @dataclass(frozen=True, kw_only=True)
 class MonitorReading:
-    """Reading of a monitor at one moment.
+    """Reading of all monitored GPUs.
 
     Attributes:
-        pid: The process that was asked for; None if all GPUs are watched.
-        has_ended: True once that process is gone.
-        notes: Sentences, for people, on the choice of these GPUs.
+        pid: Monitored process; None for all GPUs.
+        notes: Sentences on the choice of GPUs.
     """
 
     t_s: float
@@ -95,7 +88,7 @@ class MonitorReading:
     notes: tuple[str, ...] = ()
 
     def document(self, kind: str = "reading") -> dict[str, Any]:
-        """Return its JSON object; the last one is of the kind ``summary``."""
+        """Return the JSON object; `kind` of the last one is ``summary``."""
         return {
             "format": FORMAT,
             "kind": kind,
@@ -109,17 +102,13 @@ class MonitorReading:
 
 
 class Monitor:
-    """Monitor of the GPUs of this machine, or of those of a process; a context, outside of which nothing is read.
+    """Context manager that monitors all GPUs, or those of a process.
 
-    It polls in a thread, and looks again for a driver that was lost. A driver call that hangs does so in that thread,
-    which is then left to the end of the process: nothing else waits for it.
-
-    Args:
-        pid: The process; None watches all GPUs.
+    A thread polls the driver and reconnects to a lost one. A hanging driver call blocks only that thread.
 
     Raises:
-        GpuError: There is no GPU to watch.
-        AutotuneError: There is no such process.
+        GpuError: There is no GPU.
+        AutotuneError: The process doesn't exist.
     """
 
     def __init__(self, pid: int | None, clock: Clock) -> None:
@@ -128,7 +117,7 @@ class Monitor:
         present = present_gpus()
         self._silent = present.silent
         self._labels = _labels(present.gpus)
-        self._shown, self._notes = self._may_use(present.gpus)
+        self._shown, self._notes = self._initial_gpus(present.gpus)
         self._holders_due_s = self._began_s = clock.now_s()
         self._timeline = GpuTimeline(list(self._labels), since_s=self._began_s)
         self._states: dict[str, GpuState] = {}
@@ -143,19 +132,18 @@ class Monitor:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._thread.stop(deadline_s=1.0):  # else a call hangs, and still uses the driver
+        if self._thread.stop(deadline_s=1.0):  # otherwise a hanging call still uses the driver
             self._poller.close()
 
     @property
     def every_s(self) -> float:
-        """Seconds between two readings that differ: to watch many GPUs takes about 1 % of a core, too."""
+        """Seconds between readings, doubled above 4 GPUs to stay near 1 % of a core."""
         return STATE_S if len(self._labels) <= 4 else 2 * STATE_S
 
     def reading(self) -> MonitorReading:
-        """Return the reading of this moment."""
         now_s = self._clock.now_s()
         self._timeline.forget(now_s - _KEPT_S)
-        self._look_for_holders(now_s)
+        self._find_held_gpus(now_s)
         usages = self._timeline.between(now_s - _MINUTE_S, now_s).devices
         return MonitorReading(
             t_s=now_s,
@@ -167,35 +155,31 @@ class Monitor:
             notes=(*self._silent, *self._notes),
         )
 
-    def _may_use(self, present: Sequence[GpuFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the GPUs to show until the driver says where the process is, and notes on this choice.
-
-        Raises:
-            GpuError: The process may use no GPU.
-        """
+    def _initial_gpus(self, present: Sequence[GpuFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the GPUs to show until the driver lists the process, with notes; raise GpuError if it can use none."""
         every = tuple(self._labels)
         if self._process is None:
             return every, ()
-        unknown = f"The driver shows process {self._process.pid} on no GPU"
+        unknown = f"The driver lists process {self._process.pid} on no GPU"
         environ = self._process.environ()
         if environ is None:
-            return every, (f"{unknown}, and its environment may not be read: all GPUs are shown.",)
+            return every, (f"{unknown}, and its environment is not readable; showing all GPUs.",)
         visible = visible_devices(present, environ)
         if visible.why_none:
-            raise GpuError(f"{unknown}: {visible.why_none}", remedy="Without --pid all GPUs of the machine are shown.")
+            raise GpuError(f"{unknown}: {visible.why_none}", remedy="Omit --pid to show all GPUs.")
         setting = environ.get("CUDA_VISIBLE_DEVICES")
-        those = "all that it may use" if setting is None else f"those of its CUDA_VISIBLE_DEVICES={setting}"
+        those = "all GPUs visible to it" if setting is None else f"those of its CUDA_VISIBLE_DEVICES={setting}"
         further = (f"{note}." for note in (visible.cut, visible.assumed) if note)
-        return visible.uuids, (f"{unknown} (yet); {those} are shown.", *further)
+        return visible.uuids, (f"{unknown} yet; showing {those}.", *further)
 
-    def _look_for_holders(self, now_s: float) -> None:
-        """Show the GPUs that the process holds, once the driver shows it on any."""
+    def _find_held_gpus(self, now_s: float) -> None:
+        """Show only the GPUs that the process holds, once known."""
         if self._process is None or now_s < self._holders_due_s:
             return
-        self._holders_due_s = now_s + 5.0  # a look at all processes takes time on a machine with thousands of them
+        self._holders_due_s = now_s + 5.0  # scanning thousands of processes takes time
         own = self._process.pids()
         held = [uuid for uuid, state in self._states.items() if any(pid in own for pid, *_ in state.holders or ())]
-        if held:  # once known it stays: the driver may be lost for a while
+        if held:  # kept if the driver is lost later
             self._shown, self._notes = tuple(held), ()
 
     def _gpu(self, usage: DeviceUsage, now_s: float) -> ShownGpu:
@@ -217,14 +201,14 @@ class Monitor:
         )
 
     def _verdict(self, usage: DeviceUsage, now_s: float) -> tuple[ShownVerdict | None, str | None]:
-        """Return the verdict, or what is missing for one."""
+        """Return the verdict, or why there is none."""
         if usage.figures.utilization is None:
             return None, None
         windows = usage.windows
         if len(windows) < LEAST_SAMPLES:
             longer = self._timeline.between(now_s - _KEPT_S, now_s).devices
             windows = next(one.windows for one in longer if one.figures.uuid == usage.figures.uuid)[-LEAST_SAMPLES:]
-        # The driver may have begun to tell only now, and may be late by some windows.
+        # The driver may have started to report only now, and may be late by some windows.
         since_s, until_s = windows[0][0] - windows[0][1], max(windows[-1][0], now_s - _STALE_S)
         judged = pooled_utilization([Segment.within(since_s, until_s, windows)])
         found = judged.oscillation
@@ -238,7 +222,7 @@ class Monitor:
             mean=found.mean,
             period_s=found.period_s,
             text=describe(judged),
-            meaning="next to nothing runs on it" if is_idle else MEANINGS[found.pattern],
+            meaning="almost idle" if is_idle else MEANINGS[found.pattern],
         )
         return verdict, None
 
@@ -249,12 +233,12 @@ class Monitor:
     def _read(self) -> float:
         wait_s = self._poller.step()
         self._has_read.set()
-        if wait_s is None:  # the driver is gone; perhaps it is being replaced
+        if wait_s is None:  # the driver is lost, e.g. during an update
             self._poller.close()
             self._poller = self._new_poller()
-            return 5.0  # until a driver that was lost is asked again
-        # A little more than the second after which everything is due, so that all GPUs are read at once. The driver
-        # keeps its samples for 16 s; only a device that keeps none has to be read as often as it wants.
+            return 5.0
+        # Slightly longer than the polling period, so that all GPUs are read together. The driver keeps its samples for
+        # 16 s; only devices without samples are read at their own rate.
         return max(wait_s, 0.05 if self._polls else self.every_s + 0.01)
 
     def _take(self, record: Record) -> None:
@@ -269,11 +253,7 @@ class Monitor:
 
 
 def _labels(present: Sequence[GpuFacts]) -> dict[str, str]:
-    """Return a label for each device; a GPU that is cut into instances has none itself.
-
-    Raises:
-        GpuError: There are only such GPUs, and no instances.
-    """
+    """Return the labels by UUID, those of the instances for a GPU in MIG mode."""
     labels = {}
     for gpu in sorted(present, key=lambda gpu: gpu.index):
         if gpu.mig_uuids is None:
@@ -283,17 +263,13 @@ def _labels(present: Sequence[GpuFacts]) -> dict[str, str]:
     if not labels:
         raise GpuError(
             "all GPUs are in MIG mode and have no instance",
-            remedy="`nvidia-smi mig -lgip` lists the kinds of instances, `nvidia-smi mig -cgi KIND -C` makes one.",
+            remedy="List profiles with `nvidia-smi mig -lgip`; create an instance with `nvidia-smi mig -cgi ID -C`.",
         )
     return labels
 
 
 class WatchedProcess:
-    """Process and its descendants, read only: no signal is ever sent to them.
-
-    Raises:
-        AutotuneError: There is no such process, or it has ended.
-    """
+    """Read-only view of a process and its descendants."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -301,24 +277,23 @@ class WatchedProcess:
         if self._first is None:
             raise AutotuneError(
                 f"there is no process {pid}",
-                remedy="`ps -ef` lists those there are; in a container they have other numbers than outside.",
+                remedy="List the processes with `ps -ef`; in a container, process ids differ from those outside.",
             )
         if self.has_ended:
-            raise AutotuneError(f"process {pid} has ended", remedy="Name a process that is still running.")
+            raise AutotuneError(f"process {pid} has ended", remedy="Name a running process.")
 
     @property
     def has_ended(self) -> bool:
-        """True if it is gone, or a zombie that its parent has not reaped."""
+        """Whether it is gone or a zombie."""
         now, first = process_stat(self.pid), self._first
-        # Another process may have been given the number since.
+        # The process id may have been reused.
         return now is None or first is None or now.is_dead or now.started_s != first.started_s
 
     def pids(self) -> frozenset[int]:
-        """Return its id and those of all its descendants."""
         return frozenset((self.pid, *descendants(self.pid)))
 
     def environ(self) -> dict[str, str] | None:
-        """Return the environment that it was started with; None if that may not be read."""
+        """Return its initial environment, if readable."""
         try:
             text = Path(f"/proc/{self.pid}/environ").read_bytes()
         except OSError:

@@ -1,4 +1,4 @@
-"""systemd: the file of the user unit, never one that somebody else wrote or edited, and messages to the manager."""
+"""systemd: the user unit file, and messages to the service manager."""
 
 import hashlib
 import logging
@@ -27,33 +27,29 @@ NAME = "autotune.service"
 
 
 def unit_path(environ: Mapping[str, str]) -> Path:
-    """Return the file of the unit, in the folder in which systemd looks for units of this user."""
+    """Return the path of the user unit."""
     return settings_folder(environ) / "systemd" / "user" / NAME
 
 
 def write_unit(path: Path, text: str) -> bool:
-    """Write the unit; return whether there was none.
+    """Write the unit; return whether it is new.
 
     Raises:
-        AutotuneError: There is one that somebody wrote or edited, or the file cannot be written.
+        AutotuneError: The existing unit wasn't written by autotune or was edited, or it can't be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _check_folder(path.parent)
         before = _read_ours(path)
         replace_durably(path, os.fsencode(text))
-        path.chmod(0o644)  # systemd warns of a unit that not all may read
+        path.chmod(0o644)  # systemd warns about units that aren't world-readable
     except OSError as error:
         raise _unusable(path, error) from error
     return before is None
 
 
 def remove_unit(path: Path) -> bool:
-    """Take the unit away, and the link by which systemd starts it at a login; return whether there was one.
-
-    Raises:
-        AutotuneError: Somebody wrote or edited it, or it cannot be taken away.
-    """
+    """Remove the unit and the link that starts it at login; return whether it existed. Raises like `write_unit`."""
     link = path.parent / "default.target.wants" / path.name
     try:
         before = _read_ours(path)
@@ -67,22 +63,22 @@ def remove_unit(path: Path) -> bool:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise an error if somebody else could write into the folder of the units: what is there gets started."""
+    """Raise an error if others can write to the folder, because systemd starts its units."""
     real = Path(os.path.realpath(folder))
     if why := why_not_ours(real, frozenset({os.geteuid()})) or why_exposed(real.parent):
         raise AutotuneError(
-            f"no unit is written there: {why}",
+            f"the unit was not written: {why}",
             where=str(real),
-            remedy="Whoever may write there can have programs started as you. If it is yours, close it (chmod go-w).",
+            remedy="Anyone who can write to it can start programs as you. If it is yours, run `chmod go-w` on it.",
         )
 
 
 def _read_ours(path: Path) -> str | None:
-    """Return the text of the present unit; None if there is none.
+    """Return the text of the existing unit, if any.
 
     Raises:
-        AutotuneError: Somebody wrote or edited it; a link is in its place, or something else that is no file.
-        OSError: It cannot be read.
+        AutotuneError: It wasn't written by autotune, was edited, or is a link.
+        OSError: It isn't a readable regular file.
     """
     try:
         status = path.lstat()
@@ -92,7 +88,7 @@ def _read_ours(path: Path) -> str | None:
         raise AutotuneError(
             f"the unit is a link to {os.readlink(path)}",
             where=str(path),
-            remedy=f"A masked unit is a link to /dev/null: systemctl --user unmask {NAME}. Else take the link away.",
+            remedy=f"If it is masked (a link to /dev/null): systemctl --user unmask {NAME}. Otherwise remove the link.",
         )
     with open_regular(path) as file:
         text = os.fsdecode(file.read(_MOST_BYTES))
@@ -102,7 +98,7 @@ def _read_ours(path: Path) -> str | None:
         raise AutotuneError(
             f"this unit {written}",
             where=str(path),
-            remedy=f"Move it away. Changes belong into a file beside it (systemctl --user edit {NAME}).",
+            remedy=f"Move it away. To change settings, use a drop-in file: systemctl --user edit {NAME}",
         )
     return text
 
@@ -111,12 +107,12 @@ def _unusable(path: Path, error: OSError) -> AutotuneError:
     return AutotuneError(
         f"the unit cannot be changed: {error.strerror or error}",
         where=str(path),
-        remedy="Check that its folder exists, may be written to, and has space.",
+        remedy="Check that its folder exists, is writable, and has space.",
     )
 
 
 _CARRIED = (VARIABLE, "XDG_STATE_HOME", "XDG_CONFIG_HOME")
-"""Variables that say where state and settings are: the user manager does not read the shell's start files."""
+"""Variables that locate state and settings; the user manager doesn't read the shell's startup files."""
 
 _PLAIN = re.compile(r"[\w/.:=+-]+", re.ASCII)
 _UNFIT = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\\'\"$]")
@@ -124,22 +120,13 @@ _PARTS = re.compile(r"(?:# [^\n]*\n)*# sha256 of what follows: ([0-9a-f]{64})\n(
 
 
 def daemon_command(python: str) -> tuple[str, ...]:
-    """Return the command that starts the daemon, for a process without any of this one's environment.
-
-    Args:
-        python: Absolute path of the interpreter.
-    """
-    # -P: a file autotune.py in the working directory, which is the user's home, must not be taken for us.
+    """Return the command that starts the daemon with an interpreter's absolute path."""
+    # -P: autotune.py in the working directory, the user's home, must not shadow this package.
     return (python, "-P", "-m", "autotune", "daemon", "run")
 
 
 def unit_text(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the text of the unit.
-
-    Args:
-        command: The command that starts the daemon; its first word is an absolute path.
-        environ: The environment of whoever installs it: where state and settings are is taken over, nothing else.
-    """
+    """Return the unit; of `environ`, it has only the locations of state and settings."""
     lines = [f"Environment={_quoted(f'{name}={environ[name]}')}\n" for name in _CARRIED if environ.get(name)]
     head, begin, body = files(__package__).joinpath(NAME).read_text("utf-8").partition("[Unit]\n")
     body = begin + body.format(command=_command_line(command), environment="".join(lines))
@@ -148,14 +135,14 @@ def unit_text(command: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _command_line(command: Sequence[str]) -> str:
-    if _UNFIT.search(command[0]):  # systemd refuses such a program, but not such an argument
+    if _UNFIT.search(command[0]):  # systemd refuses such characters in the program, not in arguments
         command = ("/bin/sh", "-c", 'exec "$0" "$@"', *command)
     words = [word if _PLAIN.fullmatch(word) else _quoted(word).replace("$", "$$") for word in command]
     return " ".join(words)
 
 
 def _quoted(word: str) -> str:
-    """Return a word in quotes, with what systemd would read as an escape or a specifier (``%``) escaped."""
+    """Return a quoted word with systemd's escapes and specifiers (``%``) escaped."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{"".join(map(_escaped, escaped))}"'
 
@@ -166,37 +153,35 @@ def _escaped(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
-# The service manager of a running daemon, if it has one.
+# Service manager of a running daemon.
 
 
 def hosted_by(environ: Mapping[str, str], *, is_service: bool) -> str:
-    """Return how this process is hosted, in words."""
+    """Return how this process is hosted, as a phrase."""
     if is_service:
-        how = "a systemd user unit: started again when it fails; ends with your last session unless you linger"
+        how = "a systemd user unit: restarts on failure; stops with your last session unless lingering is enabled"
     elif environ.get("TMUX") or environ.get("STY"):
-        how = f"a {'tmux' if environ.get('TMUX') else 'screen'} session: runs until that, or the machine, ends"
+        how = f"a {'tmux' if environ.get('TMUX') else 'screen'} session: stops with the session or the machine"
     elif sys.stderr is not None and sys.stderr.isatty():
-        how = "a terminal: ends with it, or with ^C"
+        how = "a terminal: stops with the terminal or with ^C"
     else:
-        how = "a process in the background: nothing starts it again"
+        how = "a background process: not restarted automatically"
     return f"{how}; in a container" if is_in_container() else how
 
 
 class ServiceManager:
-    """Service manager of this process, if it has one; none of the methods raises. See sd_notify(3).
+    """Connection to the service manager, if any, by sd_notify(3). Methods don't raise.
 
-    Args:
-        environ: The environment. The manager's variables are taken out of it, so that no child is taken for this
-            process.
+    Removes the manager's variables from `environ`, so that children don't inherit them.
 
     Attributes:
-        watchdog_s: Time within which it wants to hear of this process; None without a watchdog.
+        watchdog_s: Maximum time between watchdog messages.
     """
 
     def __init__(self, environ: MutableMapping[str, str], clock: Clock) -> None:
         self._clock = clock
         self._alive_s = -math.inf
-        name = environ.pop("NOTIFY_SOCKET", "")  # a path, or a name in the abstract namespace, which begins with @
+        name = environ.pop("NOTIFY_SOCKET", "")  # a path, or @ and a name in the abstract namespace
         self._address = f"\0{name[1:]}" if name.startswith("@") else name
         for_pid, microseconds = environ.pop("WATCHDOG_PID", ""), environ.pop("WATCHDOG_USEC", "")
         is_ours = self.is_there and for_pid in ("", str(os.getpid())) and microseconds.isdigit()
@@ -204,24 +189,23 @@ class ServiceManager:
 
     @property
     def is_there(self) -> bool:
-        """True if a service manager started this process."""
         return bool(self._address)
 
     def alive(self) -> None:
-        """Say that the service is alive if half of the watchdog's time has gone by; to be called in its loop."""
+        """Send a watchdog message if half of `watchdog_s` has passed."""
         now_s = self._clock.now_s()
         if self.watchdog_s and now_s - self._alive_s >= self.watchdog_s / 2 and self.send("WATCHDOG=1"):
             self._alive_s = now_s
 
     def send(self, message: str) -> bool:
-        """Send a message, see sd_notify(3); return whether it was taken."""
+        """Send a message; return whether it was accepted."""
         if not self.is_there:
             return False
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
-                sending.settimeout(0.2)  # a manager that reads no messages must not hold up the loop for longer
+                sending.settimeout(0.2)  # limits how long an unresponsive manager blocks the main loop
                 sending.sendto(message.encode(), self._address)
         except OSError as error:
-            _log.debug("the service manager does not listen: %s", error)
+            _log.debug("cannot reach the service manager: %s", error)
             return False
         return True

@@ -148,7 +148,7 @@ def test_it_ends_with_the_process(fake_gpu: Machine, start: Start) -> None:
     code, screen = on_terminal(fake_gpu(STARVED, began_s_ago=30.0).env, seen, "--pid", str(process.pid))
     assert code == 0
     assert f"Process {process.pid} has ended." in screen
-    assert f"The driver shows process {process.pid} on no GPU (yet); all that it may use are shown." in screen
+    assert f"The driver lists process {process.pid} on no GPU yet; showing all GPUs visible to it." in screen
 
 
 def test_a_name_cannot_steer_the_terminal(fake_gpu: Machine) -> None:

@@ -81,7 +81,7 @@ def test_nobody_else_can_read_or_write_it(home: DaemonHome, loop: Loop) -> None:
 
 def test_without_a_daemon_that_is_said_at_once(home: DaemonHome) -> None:
     """Never started, ended or killed: nothing is waited for."""
-    with pytest.raises(DaemonAway, match="no daemon of yours"):
+    with pytest.raises(DaemonAway, match="found no daemon"):
         ask(home, timeout_s=0.0)
     with looping(home):
         ask(home, timeout_s=60)

@@ -96,7 +96,7 @@ def test_a_killed_daemon_leaves_the_lock_free(tmp_path: Path, start: Callable[..
         pass
     process.kill()
     process.wait()
-    with sole_daemon(home), pytest.raises(AutotuneError, match=rf"runs already \(process {os.getpid()}\)"):
+    with sole_daemon(home), pytest.raises(AutotuneError, match=rf"already running \(process {os.getpid()}\)"):
         sole_daemon(home).__enter__()
     with sole_daemon(home):  # it has ended
         pass
