@@ -1,4 +1,4 @@
-"""Advice: better values that a search has confirmed, kept until they are applied or made anew."""
+"""Recommendations: confirmed better values of a config."""
 
 import contextlib
 import hashlib
@@ -22,11 +22,11 @@ from autotune.records import KeyChange, Scalar
 from autotune.trial.children import OWN_COMMAND, SearchChild
 
 FORMAT = 1
-"""Format version of an advice on disk."""
+"""Format version of a stored recommendation."""
 
 
 class AdviceState(StrEnum):
-    """State of an advice."""
+    """State of a recommendation."""
 
     GIVEN = "given"
     APPLIED = "applied"
@@ -34,10 +34,10 @@ class AdviceState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AdvisedChange(KeyChange):
-    """One value that an advice changes.
+    """Recommended value.
 
     Attributes:
-        worth: Speed with this change over the speed without it, with its 95 % interval; None where no trial shows it.
+        worth: Gain from this change with its 95 % interval, if measured.
     """
 
     worth: tuple[float, float, float] | None = None
@@ -45,20 +45,17 @@ class AdvisedChange(KeyChange):
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """Better values for one config, with what they gain.
+    """Recommended values for one config.
 
     Attributes:
-        id: 8 hexadecimal digits, from config, study and values: the same advice has the same id.
-        further: Further files that hold values of the config.
-        config_sha256: Hash of all of these as they were searched; None if they could not be read.
-        ratio: Confirmed speed over that of the config as it was, with its 95 % interval.
-        why: How it was confirmed, and what to be careful about, a sentence each.
-        may_learn_more_slowly: Whether it changes the training, and no race has shown that it learns as fast as the
-            config as it was.
-        answer: Name of the set of changes that was judged, which alone is applied, see `records.ChangeSet`.
-        applied_utc: Time at which it, or an earlier one of this id, was applied last, ISO 8601; None before.
-        set_values: Values that were written then into the config, by key. They stay when the same advice is given
-            again: a person may have changed them since, and that is theirs to decide.
+        id: Hash of config, study and values, 8 hexadecimal digits.
+        further: The config's other files.
+        config_sha256: Hash of all files as searched; None if unreadable.
+        ratio: Confirmed speedup with its 95 % interval.
+        why: Sentences on the confirmation, and cautions.
+        may_learn_more_slowly: Whether it changes the training without a race that shows equally fast convergence.
+        answer: Id of the confirmed changes, see `records.ChangeSet`.
+        set_values: Values of the last application, kept to detect those that the user has changed since.
     """
 
     id: str
@@ -78,14 +75,14 @@ class Advice:
     set_values: Mapping[str, Scalar] = field(default_factory=dict)
 
     def now(self) -> "Advice":
-        """Return it as given, and not applied, where the config is again what was searched."""
+        """Return it, as GIVEN if the config is again as searched."""
         configs = (Path(self.config), *map(Path, self.further))
         is_back = self.state is AdviceState.APPLIED and config_sha256(configs) == self.config_sha256
         return replace(self, state=AdviceState.GIVEN) if is_back else self
 
     @property
     def command(self) -> str:
-        """Command that takes it, or that undoes it where it is applied."""
+        """Command that applies or reverts it."""
         if self.state is AdviceState.APPLIED:
             return shlex.join(["autotune", "revert", "--config", self.config])
         whole = ["--all"] if any(change.label != "same training" for change in self.changes) else []
@@ -104,11 +101,7 @@ class Advice:
         made_utc: str,
         further: Sequence[str] = (),
     ) -> "Advice":
-        """Return the advice of a search's answer whose verdict is ``better``.
-
-        Raises:
-            ValueError: The answer lacks something; also KeyError or TypeError.
-        """
+        """Create it from a confirmed answer; raise ValueError, KeyError or TypeError if that is invalid."""
         judged, names = answer["answer"], ("ratio", "low", "high")
         document = {
             "id": advice_id(config, str(answer["study"]), answer["best"]["values"]),
@@ -134,80 +127,65 @@ class Advice:
 
 
 class Advices:
-    """Advice on disk, a file each.
-
-    Args:
-        folder: The folder; made when the first is kept.
-    """
+    """Stored recommendations."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[str, tuple[object, Advice]] = {}  # by id: what was read last, and of which file
+        self._cached: dict[str, tuple[object, Advice]] = {}  # by id: stat values of the file, and its content
 
     def keep(self, advice: Advice) -> Advice:
-        """Write an advice; of one of the same id only what was applied of it stays.
-
-        Returns:
-            The advice as it was written.
-
-        Raises:
-            AutotuneError: It cannot be written.
-        """
-        with contextlib.suppress(AutotuneError):  # there is none, or none that can be read
+        """Store a recommendation with `applied_utc` and `set_values` of an earlier one with the same id; return it."""
+        with contextlib.suppress(AutotuneError):  # none exists, or it is unreadable
             before = self.advice(advice.id)
             advice = replace(advice, applied_utc=before.applied_utc, set_values=before.set_values)
         self.write(advice)
         return advice
 
     def write(self, advice: Advice) -> None:
-        """Write an advice in place of the one of the same id.
-
-        Raises:
-            AutotuneError: It cannot be written.
-        """
+        """Write a recommendation, replacing the one with the same id."""
         path = self._folder / f"{advice.id}.json"
         try:
             make_private_folder(self._folder)
             replace_durably(path, json.dumps(advice.document(), indent=1).encode("ascii"))
         except OSError as error:
             raise AutotuneError(
-                f"the advice cannot be written: {error.strerror}",
+                f"the recommendation cannot be written: {error.strerror}",
                 where=str(path),
-                remedy="See to that disk (room, permissions).",
+                remedy="Check the space and permissions of this folder.",
             ) from error
 
     def advice(self, id: str) -> Advice:
-        """Return the advice of an id.
+        """Return a recommendation.
 
         Raises:
-            AutotuneError: There is none, or it cannot be understood.
+            AutotuneError: It doesn't exist or is invalid.
         """
         if not re.fullmatch(r"[0-9a-f]{8}", id):
-            raise AutotuneError(f"{id!r} is no id of an advice", remedy="Ids have 8 digits, such as 3f2a901c.")
+            raise AutotuneError(f"invalid recommendation id {id!r}", remedy="Ids have 8 digits, such as 3f2a901c.")
         path = self._folder / f"{id}.json"
         try:
             with open_regular(path) as file:
                 status = os.fstat(file.fileno())
                 stamp = status.st_ino, status.st_size, status.st_mtime_ns
-                known = self._known.get(id)
-                if known is None or known[0] != stamp:
+                cached = self._cached.get(id)
+                if cached is None or cached[0] != stamp:
                     document = json.loads(file.read(4 << 20))
                     if document["format"] != FORMAT:
-                        raise ValueError("its format is not known to this version")
-                    known = self._known[id] = stamp, msgspec.convert(document, Advice)
-                return known[1]
+                        raise ValueError(f"format {document['format']!r} is not supported (expected {FORMAT})")
+                    cached = self._cached[id] = stamp, msgspec.convert(document, Advice)
+                return cached[1]
         except FileNotFoundError:
             raise AutotuneError(
-                f"there is no advice {id}", remedy="`autotune queue list` names those there are."
+                f"there is no recommendation {id}", remedy="List the recommendations: `autotune queue list`"
             ) from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise AutotuneError(f"the advice cannot be read: {error}", where=str(path)) from error
+            raise AutotuneError(f"the recommendation cannot be read: {error}", where=str(path)) from error
 
     def all(self) -> list[Advice]:
-        """Return all that can be read, the oldest first."""
+        """Return the readable recommendations, oldest first."""
         found = []
         for path in self._folder.glob("*.json"):
-            with contextlib.suppress(AutotuneError):  # `explain` says why
+            with contextlib.suppress(AutotuneError):  # reported by `explain`
                 found.append(self.advice(path.stem))
         return sorted(found, key=lambda advice: (advice.made_utc, advice.id))
 
@@ -219,7 +197,7 @@ class Advices:
         return values
 
     def mark_applied(self, id: str, utc: str) -> Advice:
-        """Note that an advice is applied, before that is done: what is in a config is known then; return it."""
+        """Mark a recommendation as applied, before the write, so that no write goes unrecorded; return it."""
         advice = self.advice(id)
         values = {**advice.set_values, **{change.path: change.new for change in advice.changes}}
         advice = replace(advice, state=AdviceState.APPLIED, applied_utc=utc, set_values=values)
@@ -228,24 +206,24 @@ class Advices:
 
 
 def advice_id(config: str, study: str, values: Mapping[str, Scalar]) -> str:
-    """Return the id of an advice: a hash of the config's path, of the study's identity and of all values."""
+    """Return a hash of config path, study and values."""
     text = json.dumps([config, study, sorted(values.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-# Rule for applying an advice without asking: what was permitted, and what a person has decided since. Pure.
+# Rules for automatic application: permissions, and values that the user changed since. Pure functions.
 
 
 _PERMITTED_BY = {"same training": ApplyScope.BETTER, "batch": ApplyScope.BATCH, "precision": ApplyScope.PRECISION}
 
 
 def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | None:
-    """Return why an advice is not applied by itself, in words; None if that is permitted."""
+    """Return why a recommendation may not be applied automatically, if so."""
     if not scopes:
-        return "nothing is applied without `--apply better`"
+        return "automatic application requires `--apply better`"
     beyond = [change for change in advice.changes if _PERMITTED_BY.get(change.label) not in scopes]
     if not beyond and advice.may_learn_more_slowly:
-        return f"no race has shown that it learns as fast as the config does now; `{advice.command}` writes it"
+        return f"no race has shown that it converges as fast as the current config; `{advice.command}` applies it"
     if not beyond:
         return None
     labels = sorted({change.label for change in beyond} & set(_PERMITTED_BY))
@@ -255,11 +233,11 @@ def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | N
 
 
 def edited_since(advice: Advice, applied: Mapping[str, Scalar]) -> list[str]:
-    """Return the keys of an advice that a person has given another value since autotune set them, in words.
+    """Return a phrase for each value that the user has changed since autotune set it.
 
     Args:
-        advice: The advice; the old values of its changes are those that the config holds.
-        applied: The values that autotune has last written into this config.
+        advice: Its old values are the current ones.
+        applied: Values that autotune last wrote.
     """
     return [
         f"{change.path} is {change.old!r}, autotune had set {applied[change.path]!r}"
@@ -268,39 +246,29 @@ def edited_since(advice: Advice, applied: Mapping[str, Scalar]) -> list[str]:
     ]
 
 
-Tell = Callable[..., None]
-"""Receiver of what happens: of the kind, a stable word such as ``search_started``, a sentence, and facts by name."""
+Publish = Callable[..., None]
+"""Event handler, called with the kind (such as ``search_started``), a sentence, and facts as keyword arguments."""
 
 
 class Adviser:
-    """Maker of advice, and the one who applies it."""
+    """Creates recommendations from answers, and applies them."""
 
     def __init__(
         self,
         queue: Queue,
         advices: Advices,
         clock: Clock,
-        tell: Tell,
+        publish: Publish,
         uses_config: Callable[[Path], bool],
     ) -> None:
         self._queue = queue
         self._advices = advices
         self._clock = clock
-        self._tell = tell
+        self._publish = publish
         self._uses_config = uses_config
 
     def keep(self, entry: QueueEntry, answer: Mapping[str, Any]) -> Advice | None:
-        """Make the answer of an entry's search into advice, and keep it.
-
-        Args:
-            answer: The answer, whose verdict is ``better``.
-
-        Returns:
-            The advice; None if the answer cannot be understood.
-
-        Raises:
-            AutotuneError: It cannot be written.
-        """
+        """Store the recommendation of a confirmed answer; return None if the answer is invalid."""
         made = self._clock.utc().isoformat(timespec="seconds")
         try:
             advice = Advice.of_answer(
@@ -315,12 +283,12 @@ class Adviser:
         return self._advices.keep(advice)
 
     def advise(self, entry: QueueEntry, advice: Advice) -> None:
-        """Tell of an advice, and apply it where that was asked for."""
+        """Publish a recommendation, and apply it if due."""
         ratio, low, high = advice.ratio
-        self._tell(
+        self._publish(
             "advice",
-            f"{entry.name}: advice {advice.id}: {ratio:.2f}x ({low:.2f} to {high:.2f}) for {advice.config}; "
-            f"`autotune daemon explain {advice.id}` says more",
+            f"{entry.name}: recommendation {advice.id} for {advice.config}: {ratio:.2f}x ({low:.2f}-{high:.2f}); "
+            f"details: `autotune daemon explain {advice.id}`",
             entry=entry.number,
             advice=advice.document(),
         )
@@ -328,7 +296,7 @@ class Adviser:
             self._apply(entry, advice)
 
     def apply_held(self) -> None:
-        """Apply what is due, or waited for the end of a training or for its user, once that is over."""
+        """Apply the recommendations that are due, accepted, or no longer blocked by a training."""
         for entry in self._queue.entries():
             if entry.state is not EntryState.HELD or entry.hold is Hold.EDITED:
                 continue
@@ -340,13 +308,13 @@ class Adviser:
                 self._apply(entry, advice)
 
     def _apply(self, entry: QueueEntry, advice: Advice) -> None:
-        """Apply an advice, if that is permitted, unless a person or a training is in the way."""
+        """Apply a recommendation if permitted; hold it if the user changed a value or a training uses the config."""
         if why := why_not_permitted(advice, entry.apply):
             self._note(entry, f"not applied: {why}", EntryState.DONE)
             return
-        was_begun = advice.state is AdviceState.APPLIED  # by a daemon that ended before it saw the end of it
+        was_begun = advice.state is AdviceState.APPLIED  # by a daemon that ended during the application
         if config_sha256(entry.configs) != advice.config_sha256:
-            note = "not applied: the config was edited since it was searched"
+            note = "not applied: the config was edited since the search"
             if was_begun:
                 note = f"applied to {advice.config} when the daemon ended; `autotune revert` undoes it"
             self._note(entry, note, EntryState.DONE)
@@ -356,12 +324,12 @@ class Adviser:
         is_in_use = any(map(self._uses_config, entry.configs))
         if edited or is_in_use:
             hold = Hold.EDITED if edited else Hold.TRAINING
-            why = f"somebody has decided otherwise ({'; '.join(edited)})" if edited else "a training uses the config"
+            why = f"changed by hand ({'; '.join(edited)})" if edited else "a training uses the config"
             note = f"not applied yet: {why}"
             if entry.note != note:
                 self._note(entry, note, EntryState.HELD, None if was_resumed else hold)
             return
-        self._advices.mark_applied(advice.id, self._clock.utc().isoformat(timespec="seconds"))  # never unknown later
+        self._advices.mark_applied(advice.id, self._clock.utc().isoformat(timespec="seconds"))
         if why_failed := self._write(entry, advice):
             self._advices.write(advice)
             self._note(entry, f"not applied: {why_failed}", EntryState.DONE)
@@ -369,8 +337,8 @@ class Adviser:
             self._note(entry, note_of_applied(advice.config), EntryState.DONE)
 
     def _write(self, entry: QueueEntry, advice: Advice) -> str | None:
-        """Have ``autotune apply`` write the values; return why that failed, None if it did not."""
-        # By its name: what `apply` finds in the record by now may be another answer, which nobody has permitted.
+        """Run ``autotune apply``; return why it failed, if so."""
+        # With the id, because the study's current answer may be another one, without permission.
         named = {name: entry.option(name) for name in ("--state-dir", "--storage")}
         where = [f"{name}={value}" for name, value in named.items() if value]
         argv = (*OWN_COMMAND, "apply", "--config", advice.config, "--answer", advice.answer, *where)
@@ -379,14 +347,14 @@ class Adviser:
             child = SearchChild.start(argv, cwd=Path(entry.cwd), env=entry.environment, log=log, clock=self._clock)
         except AutotuneError as error:
             return " ".join(str(error).splitlines())
-        until_s = self._clock.now_s() + 20.0  # it takes two, in which nothing else is done
+        deadline_s = self._clock.now_s() + 20.0  # usually takes 2 s, during which the main loop is blocked
         while (ended := child.poll()) is None:
-            if self._clock.now_s() > until_s:
-                child.leave("it takes too long")
+            if self._clock.now_s() > deadline_s:
+                child.leave("timeout")
             self._clock.wait(0.05)
         return None if ended.code == 0 else f"`autotune apply` failed, see `autotune queue log {entry.number}`"
 
     def _note(self, entry: QueueEntry, note: str, state: EntryState, hold: Hold | None = None) -> None:
         self._queue.change(entry.id, lambda one: replace(one, note=note, state=state, hold=hold))
         kind = "applied" if note.startswith("applied") else "not_applied"
-        self._tell(kind, f"{entry.name}: {note}", entry=entry.number)
+        self._publish(kind, f"{entry.name}: {note}", entry=entry.number)

@@ -1,4 +1,4 @@
-"""Watch over one training's pace: is it slower than it was, or than a search confirmed, and why it may be."""
+"""Slowdown detection for a training, by the logarithm of its pace (seconds per unit of work)."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from autotune.trial.trainings import ConfirmedSpeed
 
 
 class Turn(StrEnum):
-    """Kind of finding about a training's pace."""
+    """Kind of change of a training's pace."""
 
-    SLOW_START = "slow start"  # it is slower than what was confirmed
-    SLOWER = "slower"  # than itself
+    SLOW_START = "slow start"  # slower than the confirmed speed
+    SLOWER = "slower"  # than its own earlier pace
     RECOVERED = "recovered"
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaceChange:
-    """Finding about a training's pace.
+    """Detected change of pace.
 
     Attributes:
-        t_s: End of the window in which it was found.
-        speed_ratio: Speed since then over what was confirmed, or over the training's own before it.
-        samples_per_s: Of a slow start, the speed that was found.
-        cause: Likely cause; None means unknown, or that none is needed.
+        t_s: Time of detection.
+        since_s: Estimated start.
+        speed_ratio: Speed since then over the confirmed or the training's own earlier speed.
+        samples_per_s: Speed of a slow start.
+        cause: Likely cause, if known.
     """
 
     turn: Turn
@@ -44,13 +45,9 @@ class PaceChange:
 
 
 class TrainingWatch:
-    """Watch over one training, fed with its windows and the readings of the machine in the order of time.
+    """Slowdown detector for one training, fed in order of time.
 
-    Windows of one process at a time are looked at: as long as the one that was chosen reports, those of others, which
-    do the same work side by side, are left out. Where another goes on in its place, the training was started anew.
-
-    Args:
-        confirmed: What was confirmed for the training's values; None for nothing.
+    Uses one process at a time, because processes work in parallel. If another takes over, the training was restarted.
     """
 
     def __init__(self, confirmed: ConfirmedSpeed | None) -> None:
@@ -63,15 +60,13 @@ class TrainingWatch:
 
     @property
     def is_slow(self) -> bool:
-        """True from an alarm that it has become slower than itself until the recovery."""
         return self._slowdown.is_slow
 
     def note(self, t_s: float, machine_state: MachineState) -> None:
-        """Add a reading of the machine."""
         self._history.add(t_s, machine_state)
 
     def add(self, window: PaceWindow) -> list[PaceChange]:
-        """Add a window; return what it shows, nearly always nothing."""
+        """Add a window; return the changes that it completes."""
         ln_pace = window.ln_pace
         if ln_pace is None or not self._is_chosen(window):
             return []
@@ -83,7 +78,7 @@ class TrainingWatch:
     def _cause(self, change: PaceChange) -> Cause | None:
         if change.turn is Turn.RECOVERED:
             return None
-        # Nothing is known of the time when trials were made: what is unusual now has to speak for itself.
+        # The machine's state during the trials is unknown, so a cause must be visible in the current state alone.
         is_start = change.turn is Turn.SLOW_START
         before = MachineState() if is_start else self._history.before(change.since_s)
         return likely_cause(before, self._history.after(change.since_s))
@@ -91,14 +86,14 @@ class TrainingWatch:
     def _is_chosen(self, window: PaceWindow) -> bool:
         if window.process != self._process:
             if self._process is not None:
-                # without a window of the chosen process, after which another one takes its place
+                # silence of the chosen process after which another one replaces it
                 if window.t1_s - self._last_s < max(60.0, 4.0 * self._length_s):
                     return False
                 self._slowdown.resume()
                 self._start.restart()
             self._process = window.process
         if window.unit != self._unit:
-            if self._unit is not None:  # such paces cannot be compared
+            if self._unit is not None:  # paces in different units aren't comparable
                 self._slowdown = Slowdown()
             self._unit = window.unit
         self._last_s, self._length_s = window.t1_s, window.t1_s - window.t0_s
@@ -106,37 +101,32 @@ class TrainingWatch:
 
 
 START_WARM_UP_S = 30.0
-"""Training time that is not looked at."""
+"""Training time skipped at the start."""
 
-LOOK_S = 150.0
-"""Training time of one look. There are two, and only a training that is slower in both is said to be."""
+CHECK_S = 150.0
+"""Training time of one measurement. A slow start is reported only if two measurements in a row are slow."""
 
 
 class StartCheck:
-    """Check of one training, fed with its windows in the order of time.
+    """Comparison of a training's first minutes with its confirmed speed.
 
-    Two looks of 150 s each, at the medians of their windows. Where the first is inside the interval, all is well;
-    where both are below it, there is a finding. So at most 2.5 % of the trainings are wrongly said to be slow, as far
-    as the trials of the study tell how much one differs from the next.
-
-    Args:
-        confirmed: What was confirmed; None for nothing, and nothing is found then.
+    Takes the median of up to two measurements of `CHECK_S`. One that isn't below the prediction interval ends the
+    check; two below it are a slow start. At most 2.5 % of trainings are wrongly reported, if they vary like trials.
     """
 
     def __init__(self, confirmed: ConfirmedSpeed | None) -> None:
         self._confirmed = confirmed
         self._is_due = confirmed is None or not confirmed.after_first_pass
-        self._looks = 0
+        self._measurements = 0
         self.restart()
 
     def restart(self) -> None:
-        """Begin again, because the process was started anew."""
+        """Discard the current measurement."""
         self._trained_s = 0.0
         self._since_s: float | None = None
         self._speeds: list[float] = []
 
     def add(self, window: PaceWindow) -> PaceChange | None:
-        """Add the next window; return the finding that it completes, nearly always None."""
         confirmed = self._confirmed
         if confirmed is None:
             return None
@@ -149,21 +139,21 @@ class StartCheck:
             return None
         self._since_s = window.t0_s if self._since_s is None else self._since_s
         self._speeds.append(speed)
-        if self._trained_s < START_WARM_UP_S + LOOK_S or len(self._speeds) < 5:
+        if self._trained_s < START_WARM_UP_S + CHECK_S or len(self._speeds) < 5:
             return None
-        return self._look(window.t1_s, confirmed)
+        return self._compare(window.t1_s, confirmed)
 
-    def _look(self, t_s: float, confirmed: ConfirmedSpeed) -> PaceChange | None:
+    def _compare(self, t_s: float, confirmed: ConfirmedSpeed) -> PaceChange | None:
         since_s = t_s if self._since_s is None else self._since_s
         speed = median(self._speeds)
         ratio = speed / confirmed.samples_per_s
-        self._looks += 1
+        self._measurements += 1
         self._speeds.clear()
         self._trained_s = START_WARM_UP_S
         if ratio >= confirmed.low:
             self._confirmed = None
             return None
-        if self._looks < 2:
+        if self._measurements < 2:
             return None
         self._confirmed = None
         return PaceChange(turn=Turn.SLOW_START, t_s=t_s, since_s=since_s, speed_ratio=ratio, samples_per_s=speed)
@@ -187,8 +177,8 @@ class Cause:
     """Likely cause of a slowdown.
 
     Attributes:
-        text: The evidence, as a clause for people.
-        strength: How far it is above what is told from noise, 1 or more; to compare causes by.
+        text: Evidence as a clause.
+        strength: Change over its detection limit.
     """
 
     kind: CauseKind
@@ -197,13 +187,10 @@ class Cause:
 
 
 def likely_cause(before: MachineState, after: MachineState) -> Cause | None:
-    """Return the likely cause of a slowdown; None if nothing changed that could be it.
+    """Return the likely cause of a slowdown, if a reading changed enough.
 
-    Data wait is a symptom: where the disk or a neighbour on the CPU explains it, that is the cause. A disk under
-    pressure is none where the training is known not to wait for data any more than before.
-
-    Args:
-        before: MachineState while the training was as fast as it should be.
+    Data wait is a symptom: if disk or CPU load explains it, that is the cause. Disk pressure doesn't count if the data
+    wait is known not to have grown.
     """
     found = [cause for cause in _changes(before, after) if cause.strength >= 1.0]
     if any(cause.kind in (CauseKind.DISK_SLOWER, CauseKind.CPU_NEIGHBOUR) for cause in found):
@@ -212,57 +199,61 @@ def likely_cause(before: MachineState, after: MachineState) -> Cause | None:
 
 
 _GROWTHS: Mapping[str, tuple[CauseKind, float, str]] = {
-    "throttled": (CauseKind.CLOCKS_HELD_DOWN, 0.25, "the GPU's clocks are held down {:.0%} of the time"),
-    "gpu_neighbour": (CauseKind.GPU_NEIGHBOUR, 0.25, "another process works on the GPU {:.0%} of the time"),
-    "foreign_cores": (CauseKind.CPU_NEIGHBOUR, 0.5, "other processes keep {:.1f}{} cores busy"),
-    "disk_pressure": (CauseKind.DISK_SLOWER, 0.12, "processes wait for the disk {:.0%} of the time"),
-    "data_wait_fraction": (CauseKind.DATA_WAIT, 0.08, "the loop waits for data {:.0%} of the time"),
+    "throttled": (CauseKind.CLOCKS_HELD_DOWN, 0.25, "the GPU's clocks are throttled {} of the time"),
+    "gpu_neighbour": (CauseKind.GPU_NEIGHBOUR, 0.25, "another process uses the GPU {} of the time"),
+    "foreign_cores": (CauseKind.CPU_NEIGHBOUR, 0.5, "other processes keep {} cores busy"),
+    "disk_pressure": (CauseKind.DISK_SLOWER, 0.12, "processes wait for the disk {} of the time"),
+    "data_wait_fraction": (CauseKind.DATA_WAIT, 0.08, "the loop waits for data {} of the time"),
 }
-"""By the reading that grows: the growth of each that is told from its usual ups and downs, and its evidence."""
+"""By reading: the cause, the growth that exceeds its usual fluctuation, and the evidence."""
 
 
 def _changes(before: MachineState, after: MachineState) -> Iterator[Cause]:
-    """Yield what changed, weak changes included; what was not known before counts from zero."""
+    """Yield the changes, also weak ones; readings unknown before count from zero."""
     for name, (kind, least, words) in _GROWTHS.items():
         was, now = getattr(before, name), getattr(after, name)
-        if now is None or (was is None and kind is CauseKind.DATA_WAIT):  # many trainings wait a lot, always
+        if now is None or (was is None and kind is CauseKind.DATA_WAIT):  # many trainings always wait a lot
             continue
         if kind is CauseKind.CPU_NEIGHBOUR and after.cores:
-            # of a machine with few, where a neighbour can only take what the training leaves to it
+            # on small machines, other processes only get the cores that the training leaves
             least = max(min(least, 0.125 * after.cores), 0.04 * after.cores)
         if kind is CauseKind.DISK_SLOWER and before.data_wait_fraction is not None:
             waits = after.data_wait_fraction
-            if waits is not None and waits - before.data_wait_fraction < 0.04:  # nothing of it is felt
+            if waits is not None and waits - before.data_wait_fraction < 0.04:  # doesn't affect the training
                 continue
-        text = words.format(now, f" of {after.cores}" if after.cores else "")
-        if was is not None:
-            text += f", before {was:.1f}" if kind is CauseKind.CPU_NEIGHBOUR else f", before {was:.0%}"
+        show = "{:.1f}".format if kind is CauseKind.CPU_NEIGHBOUR else _percent
+        of_cores = f" of {after.cores}" if kind is CauseKind.CPU_NEIGHBOUR and after.cores else ""
+        text = words.format(show(now) + of_cores) + ("" if was is None else f", before {show(was)}")
         yield Cause(kind=kind, text=text, strength=min((now - (was or 0.0)) / least, 6.0))
     filled, full = before.gpu_memory_fraction, after.gpu_memory_fraction
     if full is not None and full >= 0.95 and (filled is None or filled < 0.95):
-        yield Cause(kind=CauseKind.GPU_MEMORY_FULL, text=f"the GPU's memory is {full:.0%} full", strength=1.5)
+        yield Cause(kind=CauseKind.GPU_MEMORY_FULL, text=f"the GPU's memory is {_percent(full)} full", strength=1.5)
     if after.config_changed and not before.config_changed:
         yield Cause(kind=CauseKind.CONFIG_EDITED, text="the config was edited", strength=2.0)
     if after.code_changed and not before.code_changed:
         yield Cause(kind=CauseKind.CODE_EDITED, text="the code was changed", strength=2.0)
 
 
+def _percent(fraction: float) -> str:
+    return f"{100 * fraction:.0f} %"
+
+
 WARM_UP_S = 60.0
-"""Training time after a start that is not looked at."""
+"""Training time skipped after each start."""
 
 LEAST_WINDOWS = 30
-"""Windows (five minutes) that the level is learned from before anything is tested."""
+"""Windows (five minutes) from which the usual pace is learned before testing."""
 
 _PER_MINUTE = 6
-_LINEAR = 0.10  # ln pace up to which a window counts as much as it is slower, at least
-_FLAT = 0.25  # and from which it counts more again
-_MOST = 1.0  # what it counts at most
-_BACK_WINDOWS = 18  # three minutes
+_LINEAR = 0.10  # excess of ln pace up to which a window's score is linear, at least
+_FLAT = 0.25  # excess up to which the score then stays constant
+_MOST = 1.0  # maximum score
+_RECOVERY_WINDOWS = 18  # three minutes
 _KEPT_WINDOWS = 4096
 
 
 class _Variance:
-    """Running mean and variance (Welford, "Note on a method for calculating corrected sums of squares", 1962)."""
+    """Running mean and variance (Welford 1962)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -281,13 +272,13 @@ class _Variance:
 
 
 class UsualPace:
-    """Usual pace of one training, learned from its windows, and how far from it a window may be.
+    """Usual pace of one training, and the limits of the CUSUM test.
 
     Attributes:
         level: Usual ln pace; None while too few windows are known.
-        slack: Slowdown (ln pace) that is too small to be seen.
-        threshold: Sum at which there is an alarm, in minutes times ln pace.
-        linear: Ln pace up to which a window counts as much as it is slower.
+        slack: Slowdown that isn't detected (ln pace).
+        threshold: CUSUM of an alarm, in minutes times ln pace.
+        linear: Excess of ln pace up to which a window's score is linear.
     """
 
     def __init__(self) -> None:
@@ -300,12 +291,11 @@ class UsualPace:
         self._minutes, self._batches = _Variance(), _Variance()
 
     def forget_partial(self) -> None:
-        """Forget the minute and the ten minutes that are not whole yet, because the process was started anew."""
+        """Discard incomplete minutes and batches."""
         self._minute: list[float] = []
         self._batch: list[float] = []
 
     def begin(self, ln_pace: float) -> None:
-        """Add one of the first windows."""
         self._first.append(ln_pace)
         if len(self._first) == LEAST_WINDOWS:
             self.level = median(self._first)
@@ -315,11 +305,10 @@ class UsualPace:
             self._first.clear()
 
     def learn(self, ln_pace: float) -> None:
-        """Add a window to what the level and the variance are learned from."""
         assert self.level is not None
-        # Symmetric, so that the level is the middle; an epoch's slow start and a pause count no more than that.
+        # Clipped symmetrically, which limits the influence of pauses and of the slow start of an epoch.
         deviation = min(max(ln_pace - self.level, -_FLAT), _FLAT)
-        if self._learned < 2160:  # six hours: from then on the level stays, so that a slow creep is seen
+        if self._learned < 2160:  # six hours; then the level is fixed, so that a slow drift is detected
             self._learned += 1
             self.level += deviation / self._learned
         self._minute.append(self.level + deviation)
@@ -334,17 +323,17 @@ class UsualPace:
         self.set_limits()
 
     def settle_at(self, paces: Sequence[float]) -> None:
-        """Take the level of these windows for the usual one, and forget what the variance was learned from."""
+        """Restart learning with these windows."""
         self.level, self._learned = median(paces), len(paces)
-        self._minutes, self._batches = _Variance(), _Variance()  # they hold the change
+        self._minutes, self._batches = _Variance(), _Variance()  # without the change of level
         self.forget_partial()
         self.set_limits()
 
     def set_limits(self) -> None:
         degrees = max(self._batches.count - 1, 0)
         between = 10 * self._batches.variance
-        # Long-run variance of a minute: that between batches, with a usual one that counts as much as three of them; no
-        # smaller than what minutes show that are correlated.
+        # Long-run variance of a minute: that between batches, shrunk towards 0.006 with the weight of three batches;
+        # at least 2.5 times that between minutes, which are correlated.
         variance = (3.0 * 0.006 + degrees * between) / (3.0 + degrees)
         variance = max(variance, 2.5 * self._minutes.variance)
         error = sqrt(variance * _PER_MINUTE / max(self._learned, 1))
@@ -354,7 +343,7 @@ class UsualPace:
 
 
 class _Sum:
-    """Sum of excesses that is never below 0, with the paces since it began."""
+    """CUSUM with the paces since it was last 0."""
 
     def __init__(self) -> None:
         self.value = 0.0
@@ -373,12 +362,7 @@ class _Sum:
 
 
 class Slowdown:
-    """Test of one training, fed with its windows in the order of time.
-
-    Attributes:
-        is_slow: True from an alarm until the recovery.
-        usual: Its usual pace.
-    """
+    """CUSUM test whether a training became slower, fed in order of time."""
 
     def __init__(self) -> None:
         self.is_slow = False
@@ -389,23 +373,15 @@ class Slowdown:
         self.resume()
 
     def resume(self) -> None:
-        """Note that the process was started anew: its warm-up is not looked at, and what was learned stays."""
+        """Skip the warm-up after a restart."""
         self._warm_up_s = WARM_UP_S
         self.usual.forget_partial()
         self._held: list[float] = []
-        self._recent: deque[float] = deque(maxlen=_BACK_WINDOWS)
+        self._recent: deque[float] = deque(maxlen=_RECOVERY_WINDOWS)
         self._slower, self._faster = _Sum(), _Sum()
-        self._slower_since_s = self._last_s  # what has changed since then may be the cause of what is seen later
+        self._slower_since_s = self._last_s  # changes since then may be the cause of a later slowdown
 
     def add(self, t_s: float, train_s: float, ln_pace: float) -> PaceChange | None:
-        """Add the next window.
-
-        Args:
-            ln_pace: Logarithm of its seconds per unit of work.
-
-        Returns:
-            The change that it shows; nearly always None.
-        """
         self._last_s = t_s
         if self._warm_up_s > 0.0:
             self._warm_up_s -= train_s
@@ -416,18 +392,18 @@ class Slowdown:
             usual.begin(ln_pace)
             return None
         if self.is_slow:
-            return self._look_for_recovery(t_s, ln_pace, level)
+            return self._check_recovery(t_s, ln_pace, level)
         excess, weight = ln_pace - level, min(train_s, 20.0) / 60.0  # minutes
         self._faster.add((min(-excess, usual.linear) - usual.slack) * weight, ln_pace)
-        if self._faster.value >= self._threshold:  # it is faster for good: its first epoch may have filled a cache
+        if self._faster.value >= self._threshold:  # lastingly faster, e.g. after the first epoch filled a cache
             usual.settle_at(self._faster.paces)
-            self._forget_sums(t_s)
+            self._reset(t_s)
         change = self._sum_up_slower(t_s, ln_pace, excess, weight, level)
         if len(self._held) < _KEPT_WINDOWS:
             self._held.append(ln_pace)
         few = 0.05 * self._threshold
         if not self.is_slow and self._slower.value <= few and self._faster.value <= few:
-            for value in self._held:  # they have turned out to be no change
+            for value in self._held:  # they weren't part of a change
                 usual.learn(value)
             self._held.clear()
         return change
@@ -445,37 +421,36 @@ class Slowdown:
         if self._slower.value < self._threshold:
             return None
         self._size = median(self._slower.paces) - level
-        if self._size < 0.5 * self.usual.slack:  # a few very slow windows made the sum, not a slowdown
+        if self._size < 0.5 * self.usual.slack:  # a few very slow windows, not a slowdown
             self._slower.clear()
             self._slower_since_s = t_s
             return None
         self.is_slow = True
         self._recent.clear()
         self._held.clear()
-        self._backoff = min(self._backoff * 1.5, 4.0)  # each further alarm of one training needs so much more
+        self._backoff = min(self._backoff * 1.5, 4.0)  # raises the threshold for further alarms
         return PaceChange(turn=Turn.SLOWER, t_s=t_s, since_s=self._slower_since_s, speed_ratio=exp(-self._size))
 
     def _bounded(self, excess: float) -> float:
-        """Return what a window counts that is slower by that much."""
+        """Return the score of a window: linear, constant, then linear again up to a limit."""
         linear = self.usual.linear
         if excess <= linear:
             return max(excess, -_MOST)
         return min(linear + max(0.0, excess - max(_FLAT, linear)), _MOST)
 
-    def _look_for_recovery(self, t_s: float, ln_pace: float, level: float) -> PaceChange | None:
+    def _check_recovery(self, t_s: float, ln_pace: float, level: float) -> PaceChange | None:
         self._recent.append(ln_pace)
-        if len(self._recent) < _BACK_WINDOWS:
+        if len(self._recent) < _RECOVERY_WINDOWS:
             return None
-        left = median(self._recent) - level
-        # of the slowdown, that may be left after a recovery
-        if left > max(min(self.usual.slack, 0.5 * self._size), 0.35 * self._size):
+        excess = median(self._recent) - level
+        if excess > max(min(self.usual.slack, 0.5 * self._size), 0.35 * self._size):
             return None
         self.is_slow = False
         self.usual.set_limits()
-        self._forget_sums(t_s)
-        return PaceChange(turn=Turn.RECOVERED, t_s=t_s, since_s=t_s, speed_ratio=exp(-left))
+        self._reset(t_s)
+        return PaceChange(turn=Turn.RECOVERED, t_s=t_s, since_s=t_s, speed_ratio=exp(-excess))
 
-    def _forget_sums(self, t_s: float) -> None:
+    def _reset(self, t_s: float) -> None:
         self._slower.clear()
         self._faster.clear()
         self._slower_since_s = t_s
@@ -483,24 +458,20 @@ class Slowdown:
 
 
 _KEPT = 2160  # six hours
-_LATEST = 30  # readings: a cause is what goes on now, not what has gone meanwhile
+_LATEST = 30  # readings (five minutes), because a cause must still be present
 
 
 @dataclass(frozen=True, kw_only=True)
 class MachineState:
-    """Reading of what goes on beside a training, and in it; None means not known.
+    """State of the machine around a training. Shares are 0..1; None means unknown.
 
     Attributes:
-        foreign_cores: Cores that processes other than the training's keep busy.
-        gpu_neighbour: Share of the time with another process at work on a GPU of the training; a single reading has 0
-            or 1.
-        throttled: Share of the time for which the clocks of a GPU of the training are held down, see
-            `gpu.throttling.THROTTLING`; a single reading has 0 or 1.
-        gpu_memory_fraction: Share of the memory in use on the fullest GPU of the training.
-        data_wait_fraction: Share of the step time for which the training waits for data.
-        disk_pressure: Share of the time for which some process waits for a disk: ``some avg10`` of
-            ``/proc/pressure/io``, as a fraction.
-        config_changed: Whether the config differs from the one that the training, or its study, began with.
+        foreign_cores: Cores used by other processes.
+        gpu_neighbour: Share of the time with another process on its GPUs.
+        throttled: Share of the time with throttled clocks, see `THROTTLING`.
+        gpu_memory_fraction: Memory share of its fullest GPU.
+        data_wait_fraction: Share of the step time.
+        disk_pressure: ``some avg10`` of ``/proc/pressure/io``.
     """
 
     foreign_cores: float | None = None
@@ -515,14 +486,14 @@ class MachineState:
 
 
 class MachineHistory:
-    """Readings of the last hours, one every 10 s at most."""
+    """Machine readings of the last six hours."""
 
     def __init__(self) -> None:
         self._readings: deque[tuple[float, MachineState]] = deque(maxlen=_KEPT)
         self._waits: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def add(self, t_s: float, reading: MachineState) -> None:
-        """Add a reading; those that come too close to the one before are left out."""
+        """Add a reading, unless it is less than 9 s after the last."""
         if not self._readings or t_s - self._readings[-1][0] >= 10.0 - 1.0:
             self._readings.append((t_s, reading))
 
@@ -530,21 +501,21 @@ class MachineHistory:
         self._waits.append((t_s, data_wait_fraction))
 
     def before(self, t_s: float) -> MachineState:
-        """Return the mean of the half hour before a time, or of what there is of it."""
+        """Return the average of the half hour before a time, or of earlier readings if it has fewer than 3."""
         recent = [reading for at_s, reading in self._readings if t_s - 1800.0 <= at_s < t_s]
         earlier = [reading for at_s, reading in self._readings if at_s < t_s]
         waits = [wait for at_s, wait in self._waits if t_s - 1800.0 <= at_s < t_s]
         return _mean(recent if len(recent) >= 3 else earlier[-_LATEST:], waits)
 
     def after(self, t_s: float) -> MachineState:
-        """Return the mean from a time on, of the last five minutes at most."""
+        """Return the average of up to five minutes since a time."""
         latest = [reading for _, reading in takewhile(lambda one: one[0] >= t_s, reversed(self._readings))]
         waits = [wait for _, wait in takewhile(lambda one: one[0] > t_s, reversed(self._waits))]
         return _mean(latest[:_LATEST], waits[:_LATEST])
 
 
 def _mean(readings: Sequence[MachineState], waits: Sequence[float]) -> MachineState:
-    """Return medians of amounts, means of shares of time, and the last word on config and code."""
+    """Return medians of amounts and means of time shares."""
     if not readings:
         return MachineState(data_wait_fraction=median(waits) if waits else None)
 
@@ -565,11 +536,11 @@ def _mean(readings: Sequence[MachineState], waits: Sequence[float]) -> MachineSt
     )
 
 
-# What a study has confirmed for the values of a training.
+# Confirmed speed of a training's values.
 
 
 CONFIDENCE = 0.95
-"""Coverage probability of the interval."""
+"""Coverage of the prediction interval."""
 
 _PRIOR_DF = 6.0
 
@@ -577,11 +548,10 @@ _PRIOR_DF = 6.0
 def confirmed_speed(
     records: Sequence[TrialRecord], point: str, *, samples_per_step: float | None = None
 ) -> ConfirmedSpeed | None:
-    """Return the speed of a point; None if fewer than two of its trials can be compared.
+    """Return a point's speed with the prediction interval of a further training; None below two comparable trials.
 
-    The interval is that of one further observation: ``mean ± t · s · √(1 + 1/n)``. Its variance is that between
-    trials, pooled over the points of the study, and moderated by the usual spread of 8 % with 6 degrees of freedom
-    (Smyth 2004, see `statistics.moderated_interval`).
+    The interval is ``mean ± t · s · √(1 + 1/n)``. Its variance is pooled over the study's points and moderated by a
+    prior of 8 % with 6 degrees of freedom (Smyth 2004, see `statistics.moderated_interval`).
     """
     groups: dict[str, list[float]] = {}
     is_filled = False
@@ -607,23 +577,20 @@ def confirmed_speed(
 
 
 def prediction_interval(own: Sequence[float], groups: Sequence[Sequence[float]]) -> tuple[float, float, int] | None:
-    """Return the interval of ln speed for one more training of a point.
+    """Return center, half-width and number of trials of the ln speed's interval; None below two trials.
 
     Args:
-        own: ln speed of each of its trials.
-        groups: ln speeds of the trials of each point of the study, this one included.
-
-    Returns:
-        Its middle, its half-width, and the number of trials that it is made of; None if these are fewer than two.
+        own: ln speeds of the point.
+        groups: ln speeds of all points.
     """
     from autotune.measure.statistics import SLOW_OUTLIER_FLOOR, robust_pooled_variance, student_t_quantile
 
     usual = [value for value in own if value >= median(own) - SLOW_OUTLIER_FLOOR]
-    if len(usual) < 2:  # trials; what was seen once is not confirmed
+    if len(usual) < 2:
         return None
     pooled, pooled_df = robust_pooled_variance(groups)
     df = _PRIOR_DF + pooled_df
-    # of ln speed between trials of one config: 7.5 to 9 % on quiet machines
+    # prior 8 %: the spread of ln speed between trials of one config is 7.5-9 % on quiet machines
     variance = (_PRIOR_DF * 0.08**2 + pooled_df * pooled) / df
     half = student_t_quantile((1.0 + CONFIDENCE) / 2.0, df) * math.sqrt(variance * (1.0 + 1.0 / len(usual)))
     return math.fsum(usual) / len(usual), half, len(usual)

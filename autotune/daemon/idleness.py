@@ -1,4 +1,4 @@
-"""Idleness: whether the machine has been idle for long enough, and the reason if not. Pure: it knows readings only."""
+"""Idle rule: when a search may start and has to stop."""
 
 from __future__ import annotations
 
@@ -11,37 +11,34 @@ from autotune.measure.gpu.driver import Occupant
 from autotune.measure.host import BusyProcess
 
 _SLEPT_S = 1.0
-_SHORTEST_S = 1.0  # the utilization of a GPU is that since the last reading, and of this time at least
+_SHORTEST_S = 1.0  # minimum period over which the driver averages GPU utilization
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdleState:
-    """Verdict on the machine.
+    """Idle state of the machine.
 
     Attributes:
         is_idle: Whether a search may start now.
-        idle_since_s: Monotonic time since which nobody has been there; None if somebody is, or nothing is known.
-        reason: Phrase for people: who is there, or for how long nobody has been.
-        look_again_s: Time until the next reading, if something waits for the machine. A start needs close looks right
-            before it; with nothing waiting there is no need for these, and `IdlePolicy.look_s` will do.
+        idle_since_s: None if busy or unknown.
+        reason: What keeps it busy, or the idle time.
+        next_reading_s: Time until the next reading if an entry waits.
     """
 
     is_idle: bool
     idle_since_s: float | None
     reason: str
-    look_again_s: float
+    next_reading_s: float
 
 
 class Idleness:
-    """Idleness of the machine, and of some of its GPUs.
+    """Idle state of the machine and some GPUs while no search runs.
 
-    While no search of ours runs each reading goes to `update`, else to `Arrivals.update`. If nobody came meanwhile, the
-    watch after it is told since when: then the next search need not wait for another ten minutes.
+    During a search, readings go to `Arrivals`. If that doesn't stop it, pass `idle_since_s` to the next instance.
 
     Args:
-        uuids: GPUs that the search would use; None for all there are, empty for none.
-        idle_since_s: Monotonic time since which nobody has been there, as another watch has seen, with a search of
-            ours until now; None if that is not known.
+        uuids: GPUs of the search; None for all.
+        idle_since_s: Start of the idle time, ignoring the last search.
     """
 
     def __init__(
@@ -56,31 +53,32 @@ class Idleness:
         self._last: MachineReading | None = None
         self._load: ForeignLoad | None = None
         self._since_s = idle_since_s
-        self._close_since_s: float | None = None  # since when it has been looked at closely, and was quiet
-        self._own_s = -math.inf  # the last reading with a search of ours
-        self._spans: dict[str, tuple[float, float]] = {}  # from when to when the utilization of each GPU is
+        self._close_since_s: float | None = None  # start of the quiet time with readings at short intervals
+        self._own_s = -math.inf  # the last reading during an own search
+        self._spans: dict[str, tuple[float, float]] = {}  # start and end of each GPU's utilization period
 
     def update(self, reading: MachineReading) -> IdleState:
-        """Take a reading without a search of ours, made by the same watch as the ones before."""
+        """Add a reading taken while no search runs."""
         last, self._last = self._last, reading
         if last is None and self._since_s is not None:
             self._own_s = reading.t_s
         gap_s = 0.0 if last is None else reading.t_s - last.t_s
         if self._load is None:
-            self._load = ForeignLoad(limit_cores=self._policy.cpu_fraction * reading.cores, loud_s=self._policy.loud_s)
+            limit_cores = self._policy.cpu_fraction * reading.cores
+            self._load = ForeignLoad(limit_cores=limit_cores, sustained_s=self._policy.sustained_s)
         self._load.update(reading)
-        # times the interval of a close look: a reading may be late on a busy machine
-        is_close = 0.0 < gap_s <= 2.5 * self._policy.close_look_s
+        # 2.5 times the interval, because a reading may be late on a busy machine
+        is_close = 0.0 < gap_s <= 2.5 * self._policy.close_interval_s
         if last is not None and (gap_s > self._policy.longest_gap_s or reading.asleep_s - last.asleep_s > _SLEPT_S):
-            self._since_s = None  # nobody knows who was there meanwhile
+            self._since_s = None  # the use during the gap is unknown
         self._note_spans(reading)
         reason = self._why_not(reading, is_close=is_close)
         if reason is not None:
             self._since_s = self._close_since_s = None
-            return IdleState(is_idle=False, idle_since_s=None, reason=reason, look_again_s=self._policy.look_s)
+            return IdleState(is_idle=False, idle_since_s=None, reason=reason, next_reading_s=self._policy.interval_s)
         if self._since_s is None:
             self._since_s = reading.t_s
-        if self._load.is_loud or not is_close:  # a blip does not end the idle time, but is no moment to start
+        if self._load.is_above_limit or not is_close:  # a short load delays a start, but doesn't end the idle time
             self._close_since_s = None
         elif self._close_since_s is None:
             self._close_since_s = max(self._since_s, reading.t_s - gap_s)
@@ -97,12 +95,12 @@ class Idleness:
         if idle_s < policy.idle_s:
             reason = f"idle for {format_duration(idle_s)} of {format_duration(policy.idle_s)}"
         else:
-            reason = f"idle for {format_duration(idle_s)}{'' if is_idle else ', and looked at closely before a start'}"
+            reason = f"idle for {format_duration(idle_s)}{'' if is_idle else '; checking again before a start'}"
         return IdleState(
             is_idle=is_idle,
             idle_since_s=since_s,
             reason=reason,
-            look_again_s=min(policy.look_s, max(policy.close_look_s, close_in_s)),
+            next_reading_s=min(policy.interval_s, max(policy.close_interval_s, close_in_s)),
         )
 
     def _why_not(self, reading: MachineReading, *, is_close: bool) -> str | None:
@@ -112,9 +110,9 @@ class Idleness:
             if why := self._why_gpu_in_use(gpu):
                 return why
         if reading.foreign_cores is None:
-            return "the load of the machine is not known yet"
+            return "the CPU load is not known yet"
         assert self._load is not None
-        if self._load.is_somebody or (self._load.is_loud and not is_close):
+        if self._load.is_sustained or (self._load.is_above_limit and not is_close):
             return cores_used(reading, self._load.cores)
         return None
 
@@ -122,14 +120,14 @@ class Idleness:
         policy = self._policy
         if gpu.why_unknown is not None:
             return unknown(gpu)
-        if gpu.neighbours:
+        if gpu.foreign:
             return in_use(gpu)
-        # The driver takes a while to free the memory of our own search, and goes on to show its kernels.
+        # After an own search, the driver frees its memory late and still reports its kernels.
         held_bytes = 0 if gpu.unlisted_bytes is None else gpu.unlisted_bytes
         if held_bytes >= policy.unlisted_bytes and gpu.t_s - self._own_s >= policy.own_gone_s:
             return memory_held(gpu)
         runs = gpu.utilization is not None and gpu.utilization >= policy.busy_fraction
-        # of the driver: a sample is about as much time before it
+        # a sample of the driver covers about this time before it
         if runs and self._spans[gpu.uuid][0] - self._own_s >= 1.0:
             return kernels_run(gpu)
         return None
@@ -142,10 +140,10 @@ class Idleness:
 
 
 class Arrivals:
-    """Watch for somebody who comes, from the start of one search to its end.
+    """Detector of other processes that need the machine during one search.
 
     Args:
-        uuids: GPUs that the search uses; None for all there are, empty for none.
+        uuids: GPUs of the search; None for all.
     """
 
     def __init__(self, policy: IdlePolicy | None = None, *, uuids: Collection[str] | None = None) -> None:
@@ -157,21 +155,21 @@ class Arrivals:
         self._unknown_since_s: float | None = None
 
     def update(self, reading: MachineReading) -> str | None:
-        """Take a reading; return the reason to leave now, None to go on."""
+        """Add a reading; return why the search has to stop, if so."""
         policy, last = self._policy, self._last
         self._last = reading
         if last is not None and reading.asleep_s - last.asleep_s > _SLEPT_S:
             return "the machine was suspended"
         if self._load is None:
             limit_cores = max(policy.cpu_fraction * reading.cores, policy.least_cores)
-            self._load = ForeignLoad(limit_cores=limit_cores, loud_s=policy.loud_s)
+            self._load = ForeignLoad(limit_cores=limit_cores, sustained_s=policy.sustained_s)
         gpus = reading.gpus_of(self._uuids)
         for gpu in gpus:
             watched = self._gpus.setdefault(gpu.uuid, _WatchedGpu(policy, reading.t_s))
             if why := watched.update(gpu):
                 return why
         self._load.update(reading)
-        if self._load.is_somebody:
+        if self._load.is_sustained:
             return cores_used(reading, self._load.cores)
         return self._unknown_for_long(reading, gpus)
 
@@ -183,34 +181,33 @@ class Arrivals:
 
 
 class _WatchedGpu:
-    """One GPU while a search runs."""
-
     def __init__(self, policy: IdlePolicy, now_s: float) -> None:
         self._policy = policy
-        self._drawing: frozenset[int] | None = None  # who drew when the search began
-        self._own_s = now_s  # last reading with a process of ours
-        self._odd_s: float | None = None  # since when there are signs of somebody who is not listed
+        self._drawing: frozenset[int] | None = None  # graphics processes at the start of the search
+        self._own_s = now_s  # last reading with an own process
+        self._evidence_since_s: float | None = None  # start of the evidence for unlisted processes
 
     def update(self, gpu: GpuReading) -> str | None:
-        """Take a reading; return the reason to leave, None if nobody came."""
+        """Add a reading; return why the search has to stop, if so."""
         if gpu.why_unknown is not None:
             return None
-        if gpu.neighbours:
+        if gpu.foreign:
             return in_use(gpu)
         if self._drawing is None:
             self._drawing = frozenset(process.pid for process in gpu.drawing)
         for process in gpu.drawing:
             if process.pid not in self._drawing and (process.memory_bytes or 0) >= self._policy.drawing_bytes:
-                return f"{_named(process)} came to draw on {gpu_label(gpu)}"
+                return f"{_named(process)} started to draw on {gpu_label(gpu)}"
         if gpu.has_own:
             self._own_s = gpu.t_s
-        signs = self._signs(gpu)
-        self._odd_s = None if signs is None else gpu.t_s if self._odd_s is None else self._odd_s
-        # between two readings of a GPU that count as two
-        return signs if self._odd_s is not None and gpu.t_s - self._odd_s >= 0.3 else None
+        evidence, since_s = self._evidence(gpu), self._evidence_since_s
+        self._evidence_since_s = since_s = None if evidence is None else gpu.t_s if since_s is None else since_s
+        # in two separate readings of the GPU
+        return evidence if since_s is not None and gpu.t_s - since_s >= 0.3 else None
 
-    def _signs(self, gpu: GpuReading) -> str | None:
-        # A context of ours may take some memory that the driver lists for no process.
+    def _evidence(self, gpu: GpuReading) -> str | None:
+        """Return the evidence for an unlisted process."""
+        # An own CUDA context may hold memory that the driver lists for no process.
         limit_bytes = self._policy.unlisted_bytes * (2 if gpu.has_own else 1)
         if gpu.unlisted_bytes is not None and gpu.unlisted_bytes >= limit_bytes:
             return memory_held(gpu)
@@ -221,32 +218,29 @@ class _WatchedGpu:
 
 
 _ROUNDING_S = 1e-6
-_RECENT_S = 2.0  # over which the load is averaged that people are told
+_RECENT_S = 2.0  # period of the average load in messages
 
 
 class ForeignLoad:
-    """Time for which others have used more than a limit, less the time since then for which they have used less.
+    """Leaky integral of other CPU load: time above a limit minus time below it.
 
-    So one who gets the CPU in turns with us is somebody as well, only a little later, and a job of cron that comes
-    again and again is not.
+    It detects processes that alternate with ours, and ignores short cron jobs.
     """
 
-    def __init__(self, *, limit_cores: float, loud_s: float) -> None:
+    def __init__(self, *, limit_cores: float, sustained_s: float) -> None:
         self._limit_cores = limit_cores
-        self._least_s = loud_s
+        self._sustained_s = sustained_s
         self._evidence_s = 0.0
-        self._used_s = self._over_s = 0.0  # CPU time of others, and the time in which they used it
-        self.is_loud = False
-        """True if the last reading was above the limit."""
+        self._used_s = self._over_s = 0.0  # CPU time of other processes, and the time span of it
+        self.is_above_limit = False
 
     def update(self, reading: MachineReading) -> None:
-        """Take a reading; one without a load changes nothing."""
         cores, span_s = reading.foreign_cores, reading.span_s
         if cores is None:
             return
-        self.is_loud = cores >= self._limit_cores
-        self._evidence_s += span_s if self.is_loud else -span_s
-        self._evidence_s = min(self._evidence_s, self._least_s)
+        self.is_above_limit = cores >= self._limit_cores
+        self._evidence_s += span_s if self.is_above_limit else -span_s
+        self._evidence_s = min(self._evidence_s, self._sustained_s)
         if self._evidence_s <= 0.0:
             self._evidence_s = self._used_s = self._over_s = 0.0
             return
@@ -256,75 +250,65 @@ class ForeignLoad:
         self._over_s += span_s
 
     @property
-    def is_somebody(self) -> bool:
-        """True if it is loud now, and has been for long enough."""
-        return self.is_loud and self._evidence_s >= self._least_s - _ROUNDING_S
+    def is_sustained(self) -> bool:
+        return self.is_above_limit and self._evidence_s >= self._sustained_s - _ROUNDING_S
 
     @property
     def cores(self) -> float:
-        """Cores that others have used on average since that began, or lately."""
+        """Mean cores used during the load, over about 2 s."""
         return self._used_s / self._over_s if self._over_s else 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdlePolicy:
-    """Limits and times by which a machine is idle, and by which somebody has come.
+    """Limits of the idle rule.
 
     Attributes:
-        idle_s: Time without a break for which nobody must have been there.
+        idle_s: Idle time before a start.
         cpu_fraction: Share of the cores that others may use.
-        least_cores: Cores that others may use in any case while a search runs: less cannot be told from rounding and
-            from what the search itself causes in others.
-        loud_s: Time for which they have to use more without a break to be somebody: a job of cron is shorter, or uses
-            less.
-        unlisted_bytes: GPU memory that may be held without a process: no context of CUDA is as small.
-        drawing_bytes: Memory with which a process that came to draw, while a search runs, is somebody.
-        busy_fraction: Share of time in which kernels of others may run: a desktop's drawing is not work.
-        own_gone_s: Time since the last process of ours, from which on kernels that run are those of others.
-        unknown_s: Time for which a search may run while there is no knowing who is there.
-        longest_gap_s: Longest time between two readings that counts as idle.
-        look_s: Time between two readings while nothing is about to start.
-        close_s: Time before a start during which the machine is looked at closely.
-        close_look_s: Time between two readings then, and while a search runs.
+        least_cores: Minimum of that limit during a search; less is rounding, or load caused by the search.
+        sustained_s: Time above that limit that counts as busy; cron jobs are shorter.
+        unlisted_bytes: Memory held without a listed process; every CUDA context is larger.
+        drawing_bytes: Memory of a new graphics process that stops a search.
+        busy_fraction: Time share of other kernels, such as a desktop's.
+        own_gone_s: Time after the last own process until kernels count as others'.
+        unknown_s: Time for which a search continues without readings.
+        longest_gap_s: Maximum gap between readings in the idle time.
+        interval_s: Time between readings.
+        close_s: Time before a start with readings every `close_interval_s`, as during a search.
     """
 
     idle_s: float = 600.0
     cpu_fraction: float = 0.10
     least_cores: float = 0.25
-    loud_s: float = 0.9
+    sustained_s: float = 0.9
     unlisted_bytes: int = 256 << 20
     drawing_bytes: int = 256 << 20
     busy_fraction: float = 0.05
     own_gone_s: float = 2.0
     unknown_s: float = 10.0
     longest_gap_s: float = 35.0
-    look_s: float = 10.0
+    interval_s: float = 10.0
     close_s: float = 2.0
-    close_look_s: float = 0.25
+    close_interval_s: float = 0.25
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuReading:
-    """State of one GPU, or of one MIG instance.
+    """State of a GPU or MIG instance. Shares are 0..1; None means not reported.
 
     Attributes:
-        t_s: Monotonic time at which it was read; several readings of the machine may hold the same one.
-        neighbours: Processes with a compute context that are not ours.
-        drawing: Processes that only draw, such as a desktop.
-        has_own: Whether a process of ours holds it.
-        unlisted_bytes: Memory that is held though no process is listed for it; None where that cannot be told, since
-            the driver says too little or hides our own processes too.
-        utilization: Share of the time since the last reading, and of the last second at least, in which kernels ran;
-            None where it is not reported.
-        memory_fraction: Share of its memory in use, 0..1; None where it is not reported.
-        throttled_by: Reasons for which its clocks are held down that make it slower; None where that is not reported.
-        why_unknown: Reason, for people, why nothing is known of it; None otherwise.
+        t_s: Several machine readings may share one GPU reading.
+        foreign: Others' processes with a compute context.
+        drawing: Others' processes that only draw.
+        unlisted_bytes: Memory held without a listed process; None if own processes may be hidden.
+        utilization: Time share of kernels since the last reading, at least 1 s.
     """
 
     t_s: float
     index: int
     uuid: str
-    neighbours: tuple[Occupant, ...] = ()
+    foreign: tuple[Occupant, ...] = ()
     drawing: tuple[Occupant, ...] = ()
     has_own: bool = False
     unlisted_bytes: int | None = 0
@@ -340,14 +324,11 @@ class MachineReading:
 
     Attributes:
         span_s: Time since the last reading; 0 for the first.
-        cores: Cores that this user's processes may use.
-        foreign_cores: Cores that others used on average in that time; None where it is not known.
-        busiest: The process of somebody else that used most of them; None where it was not looked for.
-        gpus: The GPUs; empty where there is none, or nothing is known of them.
-        why_no_load: Reason, for people, why there is no knowing how much of the CPU others use; None otherwise.
-        why_no_gpus: Reason, for people, why nothing is known of any GPU, such as a driver that does not answer; None
-            otherwise, and also where there is no driver, and so no GPU to be used by anybody.
-        asleep_s: Time for which the machine was suspended since it was booted.
+        cores: Cores that this user may use.
+        foreign_cores: Mean cores used by others during `span_s`.
+        busiest: Other process with the most CPU time, if searched for.
+        why_no_gpus: Why GPUs are unknown; None without a driver, hence without GPUs.
+        asleep_s: Time suspended since boot.
     """
 
     t_s: float
@@ -361,62 +342,62 @@ class MachineReading:
     asleep_s: float = 0.0
 
     def why_unknown(self, uuids: Collection[str] | None) -> str | None:
-        """Return the reason why there is no knowing whether others use the machine and these GPUs; None otherwise."""
+        """Return why the use of the machine or these GPUs is unknown."""
         return self.why_no_load or (None if uuids is not None and not uuids else self.why_no_gpus)
 
     def gpus_of(self, uuids: Collection[str] | None) -> tuple[GpuReading, ...]:
-        """Return the GPUs of some UUIDs, all for None; nothing is known of one that is not there."""
+        """Return the readings of these UUIDs, all for None; missing GPUs have only `why_unknown`."""
         if uuids is None:
             return self.gpus
         there = {gpu.uuid: gpu for gpu in self.gpus}
         return tuple(
-            there.get(uuid) or GpuReading(t_s=self.t_s, index=-1, uuid=uuid, why_unknown="it is not there")
+            there.get(uuid) or GpuReading(t_s=self.t_s, index=-1, uuid=uuid, why_unknown="not present")
             for uuid in uuids
         )
 
 
-# Reasons, for people, why a machine is not idle.
+# Reasons why a machine is not idle, as phrases.
 
 
 def gpu_label(gpu: GpuReading) -> str:
-    """Return the name of a GPU, or of an instance of one."""
+    """Return the label of a GPU."""
     if gpu.index < 0:
         return f"GPU {gpu.uuid}"
     return f"GPU {gpu.index} ({gpu.uuid})" if gpu.uuid.startswith("MIG-") else f"GPU {gpu.index}"
 
 
 def unknown(gpu: GpuReading) -> str:
-    """Return the reason that nothing is known of a GPU."""
-    return f"nothing is known of {gpu_label(gpu)}: {gpu.why_unknown}"
+    """Return the reason "no reading"."""
+    return f"no reading of {gpu_label(gpu)}: {gpu.why_unknown}"
 
 
 def in_use(gpu: GpuReading) -> str:
-    """Return the reason that processes of others compute on a GPU."""
-    more = len(gpu.neighbours) - 1
+    """Return the reason "in use by other processes"."""
+    more = len(gpu.foreign) - 1
     others = f" and {more} more" if more else ""
-    return f"{gpu_label(gpu)} is in use by {_named(gpu.neighbours[0])}{others}"
+    return f"{gpu_label(gpu)} is in use by {_named(gpu.foreign[0])}{others}"
 
 
 def memory_held(gpu: GpuReading) -> str:
-    """Return the reason that memory of a GPU is held by nobody who is listed."""
+    """Return the reason "memory held by unlisted processes"."""
     held = (gpu.unlisted_bytes or 0) / 2**30
-    return f"{held:.1f} GiB of {gpu_label(gpu)} are held by processes that the driver does not show"
+    return f"{held:.1f} GiB of {gpu_label(gpu)} are held by processes that the driver does not list"
 
 
 def kernels_run(gpu: GpuReading) -> str:
-    """Return the reason that kernels of others run on a GPU."""
-    return f"{gpu_label(gpu)} is at work for others: kernels run {gpu.utilization or 0.0:.0%} of the time"
+    """Return the reason "kernels of other processes run"."""
+    share = 100 * (gpu.utilization or 0.0)
+    return f"{gpu_label(gpu)} is busy with other processes: kernels run {share:.0f} % of the time"
 
 
 def cores_used(reading: MachineReading, cores: float) -> str:
-    """Return the reason that others use so many cores."""
-    used = f"others use {cores:.1f} of {reading.cores:g} cores"
+    """Return the reason "cores used by others", and the busiest process if it uses at least half of them."""
+    used = f"other processes use {cores:.1f} of {reading.cores:g} cores"
     busiest = reading.busiest
-    # One that uses less than half of it is not the reason.
-    return f"{used}, {_named(busiest)}" if busiest and busiest.cores >= cores / 2 else used
+    return f"{used}, busiest: {_named(busiest)}" if busiest and busiest.cores >= cores / 2 else used
 
 
 def _named(process: Occupant | BusyProcess) -> str:
-    # A process may call itself anything.
+    # A process name may hold control characters.
     clean = "".join(letter if letter.isprintable() else "?" for letter in process.name or "")
     return f"{clean} (process {process.pid})" if clean else f"process {process.pid}"

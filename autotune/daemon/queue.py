@@ -1,4 +1,4 @@
-"""The queue: entries in one file, changed by whoever holds its lock, the daemon and the commands alike."""
+"""Search queue: a JSON file that daemon and commands change under a lock."""
 
 from __future__ import annotations
 
@@ -28,56 +28,48 @@ from autotune.trial.process_identity import git_commit
 Seconds = Annotated[float, msgspec.Meta(ge=0.0, le=1e9)]
 
 KEPT_ENTRIES = 50
-"""Number of entries that are done and still listed."""
+"""Maximum number of closed entries; older ones are deleted."""
 
 _MOST_BYTES = 16 << 20  # of the file
 
 
 class Queue:
-    """Queue of searches in a folder; it needs no daemon to be read and added to.
-
-    Args:
-        clock: Limits the wait for the lock.
+    """Queue of searches in a folder, usable without a daemon.
 
     Raises:
-        AutotuneError: The folder cannot be made. All methods: the queue cannot be read or written.
+        AutotuneError: The queue can't be read or written (all methods).
     """
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self.folder = folder
         self._clock = clock
         self._file = folder / "queue.json"
-        self._known: tuple[object, _Document] = None, _Document()  # what was read last, and of which file
+        self._cached: tuple[object, _Document] = None, _Document()  # stat values of the file, and its content
         try:
             make_private_folder(folder)
         except OSError as error:
             raise AutotuneError(
-                f"the folder of the queue cannot be made: {error.strerror}",
+                f"the queue folder cannot be created: {error.strerror}",
                 where=str(folder),
-                remedy="See to that (room, permissions), or name another place with AUTOTUNE_DAEMON_DIR.",
+                remedy="Check its space and permissions, or set AUTOTUNE_DAEMON_DIR to another folder.",
             ) from error
 
     def entries(self) -> Sequence[QueueEntry]:
-        """Return all entries, in the order in which they were added."""
         return self._read().entries
 
     def log(self, entry: QueueEntry) -> Path:
-        """Return the file that holds what the searches of an entry print about their progress."""
+        """Return the path of the log of an entry's searches."""
         return self.folder / f"{entry.id}.log"
 
     def answer(self, entry: QueueEntry) -> Path:
-        """Return the file that holds the answer of an entry's latest search, as JSON."""
+        """Return the path of the JSON answer of the latest search."""
         return self.folder / f"{entry.id}.json"
 
     def add(self, make: Callable[[int, Sequence[QueueEntry]], QueueEntry]) -> QueueEntry:
-        """Add an entry.
+        """Add an entry unless its id exists; return the stored one.
 
         Args:
-            make: Makes it from its number and the entries that are there; may refuse by raising. An entry whose id is
-                there already is not added again.
-
-        Returns:
-            The entry, or the one of the same id that was there.
+            make: Creates it from its number and the entries; may raise to refuse.
         """
         with self._locked() as before:
             new = make(before.next, before.entries)
@@ -88,13 +80,10 @@ class Queue:
             return new
 
     def change(self, id: str, change: Callable[[QueueEntry], QueueEntry]) -> QueueEntry | None:
-        """Change an entry as it is at this moment.
+        """Change an entry under the lock; return None if it no longer exists.
 
         Args:
-            change: Returns the entry as it is to be; called while nobody else can change it. It may refuse by raising.
-
-        Returns:
-            The changed entry; None if there is none of this id any more.
+            change: Returns the changed entry; may raise to refuse.
         """
         with self._locked() as before:
             changed = tuple(change(entry) if entry.id == id else entry for entry in before.entries)
@@ -103,27 +92,27 @@ class Queue:
             return next((entry for entry in changed if entry.id == id), None)
 
     def remove(self, id: str) -> None:
-        """Remove an entry, its log and its answer; nothing happens if it is gone."""
+        """Remove an entry with its files, if it exists."""
         with self._locked() as before:
             self._write(tuple(entry for entry in before.entries if entry.id != id), before.next)
-            self._forget(entry for entry in before.entries if entry.id == id)
+            self._delete_files(entry for entry in before.entries if entry.id == id)
 
-    def _forget(self, entries: Iterable[QueueEntry]) -> None:
+    def _delete_files(self, entries: Iterable[QueueEntry]) -> None:
         for entry in entries:
             self.log(entry).unlink(missing_ok=True)
             self.answer(entry).unlink(missing_ok=True)
 
     @contextmanager
     def _locked(self) -> Iterator[_Document]:
-        """Hold the lock; what is there then is read."""
-        # A change takes milliseconds; a disk that hangs is said.
+        """Hold the lock, and yield the current content."""
+        # A change takes milliseconds; the timeout is for a hanging disk.
         lock = FileLock(self.folder / "queue.lock", self._clock, timeout_s=10.0)
         try:
             lock.acquire()
         except OSError as error:
-            raise self._trouble(f"it cannot be locked: {error.strerror}") from error
+            raise self._error(f"it cannot be locked: {error.strerror}") from error
         try:
-            self._known = None, _Document()  # what is changed is read anew, however alike two files look
+            self._cached = None, _Document()  # the stat values of two versions may be equal
             yield self._read()
         finally:
             lock.release()
@@ -133,18 +122,18 @@ class Queue:
             with open_regular(self._file) as file:
                 status = os.fstat(file.fileno())
                 stamp = status.st_ino, status.st_size, status.st_mtime_ns
-                if self._known[0] != stamp:
+                if self._cached[0] != stamp:
                     document = json.loads(file.read(_MOST_BYTES))
                     if document["format"] != FORMAT:
-                        raise ValueError(f"it has format {document['format']!r}, and this version knows {FORMAT}")
-                    self._known = stamp, msgspec.convert(document, _Document)
-                return self._known[1]
+                        raise ValueError(f"format {document['format']!r} is not supported (expected {FORMAT})")
+                    self._cached = stamp, msgspec.convert(document, _Document)
+                return self._cached[1]
         except FileNotFoundError:
             return _Document()
         except OSError as error:
-            raise self._trouble(f"it cannot be read: {error.strerror}") from error
+            raise self._error(f"it cannot be read: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise self._trouble(f"it cannot be understood: {error}") from error
+            raise self._error(f"it cannot be parsed: {error}") from error
 
     def _write(self, entries: tuple[QueueEntry, ...], number: int) -> None:
         closed = [entry for entry in entries if not entry.state.is_open]
@@ -152,64 +141,62 @@ class Queue:
         kept = [entry.document() for entry in entries if entry not in dropped]
         content = json.dumps({"format": FORMAT, "next": number, "entries": kept}, indent=1).encode("ascii")
         if len(content) > _MOST_BYTES:
-            raise self._trouble(f"it would become larger than the {_MOST_BYTES >> 20} MiB that are read of it")
+            raise self._error(f"it would exceed {_MOST_BYTES >> 20} MiB")
         try:
             replace_durably(self._file, content)
         except OSError as error:
-            raise self._trouble(f"it cannot be written: {error.strerror}") from error
-        self._forget(dropped)
+            raise self._error(f"it cannot be written: {error.strerror}") from error
+        self._delete_files(dropped)
 
-    def _trouble(self, why: str) -> AutotuneError:
+    def _error(self, why: str) -> AutotuneError:
         return AutotuneError(
             f"the queue cannot be used: {why}",
             where=str(self._file),
-            remedy="Nothing of it was changed. See to that file and its disk; moved away, it makes room for a new one.",
+            remedy="It was not changed. Check this file and its disk; to start an empty queue, move the file away.",
         )
 
 
 def find_entries(entries: Sequence[QueueEntry], numbers: Sequence[int]) -> list[QueueEntry]:
-    """Return the entries of these numbers.
-
-    Raises:
-        AutotuneError: There is none of one of them.
-    """
+    """Return the entries with these numbers; raise an error if one is missing."""
     found = {entry.number: entry for entry in entries}
     for number in numbers:
         if number not in found:
-            raise AutotuneError(f"there is no entry {number} in the queue", remedy="`autotune queue list` shows them.")
+            raise AutotuneError(
+                f"there is no entry {number} in the queue", remedy="List the entries: `autotune queue list`"
+            )
     return [found[number] for number in numbers]
 
 
 FORMAT = 1
-"""Format version of an entry on disk."""
+"""Format version of the queue file and its entries."""
 
 
 class EntryState(StrEnum):
     """State of an entry."""
 
-    WAITING = "waiting"  # for its turn, its time, or an idle machine
+    WAITING = "waiting"  # for earlier entries, its start time, or an idle machine
     RUNNING = "running"
     PAUSED = "paused"  # by its user
-    HELD = "held"  # searched; its answer is better and not applied yet, see `Hold`
+    HELD = "held"  # searched; better values found but not applied yet, see `Hold`
     DONE = "done"
     FAILED = "failed"
 
     @property
     def is_open(self) -> bool:
-        """True if there is something left to do for it."""
+        """Whether it is neither done nor failed."""
         return self in (EntryState.WAITING, EntryState.RUNNING, EntryState.PAUSED, EntryState.HELD)
 
 
 class Hold(StrEnum):
-    """Reason for which a better answer is not applied yet."""
+    """Reason why better values aren't applied yet."""
 
-    DUE = "due"  # none: it is being applied, or was about to be when the daemon ended
-    TRAINING = "training"  # one uses the config; applied when it has ended
-    EDITED = "edited"  # a person has changed a value that was applied before; theirs stands until `queue resume`
+    DUE = "due"  # none: they are being applied, or were when the daemon ended
+    TRAINING = "training"  # a training uses the config; applied when it ends
+    EDITED = "edited"  # the user changed a value that autotune had applied; kept until `queue resume`
 
 
 class ApplyScope(StrEnum):
-    """Permission to write a better answer into the config; what changes the training itself is asked for by name."""
+    """Permission to write better values; changes of batch size and precision need their own."""
 
     BETTER = "better"
     BATCH = "batch"
@@ -218,37 +205,37 @@ class ApplyScope(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """Identity of what is to be searched, to tell at the start what has changed since it was asked for.
+    """State of config and code, to detect changes before the start.
 
     Attributes:
-        config_sha256: Hash of the config's bytes; None if it cannot be read.
-        git_commit: Commit of the project that holds the config; None where there is no git.
+        config_sha256: None if a file is unreadable.
+        git_commit: None without git.
     """
 
     config_sha256: str | None
     git_commit: str | None = None
 
     def differences(self, now: Fingerprint) -> list[str]:
-        """Return what has changed since, in words."""
+        """Return the changes as phrases."""
         changed = []
         if now.config_sha256 is None:
-            changed.append("the config cannot be read any more")
+            changed.append("the config is no longer readable")
         elif now.config_sha256 != self.config_sha256:
             changed.append("the config was edited")
         if now.git_commit != self.git_commit:
             before, after = (commit[:8] if commit else "none" for commit in (self.git_commit, now.git_commit))
-            changed.append(f"the project is at another commit ({before}, now {after})")
+            changed.append(f"the project's commit changed from {before} to {after}")
         return changed
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAnswerSummary:
-    """Answer of a search, as far as the queue shows it.
+    """Summary of a search's answer.
 
     Attributes:
         verdict: ``better``, ``steadier``, ``no_change`` or ``no_baseline``.
-        ratio: Confirmed speed over that of the config as it was, with its 95 % interval; None where none was confirmed.
-        advice: Id of the advice that came of it; None if it advises nothing.
+        ratio: Confirmed speedup with its 95 % interval.
+        advice: Id of the recommendation.
     """
 
     verdict: str
@@ -262,26 +249,21 @@ class SearchAnswerSummary:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueEntry:
-    """One search that was asked for.
+    """Queued search.
 
     Attributes:
-        id: 16 hexadecimal digits, its own for ever; whoever adds it chooses it, so that adding twice adds once.
-        number: What people call it; counts up, and is never used again.
-        further: Further files that values are written into, links resolved: those that the section names, or that the
-            config is composed of.
-        cwd: The directory in which the search is started, as the trainer's command may depend on it.
-        options: Further options of ``autotune search``, as typed; a trainer's command behind ``--`` included.
-        running_s: What the running one has used so far, written every few seconds; 0 while none runs.
-        apply: What may be written into the config; empty for nothing.
-        gpus: UUIDs of the GPUs that it uses; empty for none.
-        fingerprint: Identity of config and code when it was added, or last planned anew.
-        note: A sentence on what happened last; empty if nothing did.
-        owner: Process of its search, by `process.owner.this_process`; None while none runs.
-        kills: Number of times that its search ended without a word and nobody had asked for it.
-        replans: Number of times that the config was edited during the search, which was then made again.
-        retry_utc: Earliest next start after something was in the way, ISO 8601; None for none.
-        hold: Of a held entry, the reason; None once its user has said that it is to be applied all the same.
-        answer: Answer of its search; None before the end.
+        id: 16 hexadecimal digits, chosen by the caller to make adding idempotent.
+        number: Shown to the user, never reused.
+        further: Resolved paths of the config's other files.
+        options: Options of ``autotune search``, and the trainer's command after ``--``.
+        running_s: Time used by the running search.
+        fingerprint: As added or last replanned.
+        note: Sentence on the last event.
+        owner: Process of its search, see `this_process`.
+        kills: Searches that ended without an answer and weren't stopped.
+        replans: Searches repeated because the config was edited.
+        retry_utc: Earliest restart, ISO 8601.
+        hold: Why a held entry isn't applied; None once its user asked for it.
     """
 
     id: str
@@ -313,12 +295,11 @@ class QueueEntry:
 
     @property
     def left_s(self) -> float:
-        """Return what is left of its budget, in seconds; never below 0."""
         return max(0.0, self.budget_s - self.used_s)
 
     @property
     def goes_on(self) -> bool:
-        """True if something will become of it by itself; not what waits for its user, or for the end of a training."""
+        """Whether it proceeds without its user or the end of a training."""
         is_due = self.state is EntryState.HELD and self.hold is Hold.DUE
         return is_due or self.state in (EntryState.WAITING, EntryState.RUNNING)
 
@@ -328,16 +309,16 @@ class QueueEntry:
 
     @property
     def name(self) -> str:
-        """Return what it is called in a log."""
+        """Name in logs."""
         return f"queue {self.number}"
 
     @property
     def spent_s(self) -> float:
-        """Return what is used of its budget by now, in seconds, the search that runs included."""
+        """Used budget, including the running search."""
         return min(self.budget_s, self.used_s + self.running_s)
 
     def option(self, name: str) -> str | None:
-        """Return the value of an option of its search; None if it was not typed."""
+        """Return the value of a search option, if given."""
         own = list(takewhile(lambda word: word != "--", self.options))
         for word, value in zip(own, [*own[1:], ""], strict=False):
             if word.partition("=")[0] == name:
@@ -345,9 +326,9 @@ class QueueEntry:
         return None
 
     def shown_reason(self, reasons: Mapping[str, str]) -> str | None:
-        """Return what it waits for, in words; None for nothing, or where its note says it."""
-        says_itself = self.state is EntryState.HELD and self.hold is not Hold.EDITED and self.note
-        return reasons.get(self.id) if self.state.is_open and not says_itself else None
+        """Return what it waits for, as a phrase, unless its note says so."""
+        is_explained = self.state is EntryState.HELD and self.hold is not Hold.EDITED and self.note
+        return reasons.get(self.id) if self.state.is_open and not is_explained else None
 
     def document(self) -> dict[str, Any]:
         return {**asdict(self), "format": FORMAT, "apply": sorted(self.apply)}
@@ -355,11 +336,7 @@ class QueueEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class _Document:
-    """Content of the queue's file, beside its format.
-
-    Attributes:
-        next: Number of the next entry.
-    """
+    """Content of the queue file; `next` is the next number."""
 
     next: int = 1
     entries: tuple[QueueEntry, ...] = ()
@@ -367,12 +344,11 @@ class _Document:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDecision:
-    """Decision over the queue at one moment.
+    """Scheduling decision.
 
     Attributes:
-        next: The entry to start now; None if none may.
-        reasons: By id, what each open entry waits for, in words.
-        wants_idle: Whether an entry waits for nothing but an idle machine.
+        reasons: What each open entry waits for, by id.
+        wants_idle: Whether an entry waits only for an idle machine.
     """
 
     next: QueueEntry | None
@@ -387,23 +363,18 @@ def decide(
     running: QueueEntry | None,
     why_not_idle: Callable[[QueueEntry], str | None],
 ) -> QueueDecision:
-    """Decide which entry is next: in the order in which they were added, those left out that cannot start yet.
-
-    Args:
-        running: The entry whose search runs; None if there is none. There is one search at a time on a machine.
-        why_not_idle: Returns why the machine is not idle for an entry; None if it is.
-    """
+    """Choose the first entry that can start now; one search runs at a time."""
     reasons: dict[str, str] = {}
     chosen: QueueEntry | None = None
     wants_idle = False
     for entry in entries:
         if entry.state is not EntryState.WAITING:
-            if reason := _standing(entry):
+            if reason := _reason_of_state(entry):
                 reasons[entry.id] = reason
         elif reason := _waits_for_time(entry, now):
             reasons[entry.id] = reason
         elif running is not None or chosen is not None:
-            reasons[entry.id] = f"one search at a time: {(running or chosen or entry).number} is before it"
+            reasons[entry.id] = f"one search at a time: after entry {(running or chosen or entry).number}"
         elif entry.start.needs_idle and (reason := why_not_idle(entry) or ""):
             reasons[entry.id] = f"waits for an idle machine: {reason}"
             wants_idle = True
@@ -413,18 +384,18 @@ def decide(
     return QueueDecision(next=chosen, reasons=reasons, wants_idle=wants_idle)
 
 
-def _standing(entry: QueueEntry) -> str:
-    """Return what an entry waits for that is not waiting for its turn; empty if it waits for nothing."""
+def _reason_of_state(entry: QueueEntry) -> str:
+    """Return what an entry in another state than ``waiting`` waits for."""
     resume = f"`autotune queue resume {entry.number}`"
     match entry.state, entry.hold:
         case EntryState.PAUSED, _:
             return f"paused; {resume}"
         case EntryState.HELD, Hold.DUE:
-            return "better; applied now"
+            return "better values found; applying them"
         case EntryState.HELD, Hold.EDITED:
-            return f"better; not applied because somebody has changed a value: {resume}"
+            return f"better values not applied, because a value was changed by hand; to apply them: {resume}"
         case EntryState.HELD, _:
-            return "better; applied when the training that uses the config has ended"
+            return "better values found; applied when the training that uses the config ends"
     return "its search runs" if entry.state is EntryState.RUNNING else ""
 
 
@@ -432,7 +403,7 @@ def _waits_for_time(entry: QueueEntry, now: datetime) -> str:
     if at := entry.start.waits_for_time(now):
         return f"waits for {at}"
     if entry.retry_utc is not None and now < (retry := datetime.fromisoformat(entry.retry_utc)):
-        return f"tried again at {retry.astimezone():%H:%M:%S}"
+        return f"retries at {retry.astimezone():%H:%M:%S}"
     return ""
 
 
@@ -441,7 +412,7 @@ class StartRule:
     """Rule for the start of a search.
 
     Attributes:
-        at: The earliest start with its offset from UTC, ISO 8601; of the kind ``at`` alone.
+        at: Earliest start, ISO 8601 with UTC offset.
     """
 
     kind: Literal["idle", "now", "at"]
@@ -452,26 +423,19 @@ class StartRule:
 
     @classmethod
     def parse(cls, text: str, now: datetime) -> StartRule:
-        """Parse ``idle``, ``now``, or a time of the day such as ``22:30``, the next one from now on.
-
-        Args:
-            now: Local time of this machine, with its offset.
-
-        Raises:
-            ValueError: It is none of these.
-        """
+        """Parse ``idle``, ``now``, or the next time of day such as ``22:30``; raise ValueError for anything else."""
         if text in ("idle", "now"):
             return cls(kind="idle" if text == "idle" else "now")
         if not (match := re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", text)):
-            raise ValueError(f"{text!r} is no start: idle, now, or a time of the day such as 22:30")
+            raise ValueError(f"invalid start {text!r}: use idle, now, or a time such as 22:30")
         at = now.replace(hour=int(match[1]), minute=int(match[2]), second=0, microsecond=0)
         if at <= now:
             at += timedelta(days=1)
-        local = at.replace(tzinfo=None).astimezone()  # with the offset of that moment: summer time may begin meanwhile
+        local = at.replace(tzinfo=None).astimezone()  # with the offset at that time: daylight saving may begin
         return cls(kind="at", at=local.isoformat())
 
     def waits_for_time(self, now: datetime) -> str | None:
-        """Return the time that is waited for, for people; None if it has come."""
+        """Return the start time unless it has passed."""
         if self.at is None:
             return None
         at = datetime.fromisoformat(self.at)
@@ -479,7 +443,7 @@ class StartRule:
 
     @property
     def needs_idle(self) -> bool:
-        """True if the machine has to be idle: who names a time has decided that it may be used then."""
+        """Whether the machine must be idle; a start time permits its use."""
         return self.kind == "idle"
 
     def __str__(self) -> str:
@@ -487,12 +451,12 @@ class StartRule:
 
 
 def _require_offset(at: str | None) -> None:
-    """Check a time, ISO 8601, that was read from a file: what is wrong is said then, not found out later."""
+    """Raise ValueError if an ISO 8601 time has no UTC offset."""
     if at is not None and datetime.fromisoformat(at).tzinfo is None:
-        raise ValueError(f"{at!r} has no offset from UTC")
+        raise ValueError(f"{at!r} has no UTC offset")
 
 
-# Changes of the queue's entries that people ask for: from a terminal, or on the page.
+# Changes of entries by the user, from a terminal or the page.
 
 
 ALL_SCOPES = frozenset(ApplyScope)
@@ -503,8 +467,8 @@ def _paused(entry: QueueEntry) -> QueueEntry:
         return entry
     if entry.state not in (EntryState.WAITING, EntryState.RUNNING):
         raise AutotuneError(
-            f"entry {entry.number} is {entry.state.value}, and cannot be paused",
-            remedy="Only one that waits or runs can; `autotune queue list` shows them.",
+            f"entry {entry.number} cannot be paused: it is {entry.state.value}",
+            remedy="Only waiting and running entries can be paused; list them with `autotune queue list`.",
         )
     return replace(entry, state=EntryState.PAUSED)
 
@@ -517,33 +481,31 @@ def _resumed(entry: QueueEntry) -> QueueEntry:
             used_s = entry.used_s if entry.left_s > 0 else 0.0
             return replace(entry, state=EntryState.WAITING, kills=0, used_s=used_s, note="")
         case EntryState.HELD:
-            return replace(entry, hold=None)  # the daemon applies it now
+            return replace(entry, hold=None)  # makes the daemon apply it
         case EntryState.WAITING | EntryState.RUNNING:
             return entry
         case _:
             raise AutotuneError(
-                f"entry {entry.number} is done",
-                remedy=f"Ask for another search: autotune queue add --config {entry.config}",
+                f"entry {entry.number} cannot be resumed: it is done",
+                remedy=f"Queue another search: autotune queue add --config {entry.config}",
             )
 
 
 def accepted(entry: QueueEntry) -> QueueEntry:
-    """Return an entry whose advice its user wants to be applied, having seen it; the daemon does that now."""
+    """Return an entry that the daemon will apply at the user's request."""
     if entry.state not in (EntryState.DONE, EntryState.HELD):
-        raise AutotuneError(
-            f"entry {entry.number}, which gave it, is {entry.state.value} again", remedy="Wait for its new answer."
-        )
-    return replace(entry, state=EntryState.HELD, hold=None, apply=ALL_SCOPES, note="applying was asked for")
+        raise AutotuneError(f"entry {entry.number} is {entry.state.value} again", remedy="Wait for its new answer.")
+    return replace(entry, state=EntryState.HELD, hold=None, apply=ALL_SCOPES, note="applying was requested")
 
 
 CHANGES: Mapping[str, Callable[[QueueEntry], QueueEntry]] = {"pause": _paused, "resume": _resumed}
-"""Changes of an entry that a person asks for, for `Queue.change`; each refuses by raising."""
+"""Changes by the user, for `Queue.change`; each may raise to refuse."""
 
 
-# Environment that an entry keeps for its search: what trainers are known to depend on, and never a secret.
+# Environment stored with an entry: variables that trainers commonly depend on, without secrets.
 
 
-_USUAL = re.compile(
+_KEPT_NAMES = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LANGUAGE|TZ|TMPDIR|VIRTUAL_ENV|NO_COLOR"
     r"|AUTOTUNE_DIR|AUTOTUNE_STORAGE|XDG_(?:STATE|CONFIG|CACHE|DATA)_HOME"
     r"|(?:LC|LD|CUDA|CUDNN|NCCL|NVIDIA|OMP|MKL|OPENBLAS|KMP|GOMP|MALLOC|CONDA|MAMBA|TF|XLA|JAX|KERAS|PYTORCH)_.*"
@@ -553,35 +515,30 @@ _USUAL = re.compile(
 
 
 def kept_environment(environ: Mapping[str, str], further: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables that are kept on disk, for a search that starts when nobody is there.
-
-    Args:
-        environ: The environment of whoever asks for the search.
-        further: Names that are kept besides, because the user says so; a secret is kept only if it is named here.
-    """
+    """Return the variables to store with an entry; of secrets, only those named in `further`."""
     named = set(further)
     return {
         name: value
         for name, value in environ.items()
-        if name in named or (_USUAL.fullmatch(name) and not is_secret_name(name) and masked_text(value) == value)
+        if name in named or (_KEPT_NAMES.fullmatch(name) and not is_secret_name(name) and masked_text(value) == value)
     }
 
 
-# Fingerprint of what is to be searched, taken from the disk.
+# Fingerprints.
 
 
 def fingerprint(configs: Sequence[Path]) -> Fingerprint:
-    """Return the fingerprint of the files of a config, at least one, and of the git project that holds the first."""
+    """Return the fingerprint of a config's files and the first one's git project."""
     return Fingerprint(config_sha256=config_sha256(configs), git_commit=git_commit(configs[0].parent))
 
 
 def note_of_applied(config: str) -> str:
-    """Return the note of an entry whose advice was written into its config."""
+    """Return the note of an applied entry."""
     return f"applied to {config}; `autotune revert` undoes it"
 
 
 def shown_note(entry: QueueEntry) -> str:
-    """Return what happened last to an entry, or that the config is again what was searched."""
+    """Return the note of an entry, or "reverted" if the config is again as searched."""
     was_applied = entry.note == note_of_applied(entry.config)
     if was_applied and config_sha256(entry.configs) == entry.fingerprint.config_sha256:
         return f"applied to {entry.config}, and reverted since"
@@ -589,7 +546,7 @@ def shown_note(entry: QueueEntry) -> str:
 
 
 def config_sha256(configs: Sequence[Path]) -> str | None:
-    """Return the hash of the bytes of a config's files; None if one of them cannot be read."""
+    """Return the hash of a config's files, if readable."""
     digest = hashlib.sha256()
     for config in configs:
         content = file_sha256(config, _MOST_BYTES)

@@ -1,4 +1,4 @@
-"""Watcher of the real trainings of this user on this machine that are to be watched."""
+"""Watched trainings: progress, events, and the machine's state around them."""
 
 from __future__ import annotations
 
@@ -24,48 +24,40 @@ from autotune.trial.trainings import UNSEEN_S, TrainingHeader, code_state, train
 
 
 class Trainings:
-    """Watched trainings of this user on this machine.
-
-    Args:
-        folder: The folder of all of them; it need not exist yet.
-    """
+    """Trainings of this user on this machine."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
         self._clock = clock
         self._this = this_process()
         self._alive: dict[str, WatchedTraining] = {}
-        self._passed: set[str] = set()
-        self._look_due_s = clock.now_s()
+        self._ended: set[str] = set()
+        self._scan_due_s = clock.now_s()
 
     @property
     def alive(self) -> tuple[WatchedTraining, ...]:
-        """Trainings that go on, as far as the last poll saw."""
         return tuple(self._alive.values())
 
     def poll(self, machine_state: ReadMachine) -> list[TrainingEvent]:
-        """Read what the trainings have reported since the last poll; made for every second or so.
+        """Return new events, each once across daemon restarts; to be called about every second.
 
         Args:
-            machine_state: Reads what goes on beside a training; called for each at most every 5 s.
-
-        Returns:
-            What is to be told; each event once, whatever happens to the daemon.
+            machine_state: Reads the machine's state around a training, at most every 5 s.
         """
         now_s = self._clock.now_s()
-        if now_s >= self._look_due_s:
-            self._look_due_s = now_s + 2.0  # for new trainings
+        if now_s >= self._scan_due_s:
+            self._scan_due_s = now_s + 2.0
             self._find()
         events: list[TrainingEvent] = []
         for name, training in list(self._alive.items()):
             events += training.poll(machine_state)
             if training.is_over:
                 del self._alive[name]
-                self._passed.add(name)
+                self._ended.add(name)
         return events
 
     def uses(self, config: Path) -> bool:
-        """Return whether a watched training that goes on uses a config; looks for those that began just now."""
+        """Return whether a running training uses a config, after a scan for new trainings."""
         real = os.path.realpath(config)
         self._find()
         return any(
@@ -76,34 +68,34 @@ class Trainings:
         )
 
     def _find(self) -> None:
-        """Find new trainings; what ended before anybody watched is only counted."""
+        """Add new trainings, at most 256 at a time, without those that ended unwatched."""
         for name in training_names(self._folder):
-            if name in self._alive or name in self._passed or len(self._alive) >= 256:  # trainings that are looked at
+            if name in self._alive or name in self._ended or len(self._alive) >= 256:
                 continue
             header = TrainingHeader.read(self._folder / name)
             if header is None:
                 continue
             training = WatchedTraining(self._folder / name, header, self._this, self._clock)
             if training.ended_unseen():
-                self._passed.add(name)
+                self._ended.add(name)
             else:
                 self._alive[name] = training
-        self._passed &= set(training_names(self._folder))
+        self._ended &= set(training_names(self._folder))
 
 
 TrainingEvent = dict[str, Any]
-"""Event of one training: ``event``, its kind, what it is about, and ``message``, a sentence."""
+"""Event of one training: ``event`` (its kind), facts by name, and ``message`` (a sentence)."""
 
 ReadMachine = Callable[["WatchedTraining"], MachineState]
-"""Reader of what goes on beside a training now."""
+"""Reader of the machine's state around a training."""
 
 
-class Seen:
-    """What was seen of a training.
+class TrainingProgress:
+    """Progress of a training.
 
     Attributes:
-        samples: Samples so far; None before the first, and where not all windows say how many they have.
-        samples_per_s: Speed in the last window; None before the first.
+        samples: None if some windows don't report samples.
+        samples_per_s: Speed in the last window.
     """
 
     def __init__(self) -> None:
@@ -113,40 +105,37 @@ class Seen:
         self.samples_per_s: float | None = None
 
     def add(self, window: PaceWindow, samples_per_step: float | None) -> None:
-        says_samples = window.samples is not None and (self.samples is not None or self.steps == 0)
-        self.samples = (self.samples or 0.0) + (window.samples or 0.0) if says_samples else None
+        has_samples = window.samples is not None and (self.samples is not None or self.steps == 0)
+        self.samples = (self.samples or 0.0) + (window.samples or 0.0) if has_samples else None
         self.steps += window.steps
         self.train_s += window.train_s
         self.samples_per_s = window.samples_per_s(samples_per_step) or self.samples_per_s
 
 
 class WatchedTraining:
-    """Training that was started to be watched.
-
-    Args:
-        this: Identity of this process, see `process.owner.this_process`.
+    """Training in a folder of `Trainings`.
 
     Attributes:
-        is_over: True once its process is gone and that was found.
+        is_over: Whether a poll has found that its process ended.
     """
 
     def __init__(self, folder: Path, header: TrainingHeader, this: Mapping[str, Scalar], clock: Clock) -> None:
         self.folder = folder
         self.header = header
-        self.seen = Seen()
+        self.progress = TrainingProgress()
         self.is_over = False
         self._this = this
         self._clock = clock
         self._reader = PaceReader(folder)
         self._watch = TrainingWatch(header.confirmed)
-        self._told = _told(folder)
-        self._read_due_s = self._heard_s = clock.now_s()
+        self._reported = _reported_keys(folder)
+        self._read_due_s = self._last_window_s = clock.now_s()
         self._processes: set[str] = set()
         self._edited = (False, False)
 
     @property
     def name(self) -> str:
-        """Name for people: its config, else its command."""
+        """Its config, otherwise its command."""
         return self.header.config or " ".join(self.header.argv)
 
     @property
@@ -156,118 +145,118 @@ class WatchedTraining:
 
     @property
     def is_slow(self) -> bool:
-        """True while it is slower than itself."""
+        """Whether it is slower than its usual speed."""
         return self._watch.is_slow
 
     def document(self) -> dict[str, Any]:
-        """Return what the daemon's status, its page and its metrics say of it."""
+        """Return the JSON object for status, page and metrics."""
         confirmed = self.header.confirmed
         return {
             "id": self.folder.name,
             "name": self.name,
             "pid": self.pid,
             "started_utc": self.header.started_utc,
-            "steps": self.seen.steps,
-            "samples": self.seen.samples,
-            "samples_per_s": self.seen.samples_per_s,
+            "steps": self.progress.steps,
+            "samples": self.progress.samples,
+            "samples_per_s": self.progress.samples_per_s,
             "is_slow": self.is_slow,
             "confirmed_samples_per_s": confirmed.samples_per_s if confirmed else None,
             "expected": [confirmed.low, confirmed.high] if confirmed else None,
         }
 
     def is_gone(self) -> bool:
-        """Return whether its process has ended: with this boot or an earlier one of this machine."""
+        """Return whether its process has ended, in this or an earlier boot."""
         owner, this = self.header.owner, self._this
         if self.header.is_over(this) or owner.get("host") != this.get("host"):
             return self.header.is_over(this)
-        is_unseen = owner.get("pid_namespace") != this.get("pid_namespace")  # in a container of its own
-        return is_unseen and self._clock.now_s() - self._heard_s > UNSEEN_S
+        is_hidden = owner.get("pid_namespace") != this.get("pid_namespace")  # in another container
+        return is_hidden and self._clock.now_s() - self._last_window_s > UNSEEN_S
 
     def ended_unseen(self) -> bool:
-        """Return whether it ended before anybody watched; nothing is told of it then."""
-        return not self._told and self.is_gone()
+        """Return whether it ended unwatched, and so has no events."""
+        return not self._reported and self.is_gone()
 
     def poll(self, machine_state: ReadMachine) -> list[TrainingEvent]:
-        """Read what was reported since, and return what is to be told."""
         now_s = self._clock.now_s()
         gone = self.is_gone()
         if now_s < self._read_due_s and not gone:
             return []
-        self._read_due_s = now_s + 5.0  # what is reported comes every 10 s
+        self._read_due_s = now_s + 5.0  # trainings report every 10 s
         if not gone:
             config_changed, code_changed = self._edited
             reading = machine_state(self)
             self._watch.note(now_s, replace(reading, config_changed=config_changed, code_changed=code_changed))
-        events = [event for window in self._reader.poll() for event in self._look_at(window)]
+        events = [event for window in self._reader.poll() for event in self._add_window(window)]
         if gone:
             self.is_over = True
-            events += self._say_ended(now_s)
+            events += self._ended_event(now_s)
         return events
 
-    def _look_at(self, window: PaceWindow) -> list[TrainingEvent]:
-        self._heard_s = self._clock.now_s()
+    def _add_window(self, window: PaceWindow) -> list[TrainingEvent]:
+        self._last_window_s = self._clock.now_s()
         if window.process not in self._processes:
-            if self._processes:  # it was started anew: with what is in the files by now
-                self._edited = self._look_for_edits()
+            if self._processes:  # a restart reads the current files
+                self._edited = self._find_edits()
             self._processes.add(window.process)
         confirmed = self.header.confirmed
-        events = [] if self.seen.steps else self._say_started(window.t1_s)
-        self.seen.add(window, confirmed.samples_per_step if confirmed else None)
-        for found in self._watch.add(window):
-            events += self._say_change(found)
+        events = [] if self.progress.steps else self._started_event(window.t1_s)
+        self.progress.add(window, confirmed.samples_per_step if confirmed else None)
+        for change in self._watch.add(window):
+            events += self._change_event(change)
         return events
 
-    def _say_started(self, t_s: float) -> list[TrainingEvent]:
+    def _started_event(self, t_s: float) -> list[TrainingEvent]:
         speed = self.header.confirmed.samples_per_s if self.header.confirmed else None
-        unknown = "nothing is confirmed for its values, so it is compared with itself"
-        known = f"{speed:.3g} samples/s are confirmed for its values" if speed else unknown
-        text = f"trains (process {self.pid}); {known}."
+        unknown = "no confirmed speed for its values, comparing with its own earlier speed"
+        known = f"confirmed speed for its values: {speed:.3g} samples/s" if speed else unknown
+        text = f"is training (process {self.pid}); {known}."
         facts = {"config": self.header.config, "confirmed_samples_per_s": speed}
-        return self._say("started", "training_started", t_s, text, facts)
+        return self._event("started", "training_started", t_s, text, facts)
 
-    def _say_change(self, found: PaceChange) -> list[TrainingEvent]:
-        facts: dict[str, Any] = {"speed_ratio": found.speed_ratio}
-        kind, text = found.turn.value, f"is back to {found.speed_ratio:.0%} of its own speed."
+    def _change_event(self, change: PaceChange) -> list[TrainingEvent]:
+        facts: dict[str, Any] = {"speed_ratio": change.speed_ratio}
+        percent = f"{100 * change.speed_ratio:.0f} %"
+        kind, text = change.turn.value, f"has recovered to {percent} of its usual speed."
         confirmed = self.header.confirmed
-        if found.turn is Turn.SLOW_START and confirmed is not None:
+        if change.turn is Turn.SLOW_START and confirmed is not None:
             kind = "slower_than_confirmed"
             text = (
-                f"trains at {found.speed_ratio:.0%} of what was measured; interval {confirmed.low * 100:.0f} to "
-                f"{confirmed.high:.0%} ({found.samples_per_s:.3g} samples/s, {confirmed.samples_per_s:.3g} in "
+                f"trains at {percent} of the measured speed, interval {100 * confirmed.low:.0f}-"
+                f"{100 * confirmed.high:.0f} % ({change.samples_per_s:.3g} samples/s; {confirmed.samples_per_s:.3g} in "
                 f"{confirmed.trials} trials)."
             )
             facts |= {
-                **{"low": confirmed.low, "high": confirmed.high, "samples_per_s": found.samples_per_s},
+                **{"low": confirmed.low, "high": confirmed.high, "samples_per_s": change.samples_per_s},
                 **{"confirmed_samples_per_s": confirmed.samples_per_s, "trials": confirmed.trials},
             }
-        elif found.turn is Turn.SLOWER:
-            for_s = found.t_s - found.since_s
-            facts |= {"since_utc": self._utc(found.since_s), "for_s": for_s}
-            text = f"trains at {found.speed_ratio:.0%} of its own speed, for {format_duration(for_s)} now."
-        if found.turn is not Turn.RECOVERED:
-            cause = found.cause
+        elif change.turn is Turn.SLOWER:
+            for_s = change.t_s - change.since_s
+            facts |= {"since_utc": self._utc(change.since_s), "for_s": for_s}
+            text = f"has trained at {percent} of its usual speed for {format_duration(for_s)}."
+        if change.turn is not Turn.RECOVERED:
+            cause = change.cause
             facts["cause"] = cause and asdict(cause)
             likely = f"Likely cause: {cause.kind.value} ({cause.text})." if cause else ""
-            text += f" {likely or 'The cause is not known: nothing that is watched changed with it.'}"
-        return self._say(f"{found.turn.value} {found.t_s:.0f}", kind, found.t_s, text, facts)
+            text += f" {likely or 'Cause unknown: no watched reading changed with it.'}"
+        return self._event(f"{change.turn.value} {change.t_s:.0f}", kind, change.t_s, text, facts)
 
-    def _say_ended(self, t_s: float) -> list[TrainingEvent]:
-        slow = ", slower than itself in the end" if self.is_slow else ""
-        seen = self.seen
-        text = f"has ended after {seen.steps:,} steps in {format_duration(seen.train_s)}{slow}."
-        if not seen.steps:
-            text = "has ended; none of its steps was seen."
-        facts = {"steps": seen.steps, "train_s": seen.train_s, "was_slow": self.is_slow}
-        return self._say("ended", "training_ended", t_s, text, facts)
+    def _ended_event(self, t_s: float) -> list[TrainingEvent]:
+        slow = ", slower than its usual speed at the end" if self.is_slow else ""
+        progress = self.progress
+        text = f"has ended after {progress.steps:,} steps in {format_duration(progress.train_s)}{slow}."
+        if not progress.steps:
+            text = "has ended; no step was recorded."
+        facts = {"steps": progress.steps, "train_s": progress.train_s, "was_slow": self.is_slow}
+        return self._event("ended", "training_ended", t_s, text, facts)
 
-    def _say(self, key: str, kind: str, t_s: float, text: str, facts: Mapping[str, Any]) -> list[TrainingEvent]:
-        """Return an event, unless it was told before or the training is only counted; what was told is written down."""
-        if key in self._told or not self.header.is_watched:
+    def _event(self, key: str, kind: str, t_s: float, text: str, facts: Mapping[str, Any]) -> list[TrainingEvent]:
+        """Return and log an event, unless it was reported before or the training isn't watched."""
+        if key in self._reported or not self.header.is_watched:
             return []
-        self._told.add(key)
+        self._reported.add(key)
         about = {"training": self.folder.name, "name": self.name, "pid": self.pid, "utc": self._utc(t_s)}
         event = {"format": 1, "event": kind, **about, **facts, "message": f"{self.name} {text}"}
-        # On a full disk it may be told again by the next daemon.
+        # With a full disk, a later daemon may report it again.
         with suppress(OSError), open_regular(self.folder / EVENTS, append=True, create=True) as file:
             file.write(json.dumps({"key": key, **event}).encode() + b"\n")
         return [event]
@@ -276,25 +265,25 @@ class WatchedTraining:
         then = self._clock.utc() - timedelta(seconds=max(self._clock.now_s() - t_s, 0.0))
         return then.isoformat(timespec="seconds")
 
-    def _look_for_edits(self) -> tuple[bool, bool]:
+    def _find_edits(self) -> tuple[bool, bool]:
         header = self.header
         config = header.config is not None and file_sha256(Path(header.config), 16 << 20) != header.config_sha256
         code = header.code is not None and code_state(header.argv, Path(header.cwd)) != dict(header.code)
         return config, code
 
 
-def _told(folder: Path) -> set[str]:
-    """Return what was told of a training by this daemon or an earlier one."""
+def _reported_keys(folder: Path) -> set[str]:
+    """Return the keys of the events reported so far."""
     keys = (json_object(line).get("key") for line in read_beginning(folder / EVENTS, 1 << 20).splitlines())
     return {key for key in keys if isinstance(key, str)}
 
 
 EVENTS = "told.jsonl"
-"""File in a training's folder of the events that were told, one a line."""
+"""File in a training's folder with the reported events, one per line."""
 
 
 class MachineReader:
-    """Reader of the state of the machine around trainings. To be closed."""
+    """Reader of the machine's state around trainings; `close` it when done."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -302,7 +291,7 @@ class MachineReader:
         self._watches: dict[str, MachineWatch] = {}
 
     def __call__(self, training: WatchedTraining) -> MachineState:
-        """Return what goes on beside a training now; its own processes are no neighbours."""
+        """Return the state without the training's own processes."""
         name = training.folder.name
         if name not in self._watches:
             tree = ProcessTree((training.pid,))
@@ -314,17 +303,15 @@ class MachineReader:
         return MachineState(
             foreign_cores=reading.foreign_cores,
             cores=max(1, round(reading.cores)),
-            gpu_neighbour=float(any(gpu.neighbours for gpu in used)) if used else None,
+            gpu_neighbour=float(any(gpu.foreign for gpu in used)) if used else None,
             throttled=max(throttled, default=None),
             gpu_memory_fraction=max(memory, default=None),
             disk_pressure=io_pressure(),
         )
 
     def forget(self, alive: Collection[WatchedTraining]) -> None:
-        """Drop what is kept of trainings that are over."""
         names = {training.folder.name for training in alive}
         self._watches = {name: watch for name, watch in self._watches.items() if name in names}
 
     def close(self) -> None:
-        """End the session with the driver."""
         self._gpus.close()

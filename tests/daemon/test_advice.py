@@ -31,13 +31,13 @@ def test_the_same_advice_has_the_same_id() -> None:
 @pytest.mark.parametrize("id", ["../../etc", "", "0000000", "ABCDEF01", "00000000/..", "0000000\n0"])
 def test_an_id_is_never_a_path(tmp_path: Path, id: str) -> None:
     """What is no id is refused before anything is opened."""
-    with pytest.raises(AutotuneError, match="no id"):
+    with pytest.raises(AutotuneError, match="invalid recommendation id"):
         Advices(tmp_path).advice(id)
 
 
 def test_a_missing_or_damaged_advice_is_said(tmp_path: Path) -> None:
     """An id that nothing is known of, and a file that cannot be understood."""
-    with pytest.raises(AutotuneError, match="no advice 00000000"):
+    with pytest.raises(AutotuneError, match="no recommendation 00000000"):
         Advices(tmp_path).advice("00000000")
     for content in (b"{", b"[]", b'{"format": 9}', b"[" * 100_000):
         (tmp_path / "00000000.json").write_bytes(content)
@@ -86,7 +86,7 @@ def test_only_what_was_permitted_is_applied() -> None:
     assert "--apply better,batch" in refused
     assert why_not_permitted(advice(), {BETTER, BATCH}) is None
     unraced = why_not_permitted(advice(may_learn_more_slowly=True), {BETTER, BATCH})
-    assert "no race has shown that it learns as fast" in unraced
+    assert "no race has shown that it converges as fast" in unraced
     unknown = advice(changes=[{**ANSWER["changes"][0], "label": "unknown"}])
     assert why_not_permitted(unknown, {BETTER, BATCH, PRECISION}) is not None
 

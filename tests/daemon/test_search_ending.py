@@ -44,8 +44,8 @@ CASES: dict[str, tuple[QueueEntry, dict[str, Any], dict[str, Any]]] = {
     ),
     "somebody came": (
         RUNNING,
-        {"exit_code": 143, "why_left": CAME},
-        {"state": WAITING, "left_s": 500.0, "note": f"left because {CAME}; 8m20s of 10m is left"},
+        {"exit_code": 143, "stop_reason": CAME},
+        {"state": WAITING, "left_s": 500.0, "note": f"stopped: {CAME}; 8m20s of 10m left"},
     ),
     **{
         f"lost its daemon, {code}, {len(answer)}": (RUNNING, {"exit_code": code, "answer": answer}, {"state": WAITING})
@@ -72,7 +72,7 @@ CASES: dict[str, tuple[QueueEntry, dict[str, Any], dict[str, Any]]] = {
     "edited again and again": (replace(RUNNING, replans=MOST_REPLANS), EDITED, {"state": DONE}),
     "paused meanwhile": (
         replace(RUNNING, state=EntryState.PAUSED),
-        {"exit_code": 143, "answer": {}, "why_left": "it is paused"},
+        {"exit_code": 143, "answer": {}, "stop_reason": "it is paused"},
         {"state": EntryState.PAUSED, "used_s": 100.0, "owner": None},
     ),
 }
@@ -93,7 +93,7 @@ def test_a_search_that_is_killed_again_and_again_is_given_up() -> None:
         assert one.state in (EntryState.RUNNING, EntryState.WAITING)
         one = after(replace(one, state=EntryState.RUNNING), exit_code=-9, answer={}, used_s=10.0)
     assert one.state is EntryState.FAILED
-    assert "without a word" in one.note
+    assert "without an answer" in one.note
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"verdict": "better"', b"\xff", b"[" * 100_000])

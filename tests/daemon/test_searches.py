@@ -16,11 +16,11 @@ from tests.daemon.advised import ANSWER, advice
 from tests.daemon.queue.entries import entry
 
 
-class Told(list[str]):
-    """Kinds of what the daemon has told."""
+class Published(list[str]):
+    """Kinds of what the daemon has published."""
 
     def __call__(self, kind: str, text: str, **facts: Any) -> None:
-        """See `Tell`."""
+        """See `Publish`."""
         self.append(kind)
 
 
@@ -30,14 +30,14 @@ def queue(tmp_path: Path) -> Queue:
     return Queue(tmp_path / "queue", SystemClock())
 
 
-def searches(queue: Queue, told: Told) -> Searches:
+def searches(queue: Queue, published: Published) -> Searches:
     """Return the searches of a new daemon."""
-    return Searches(queue, adviser(queue, told), SystemClock(), told)
+    return Searches(queue, adviser(queue, published), SystemClock(), published)
 
 
-def adviser(queue: Queue, told: Told) -> Adviser:
+def adviser(queue: Queue, published: Published) -> Adviser:
     """Return the adviser of a new daemon, on a machine without trainings."""
-    return Adviser(queue, Advices(queue.folder / "advice"), SystemClock(), told, lambda _config: False)
+    return Adviser(queue, Advices(queue.folder / "advice"), SystemClock(), published, lambda _config: False)
 
 
 def left_behind(queue: Queue, **owner: Any) -> QueueEntry:
@@ -52,38 +52,38 @@ def left_behind(queue: Queue, **owner: Any) -> QueueEntry:
 def test_an_entry_of_before_goes_on_with_the_rest(queue: Queue, owner: dict[str, Any]) -> None:
     """After a reboot, a SIGKILL of all, or one before the search was started, the entry waits again, once."""
     left_behind(queue, **owner)
-    told = Told()
-    daemon = searches(queue, told)
+    published = Published()
+    daemon = searches(queue, published)
     daemon.tick()
     (one,) = queue.entries()
     assert (one.state, one.used_s, one.owner) == (EntryState.WAITING, 150.0, None)
     assert daemon.busy_with is None
     daemon.tick()
     assert queue.entries() == (one,)
-    assert told == ["search_ended"]
+    assert published == ["search_ended"]
 
 
 def test_a_search_that_still_ends_is_waited_for(queue: Queue) -> None:
     """Nothing is started beside the search of an earlier daemon, which is said once."""
     left = left_behind(queue, pid=os.getpid())
-    told = Told()
-    daemon = searches(queue, told)
+    published = Published()
+    daemon = searches(queue, published)
     daemon.tick()
     daemon.tick()
     assert daemon.busy_with == left
-    assert told == ["search_found"]
+    assert published == ["search_found"]
 
 
 def test_a_daemon_that_ended_before_it_applied_is_followed_by_one_that_does(queue: Queue) -> None:
     """What is due is looked at again; where that cannot be, the entry is done, and those behind it have their turn."""
     answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice="00000000")
     queue.add(lambda number, _entries: entry(number, state=EntryState.HELD, hold=Hold.DUE, answer=answer))
-    told = Told()
-    adviser(queue, told).apply_held()
+    published = Published()
+    adviser(queue, published).apply_held()
     (one,) = queue.entries()
     assert (one.state, one.hold) == (EntryState.DONE, None)
-    assert one.note == "not applied: there is no advice 00000000"
-    assert told == ["not_applied"]
+    assert one.note == "not applied: there is no recommendation 00000000"
+    assert published == ["not_applied"]
 
 
 def test_a_daemon_that_was_killed_while_it_applied_has_not_forgotten(queue: Queue, tmp_path: Path) -> None:
@@ -95,7 +95,7 @@ def test_a_daemon_that_was_killed_while_it_applied_has_not_forgotten(queue: Queu
     advices.keep(one)
     answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice=one.id)
     due = replace(entry(), state=EntryState.HELD, hold=Hold.DUE, answer=answer, apply=frozenset({ApplyScope.BETTER}))
-    advising = adviser(queue, Told())
+    advising = adviser(queue, Published())
     due = replace(due, cwd=str(tmp_path), config=str(config), environment=dict(os.environ))
     queue.add(lambda _number, _entries: due)
     advising.apply_held()  # the file has no section for autotune
@@ -116,9 +116,9 @@ def test_an_answer_without_its_facts_fails_the_entry(queue: Queue) -> None:
     left = left_behind(queue, boot_id="another boot")
     queue.change(left.id, lambda one: replace(one, replans=MOST_REPLANS))
     queue.answer(left).write_text('{"verdict": "better", "speedup": {"ratio": 2, "low": 1.5, "high": 3}}')
-    searches(queue, Told()).tick()
+    searches(queue, Published()).tick()
     (one,) = queue.entries()
-    assert (one.state, one.note) == (EntryState.FAILED, "the answer of its search cannot be understood")
+    assert (one.state, one.note) == (EntryState.FAILED, "the answer of its search is invalid")
 
 
 def test_the_search_is_kept_to_what_may_be_applied() -> None:
@@ -136,7 +136,7 @@ def test_who_pauses_it_at_the_last_moment_has_it_paused(queue: Queue, tmp_path: 
     config.write_text("a: 1\n")
     waiting = queue.add(lambda number, _entries: entry(number, config=str(config)))
     queue.change(waiting.id, lambda one: replace(one, state=EntryState.PAUSED))
-    daemon = searches(queue, Told())
+    daemon = searches(queue, Published())
     daemon.start(waiting)
     assert daemon.running is None
     assert queue.entries()[0].state is EntryState.PAUSED

@@ -34,7 +34,7 @@ def looks(arrivals, readings, seconds, **changes):
 
 def test_a_neighbour_on_the_gpu_is_seen_at_once():
     """A context is enough; on another GPU than those of the search it is left alone."""
-    neighbour, why = {"gpu": {**OWN, "neighbours": (STRANGER,)}}, "GPU 0 is in use by python (process 4711)"
+    neighbour, why = {"gpu": {**OWN, "foreign": (STRANGER,)}}, "GPU 0 is in use by python (process 4711)"
     arrivals, readings = Arrivals(), Readings()
     looks(arrivals, readings, 5.0, **ALONE)
     assert looks(arrivals, readings, 5.0, **neighbour) == (why, 0.25)
@@ -45,10 +45,10 @@ def test_load_of_others_is_somebody_within_a_second():
     """Of a tenth of the cores and more; on a small machine a quarter of a core cannot be told from rounding."""
     arrivals, readings, small = Arrivals(), Readings(), Readings(cores=2.0)
     looks(arrivals, readings, 5.0, **ALONE)
-    assert looks(arrivals, readings, 5.0, **cores(2.0)) == ("others use 2.0 of 10 cores", 1.0)
+    assert looks(arrivals, readings, 5.0, **cores(2.0)) == ("other processes use 2.0 of 10 cores", 1.0)
     arrivals = Arrivals()
     assert looks(arrivals, small, 5.0, **cores(0.24))[0] is None
-    assert looks(arrivals, small, 5.0, **cores(0.26))[0] == "others use 0.3 of 2 cores"
+    assert looks(arrivals, small, 5.0, **cores(0.26))[0] == "other processes use 0.3 of 2 cores"
 
 
 @pytest.mark.parametrize(
@@ -81,10 +81,10 @@ def test_a_search_stays_where_nobody_came(phases):
 @pytest.mark.parametrize(
     ("phases", "came", "why", "after_s"),
     [
-        ([(0.75, cores(2.0)), (0.25, ALONE)], cores(2.0), "others use 1.7 of 10 cores", (0.5, 0.5)),
+        ([(0.75, cores(2.0)), (0.25, ALONE)], cores(2.0), "other processes use 1.7 of 10 cores", (0.5, 0.5)),
         ([(5.0, ALONE)], HIDDEN, "2.0 GiB of GPU 0", (0.5, 0.75)),
-        ([(5.0, ALONE)], KERNELS, "GPU 0 is at work for others: kernels run 50% of the time", (2.0, 3.0)),
-        ([(5.0, drawing(DESKTOP))], drawing(DESKTOP, GAME), "game (process 3) came to draw on GPU 0", (0.25, 0.25)),
+        ([(5.0, ALONE)], KERNELS, "GPU 0 is busy with other processes: kernels run 50 % of the time", (2.0, 3.0)),
+        ([(5.0, drawing(DESKTOP))], drawing(DESKTOP, GAME), "game (process 3) started to draw on GPU 0", (0.25, 0.25)),
         ([(5.0, ALONE)], {**ALONE, "asleep_s": 60.0}, "the machine was suspended", (0.25, 0.25)),
     ],
     ids=["in turns with the search", "hidden memory", "kernels between trials", "a game", "a lid that is opened"],

@@ -13,7 +13,7 @@ POLICY = IdlePolicy()
 BUDGET_S, LENGTH_S = 100.0, 8_000.0
 OWN = {"has_own": True, "utilization": 0.9}
 SIGNS: list[tuple[dict[str, Any], float]] = [
-    ({"neighbours": (STRANGER,)}, 0.0),
+    ({"foreign": (STRANGER,)}, 0.0),
     ({"unlisted_bytes": 2 << 30}, 0.0),
     ({"why_unknown": "GPU lost"}, 0.0),
     ({}, 3.0),
@@ -55,13 +55,13 @@ def test_no_start_while_somebody_is_there_and_no_stay_when_somebody_comes(seed: 
     state = idleness.update(course.read(0.0, {}))
     while course.readings.t_s < LENGTH_S - BUDGET_S:
         if not state.is_idle:
-            state = idleness.update(course.read(state.look_again_s * course.rng.uniform(1.0, 1.1), {}))
+            state = idleness.update(course.read(state.next_reading_s * course.rng.uniform(1.0, 1.1), {}))
             assert min(course.quiet_s() - POLICY.idle_s, course.readings.t_s - ended_s) < 30.0
             continue
         assert course.quiet_s() >= POLICY.idle_s or -1.25 <= course.quiet_s() < 0.0
         arrivals, began_s, reason = Arrivals(), course.readings.t_s, None
         while reason is None and course.readings.t_s < began_s + BUDGET_S:
-            reason = arrivals.update(course.read(POLICY.close_look_s * course.rng.uniform(1.0, 1.2), OWN))
+            reason = arrivals.update(course.read(POLICY.close_interval_s * course.rng.uniform(1.0, 1.2), OWN))
             assert reason is None or course.quiet_s() < 0.0
             sign = course.signs[bisect(course.borders_s, course.readings.t_s) // 2]
             assert reason is not None or -course.quiet_s() < LATEST_S[sign]

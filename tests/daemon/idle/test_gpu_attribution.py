@@ -43,7 +43,7 @@ def child(start, tmp_path):
 def test_ours_are_told_from_others(tree, child):
     """Ours are this process and all below it, also a child that has just been made."""
     (gpu,) = GpuAttribution(shares_pids=True).of(seen(1.0, os.getpid(), child.pid, 1), tree)
-    assert [one.pid for one in gpu.neighbours] == [1]
+    assert [one.pid for one in gpu.foreign] == [1]
     assert gpu.has_own
     assert gpu.unlisted_bytes == 0
 
@@ -53,10 +53,10 @@ def test_one_of_ours_that_has_just_ended_is_not_somebody(tree):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait(timeout=60)
     attribution = GpuAttribution(shares_pids=True)
-    assert attribution.of(seen(1.0, gone.pid), tree)[0].neighbours == ()
-    assert attribution.of(seen(1.5), tree)[0].neighbours == ()
-    assert attribution.of(seen(2.0, NOWHERE), tree)[0].neighbours == ()
-    assert [one.pid for one in attribution.of(seen(2.5, NOWHERE), tree)[0].neighbours] == [NOWHERE]
+    assert attribution.of(seen(1.0, gone.pid), tree)[0].foreign == ()
+    assert attribution.of(seen(1.5), tree)[0].foreign == ()
+    assert attribution.of(seen(2.0, NOWHERE), tree)[0].foreign == ()
+    assert [one.pid for one in attribution.of(seen(2.5, NOWHERE), tree)[0].foreign] == [NOWHERE]
 
 
 def test_memory_without_a_process_is_told(tree):
@@ -71,12 +71,12 @@ def test_in_a_container_ours_are_counted(tree, child, tmp_path):
     """The driver's ids are those of the host: as many as use CUDA are ours, the rest are not."""
     attribution = GpuAttribution(shares_pids=False, cuda_device=str(tmp_path / "nvidia-uvm"))
     (gpu,) = attribution.of(seen(1.0, NOWHERE), tree)
-    assert (gpu.neighbours, gpu.has_own, gpu.unlisted_bytes) == ((), True, None)
+    assert (gpu.foreign, gpu.has_own, gpu.unlisted_bytes) == ((), True, None)
     (gpu,) = attribution.of(seen(2.0, NOWHERE, NOWHERE + 1), tree)
-    assert len(gpu.neighbours) == 1
+    assert len(gpu.foreign) == 1
     child.communicate(timeout=60)
     (gpu,) = attribution.of(seen(3.0, NOWHERE), tree)
-    assert (len(gpu.neighbours), gpu.has_own) == (1, False)
+    assert (len(gpu.foreign), gpu.has_own) == (1, False)
 
 
 def test_memory_of_hidden_processes_of_ours_is_not_somebodys(tree, child, tmp_path):

@@ -16,18 +16,18 @@ def look_until(readings, idleness, until_s, **changes):
     """Look as often as it is asked for; return the last state."""
     state = idleness.update(readings.after(0.0, **changes))
     while readings.t_s < until_s and not state.is_idle:
-        state = idleness.update(readings.after(state.look_again_s, **changes))
+        state = idleness.update(readings.after(state.next_reading_s, **changes))
     return state
 
 
 @pytest.mark.parametrize(
     ("gpu", "reason"),
     [
-        ({"neighbours": (STRANGER,)}, "GPU 0 is in use by python (process 4711)"),
-        ({"neighbours": (STRANGER, STRANGER)}, "GPU 0 is in use by python (process 4711) and 1 more"),
-        ({"unlisted_bytes": 1 << 30}, "1.0 GiB of GPU 0 are held by processes that the driver does not show"),
-        ({"utilization": 0.37}, "GPU 0 is at work for others: kernels run 37% of the time"),
-        ({"why_unknown": "GPU lost"}, "nothing is known of GPU 0: GPU lost"),
+        ({"foreign": (STRANGER,)}, "GPU 0 is in use by python (process 4711)"),
+        ({"foreign": (STRANGER, STRANGER)}, "GPU 0 is in use by python (process 4711) and 1 more"),
+        ({"unlisted_bytes": 1 << 30}, "1.0 GiB of GPU 0 are held by processes that the driver does not list"),
+        ({"utilization": 0.37}, "GPU 0 is busy with other processes: kernels run 37 % of the time"),
+        ({"why_unknown": "GPU lost"}, "no reading of GPU 0: GPU lost"),
     ],
     ids=["process", "processes", "memory", "kernels", "lost"],
 )
@@ -46,14 +46,14 @@ def test_a_gpu_in_use_begins_the_ten_minutes_again(gpu, reason):
 def test_only_the_gpus_of_the_search_count():
     """The others may be in use; one that is not there is unknown."""
     readings = Readings()
-    busy = GpuReading(t_s=0.0, index=1, uuid=OTHER, neighbours=(STRANGER,))
+    busy = GpuReading(t_s=0.0, index=1, uuid=OTHER, foreign=(STRANGER,))
     reading = readings.after(0.0)
     reading = readings.after(1.0, gpus=(*reading.gpus, busy))
     assert Idleness(uuids=(UUID,)).update(reading).idle_since_s is not None
     assert Idleness(uuids=()).update(reading).idle_since_s is not None
     assert Idleness(uuids=(OTHER,)).update(reading).reason == "GPU 1 is in use by python (process 4711)"
     assert Idleness().update(reading).idle_since_s is None
-    assert "is not there" in Idleness(uuids=("GPU-5",)).update(reading).reason
+    assert "not present" in Idleness(uuids=("GPU-5",)).update(reading).reason
 
 
 def test_a_driver_that_does_not_answer_is_not_idle():
@@ -71,14 +71,14 @@ def test_without_a_gpu_the_host_alone_counts():
     """A machine without a driver has no GPU to be in use."""
     assert look_until(Readings(gpus=()), Idleness(), 2_000.0).is_idle
     state = look_until(Readings(gpus=()), Idleness(), 2_000.0, foreign_cores=1.0)
-    assert state.reason == "others use 1.0 of 10 cores"
+    assert state.reason == "other processes use 1.0 of 10 cores"
 
 
 def test_a_tenth_of_the_cores_is_too_much():
     """Exactly there; the process that makes most of it is named."""
     busiest = BusyProcess(pid=4711, name="cc1", cores=0.9)
     state = look_until(Readings(), Idleness(), 2_000.0, foreign_cores=1.0, busiest=busiest)
-    assert state.reason == "others use 1.0 of 10 cores, cc1 (process 4711)"
+    assert state.reason == "other processes use 1.0 of 10 cores, busiest: cc1 (process 4711)"
     many = BusyProcess(pid=4711, name="cc1", cores=0.2)
     assert "cc1" not in look_until(Readings(), Idleness(), 1_500.0, foreign_cores=1.0, busiest=many).reason
     assert look_until(Readings(), Idleness(), 2_000.0, foreign_cores=0.99).is_idle
@@ -86,9 +86,9 @@ def test_a_tenth_of_the_cores_is_too_much():
 
 def test_a_process_may_call_itself_anything():
     """Nothing of it can steer a terminal."""
-    stranger = {"neighbours": (replace(STRANGER, pid=1, name="a\x1b[2J\nb", memory_bytes=None),)}
+    stranger = {"foreign": (replace(STRANGER, pid=1, name="a\x1b[2J\nb", memory_bytes=None),)}
     assert look_until(Readings(), Idleness(), 1_000.0, gpu=stranger).reason == "GPU 0 is in use by a?[2J?b (process 1)"
-    nameless = {"neighbours": (replace(STRANGER, pid=1, name=None, memory_bytes=None),)}
+    nameless = {"foreign": (replace(STRANGER, pid=1, name=None, memory_bytes=None),)}
     assert look_until(Readings(), Idleness(), 1_000.0, gpu=nameless).reason == "GPU 0 is in use by process 1"
 
 
@@ -104,7 +104,7 @@ def test_a_job_of_cron_delays_a_start_and_does_not_begin_the_ten_minutes_again()
     assert readings.t_s > 1_601.0
     for _ in range(4):
         state = idleness.update(readings.after(0.25, foreign_cores=5.0))
-    assert (state.idle_since_s, state.reason) == (None, "others use 5.0 of 10 cores")
+    assert (state.idle_since_s, state.reason) == (None, "other processes use 5.0 of 10 cores")
 
 
 def test_nothing_starts_without_a_close_look():
@@ -113,10 +113,10 @@ def test_nothing_starts_without_a_close_look():
     for _ in range(100):
         state = idleness.update(readings.after(10.0))
         assert not state.is_idle
-    assert state.reason == "idle for 16m30s, and looked at closely before a start"
+    assert state.reason == "idle for 16m30s; checking again before a start"
     began_s = readings.t_s
     assert look_until(readings, idleness, 5_000.0).is_idle
-    assert POLICY.close_s <= readings.t_s - began_s <= POLICY.close_s + 3 * POLICY.close_look_s
+    assert POLICY.close_s <= readings.t_s - began_s <= POLICY.close_s + 3 * POLICY.close_interval_s
 
 
 def test_a_gap_between_readings_is_not_idle_time():

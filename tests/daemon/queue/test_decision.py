@@ -35,7 +35,7 @@ def test_the_first_that_may_start_does() -> None:
     assert decided.next == entries[2]
     assert decided.reasons[entries[0].id] == "waits for 13:00"
     assert "resume 2" in decided.reasons[entries[1].id]
-    assert decided.reasons[entries[3].id] == "one search at a time: 3 is before it"
+    assert decided.reasons[entries[3].id] == "one search at a time: after entry 3"
 
 
 def test_one_search_at_a_time() -> None:
@@ -44,7 +44,7 @@ def test_one_search_at_a_time() -> None:
     assert turns(entry(1), one).next == one  # who said now does not wait for an idle machine
     decided = turns(running, one, is_idle=True, running=running)
     assert decided.next is None
-    assert decided.reasons[one.id] == "one search at a time: 1 is before it"
+    assert decided.reasons[one.id] == "one search at a time: after entry 1"
 
 
 def test_what_was_in_the_way_is_given_time() -> None:
@@ -52,7 +52,7 @@ def test_what_was_in_the_way_is_given_time() -> None:
     one = entry(1, start=NOW, retry_utc=(UTC_NOW + timedelta(seconds=30)).isoformat())
     decided = turns(one)
     assert decided.next is None
-    assert decided.reasons[one.id].startswith("tried again at ")
+    assert decided.reasons[one.id].startswith("retries at ")
 
 
 def test_held_entries_say_what_they_wait_for() -> None:

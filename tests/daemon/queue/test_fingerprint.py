@@ -29,7 +29,7 @@ def test_the_commit_of_the_project_is_known(tmp_path: Path) -> None:
     for words in (("init", "-q"), ("add", "config.yaml"), ("commit", "-qm", "first")):
         subprocess.run([*git, *words], check=True)
     after = fingerprint((config,))
-    said = f"the project is at another commit (none, now {after.git_commit[:8]})"
+    said = f"the project's commit changed from none to {after.git_commit[:8]}"
     assert before.differences(after) == [said]
     config.write_text("a: 2\n")
     assert after.differences(fingerprint((config,))) == ["the config was edited"]

@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_understood_is_not_overwritten(queue: Queue) -> No
     file = queue.folder / "queue.json"
     for content in (b"{", b"[]", json.dumps({"format": 99, "entries": [], "next": 1}).encode(), b"[" * 100_000):
         file.write_bytes(content)
-        with pytest.raises(AutotuneError, match="cannot be understood") as caught:
+        with pytest.raises(AutotuneError, match="cannot be parsed") as caught:
             add(queue)
         assert caught.value.where == str(file)
         assert file.read_bytes() == content
@@ -92,17 +92,17 @@ def test_a_value_of_a_wrong_type_is_said_when_it_is_read(queue: Queue, change: d
     document = json.loads(file.read_bytes())
     document["entries"][0].update(change)
     file.write_text(json.dumps(document))
-    with pytest.raises(AutotuneError, match="cannot be understood"):
+    with pytest.raises(AutotuneError, match="cannot be parsed"):
         queue.entries()
 
 
-@pytest.mark.parametrize("why", ["No space left", "would become larger"])
+@pytest.mark.parametrize("why", ["No space left", "would exceed"])
 def test_it_is_never_larger_than_what_is_read_of_it(
     queue: Queue, monkeypatch: pytest.MonkeyPatch, replace_here: Callable[..., None], why: str
 ) -> None:
     """Nor than the disk: an entry that would make it so is refused, and those that are there stay."""
     first = add(queue)
-    if why == "would become larger":
+    if why == "would exceed":
         most = (queue.folder / "queue.json").stat().st_size + 10
         monkeypatch.setattr("autotune.daemon.queue._MOST_BYTES", most)
     else:

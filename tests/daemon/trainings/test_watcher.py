@@ -43,7 +43,7 @@ def ended() -> dict[str, object]:
     return identity
 
 
-def _told(events: list[TrainingEvent]) -> list[str]:
+def _kinds(events: list[TrainingEvent]) -> list[str]:
     return [event["event"] for event in events]
 
 
@@ -61,13 +61,13 @@ def test_a_slowdown_is_told_with_its_cause_and_so_is_the_recovery(folder: Path) 
         training.trains(5, 60.0 if 80 <= number < 120 else 100.0)
         clock.wait(40.0)
         events += _poll(trainings, clock, _busy if 80 <= number < 120 else quiet)
-    assert _told(events) == ["training_started", "slower", "recovered"]
+    assert _kinds(events) == ["training_started", "slower", "recovered"]
     slower = events[1]
     assert slower["cause"]["kind"] == "neighbour on the CPU"
-    assert "at 60% of its own speed" in slower["message"]
+    assert "at 60 % of its usual speed" in slower["message"]
     assert "2.5 of 4 cores busy, before 0.1" in slower["message"]
     assert slower["since_utc"] < slower["utc"]
-    assert "back to" in events[2]["message"]
+    assert "has recovered to" in events[2]["message"]
     assert all(json.dumps(event) for event in events)
 
 
@@ -77,8 +77,8 @@ def test_a_slow_start_is_told_against_what_was_confirmed(folder: Path) -> None:
     training.trains(60, 81.0)
     clock.wait(600.0)
     events = _poll(Trainings(folder, clock), clock)
-    assert _told(events) == ["training_started", "slower_than_confirmed"]
-    assert "at 81% of what was measured; interval 93 to 107%" in events[1]["message"]
+    assert _kinds(events) == ["training_started", "slower_than_confirmed"]
+    assert "at 81 % of the measured speed, interval 93-107 %" in events[1]["message"]
 
 
 def test_each_event_is_told_once_whatever_becomes_of_the_daemon(folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_each_event_is_told_once_whatever_becomes_of_the_daemon(folder: Path) ->
     assert len(_poll(Trainings(folder, clock), clock)) == 2
     again = Trainings(folder, clock)
     assert _poll(again, clock) == []
-    assert again.alive[0].seen.steps == 3000
+    assert again.alive[0].progress.steps == 3000
     training.trains(1)
     assert _poll(again, clock) == []
 
@@ -98,7 +98,7 @@ def test_an_end_is_told_and_what_ended_before_anybody_watched_is_not(folder: Pat
     training, clock = _training(folder), VirtualClock()
     training.trains(3)
     trainings = Trainings(folder, clock)
-    assert _told(_poll(trainings, clock)) == ["training_started"]
+    assert _kinds(_poll(trainings, clock)) == ["training_started"]
     training.trains(2)
     replace(HEADER, owner=ended).write(training.file.parent)
     later = Trainings(folder, clock)
@@ -143,12 +143,12 @@ def test_garbage_and_torn_lines_are_passed_over(folder: Path) -> None:
     (folder / (_NAME % 6)).mkdir()
     (folder / (_NAME % 6) / "training.json").write_text('{"format": 1, "argv": 3}')
     trainings = Trainings(folder, clock)
-    assert _told(_poll(trainings, clock)) == ["training_started"]
-    assert [one.seen.steps for one in trainings.alive] == [150]
+    assert _kinds(_poll(trainings, clock)) == ["training_started"]
+    assert [one.progress.steps for one in trainings.alive] == [150]
     with training.file.open("a") as file:
         file.write('_s": 1040.0, "steps": 50, "train_s": 10.0}\n')
     _poll(trainings, clock)
-    assert [one.seen.steps for one in trainings.alive] == [200]
+    assert [one.progress.steps for one in trainings.alive] == [200]
 
 
 def test_the_last_ended_trainings_are_kept(
@@ -188,7 +188,7 @@ def test_a_process_started_anew_with_an_edited_config_is_told_so(folder: Path, t
         training.trains(5, 60.0 if number >= 80 else 100.0)
         clock.wait(40.0)
         events += _poll(trainings, clock)
-    assert _told(events) == ["training_started", "slower"]
+    assert _kinds(events) == ["training_started", "slower"]
     assert events[1]["cause"]["kind"] == "config edited"
 
 

@@ -230,10 +230,10 @@ class BusyDaemon:
             "autotune": "0.1.0",
             "pid": 4242,
             "started_utc": "2030-01-01T00:00:00+00:00",
-            "hosted": "a tmux session: runs until that, or the machine, ends",
-            "machine": "a search of ours runs" if running else "idle",
+            "hosted": "a tmux session: stops with the session or the machine",
+            "machine": "running a search" if running else "idle",
             "running": running.number if running else None,
-            "reasons": {one.id: "one search at a time: 2 is before it" for one in waiting},
+            "reasons": {one.id: "one search at a time: after entry 2" for one in waiting},
             "trainings": [training.document() for training in self.alive],
             "trouble": None,
         }

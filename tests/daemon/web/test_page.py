@@ -52,7 +52,7 @@ def opened(browser: Any, server: PageServer) -> Any:
 def test_every_section_shows_what_there_is(browser: Any, served: PageServer) -> None:
     """A headline, six sections with content, pictures with data in them, tables beside them; and no complaint."""
     page = opened(browser, served)
-    assert "trains at 70% of its own speed" in text_of(page, "h1")
+    assert "has trained at 70 % of its usual speed" in text_of(page, "h1")
     for section in SECTIONS:
         assert len(text_of(page, f"#{section} > div")) > 20, section
     assert "1.88x num_workers=8, batch_size=64" in text_of(page, "#search")

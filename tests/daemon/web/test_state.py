@@ -53,7 +53,7 @@ def test_a_busy_daemon_in_all_sections(daemon: BusyDaemon) -> None:
     assert search["endings"] == {"stopped": 18, "out of GPU memory": 1}
     states = [entry["state"] for entry in state["queue"]["entries"]]
     assert states == ["running", "waiting", "paused", "failed", "done"]
-    assert state["queue"]["entries"][1]["reason"] == "one search at a time: 2 is before it"
+    assert state["queue"]["entries"][1]["reason"] == "one search at a time: after entry 2"
     (advice,) = state["advice"]["advice"]
     assert (advice["ratio"], advice["diff"]) == ((1.5, 1.2, 1.8), "-num_workers: 1\n+num_workers: 4")
 
@@ -203,7 +203,7 @@ def test_files_that_make_no_sense_are_passed_over(begun: BusyDaemon) -> None:
     assert (search["trials"], len(search["best"])) == (1, 1)
     (begun.home.queue / "queue.json").write_text("{")
     state = begun.page.document() or {}
-    assert "cannot be understood" in (state["queue"]["trouble"] or "")
+    assert "cannot be parsed" in (state["queue"]["trouble"] or "")
     assert [entry["state"] for entry in state["queue"]["entries"]] == ["running"]
 
 
