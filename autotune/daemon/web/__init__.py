@@ -1,1 +1,1 @@
-"""Web page of the daemon, and its metrics."""
+"""Web page and metrics of the daemon."""

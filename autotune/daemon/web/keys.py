@@ -1,7 +1,6 @@
-"""Keys of the page: the token of the metrics, addresses that sign one browser in, its cookie, the token of its writes.
+"""Credentials of the page: metrics token, one-time login codes, session cookies, CSRF tokens.
 
-All are signed with the token (itsdangerous), which is in a file of the daemon's user: a command that can read it makes
-an address by itself, and the daemon needs to remember only which were used.
+They are signed with the token in a private file: commands can create login addresses, and only used codes are stored.
 """
 
 import hmac
@@ -18,24 +17,18 @@ from autotune.files import create_private, open_regular
 
 TOKEN_BYTES = 32
 CODE_S = 120.0
-"""Time for which a printed address can be used."""
+"""Lifetime of a login code."""
 
 COOKIE_S = 30 * 24 * 3600.0
-_LONGEST = 200  # bytes of whatever claims to be a key
+_LONGEST = 200  # bytes of any credential
 
 
 class Keys:
-    """Maker and judge of keys; may be asked by several threads.
+    """Creates and verifies credentials; thread-safe.
 
     Args:
-        path: File of the token; made, for this user alone, if it is not there.
-        run: Name of the daemon's run, whose addresses no later one takes.
-
-    Attributes:
-        token: The token, for a program that reads the metrics.
-
-    Raises:
-        AutotuneError: The file cannot be used, or others can read it.
+        path: Token file, created if missing.
+        run: Id of the daemon's run, for which login codes are valid.
     """
 
     def __init__(self, path: Path, clock: Clock, run: str) -> None:
@@ -45,34 +38,33 @@ class Keys:
         self._cookies = _Signer(self.token, "cookie", clock)
         self._writes = Signer(self.token, salt="csrf")
         self._lock = threading.Lock()
-        self._used: dict[str, float] = {}  # codes, with the end of their time
+        self._used: dict[str, float] = {}  # used codes with their expiry
 
     def new_address(self, origin: str) -> str:
-        """Return an address below a scheme, name and port that signs one browser in, once, within two minutes."""
+        """Return an address that logs in one browser, once, within `CODE_S`."""
         code = self._codes.sign(secrets.token_urlsafe(TOKEN_BYTES)).decode()
         return f"{origin}/login?code={code}"
 
     def exchange(self, code: str) -> str | None:
-        """Return a cookie for the code of an address, which is then used up; None if it is none, or too old."""
-        if not self._codes.knows(code, CODE_S):
+        """Return a cookie for an unused, valid login code, otherwise None."""
+        if not self._codes.verifies(code, CODE_S):
             return None
         now_s = self._clock.now_s()
         with self._lock:
             self._used = {one: ends_s for one, ends_s in self._used.items() if ends_s > now_s}
             if code in self._used:
                 return None
-            self._used[code] = now_s + CODE_S + 1.0  # its age is told in whole seconds
+            self._used[code] = now_s + CODE_S + 1.0  # codes are stamped in whole seconds
         return self._cookies.sign(secrets.token_urlsafe(8)).decode()
 
     def is_cookie(self, cookie: str) -> bool:
-        """Return whether a cookie is one of ours, and not too old."""
-        return self._cookies.knows(cookie, COOKIE_S)
+        return self._cookies.verifies(cookie, COOKIE_S)
 
     def is_token(self, token: str) -> bool:
         return len(token) <= _LONGEST and hmac.compare_digest(token.encode(), self.token.encode())
 
     def csrf(self, cookie: str) -> str:
-        """Return the token that an action has to bring beside a cookie."""
+        """Return the CSRF token of a session."""
         return self._writes.get_signature(cookie).decode()
 
     def is_csrf(self, token: str, cookie: str) -> bool:
@@ -80,7 +72,7 @@ class Keys:
 
 
 class _Signer(TimestampSigner):
-    """Signer whose time is that of a clock."""
+    """Signer with an injected clock."""
 
     def __init__(self, token: str, purpose: str, clock: Clock) -> None:
         super().__init__(token, salt=purpose)
@@ -89,8 +81,8 @@ class _Signer(TimestampSigner):
     def get_timestamp(self) -> int:
         return int(self._clock.utc().timestamp())
 
-    def knows(self, text: str, max_age_s: float) -> bool:
-        """Return whether it has signed a text, within a time."""
+    def verifies(self, text: str, max_age_s: float) -> bool:
+        """Return whether it signed a text within the last `max_age_s`."""
         if len(text) > _LONGEST:
             return False
         try:
@@ -116,15 +108,15 @@ def _read(path: Path) -> str:
         status = os.fstat(file.fileno())
         text = file.read(_LONGEST).decode("ascii", "replace").strip()
     if status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise _unusable(path, "others can read it, or it is somebody else's")
+        raise _unusable(path, "others can read it, or it belongs to another user")
     if len(text) < TOKEN_BYTES:
-        raise _unusable(path, "it holds no token")
+        raise _unusable(path, "it contains no token")
     return text
 
 
 def _unusable(path: Path, why: str) -> AutotuneError:
     return AutotuneError(
-        f"the token of the page cannot be used: {why}",
+        f"the page's token file cannot be used: {why}",
         where=str(path),
-        remedy="Take the file away: the daemon makes a new one, and pages have to sign in again.",
+        remedy="Remove the file; the daemon creates a new one, and browsers have to log in again.",
     )

@@ -1,4 +1,4 @@
-"""Section of the search: best speed against time, trials as points with intervals, and what runs now."""
+"""Search section of the page: best speed over time, trials and points."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from autotune.trial.step_files import LineTail
 MOST_DOTS = 400
 SUFFIX = ".events.jsonl"
 _NO_FAILURE = frozenset((Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED))
-_LONGEST_PAUSE_S = 6 * 3600.0  # between two events of one search; beyond it a clock was set, or a machine slept
+_LONGEST_PAUSE_S = 6 * 3600.0  # between two events of one search; a longer one is a clock change or a suspend
 Event = Mapping[str, Any]
 Dot = tuple[int, float, float | None, str, bool]
-"""Trial as the picture needs it: number, end in seconds of search time, speed over today's, purpose, has failed."""
+"""Trial in the plot: number, end in seconds of search time, speed over the baseline, purpose, has failed."""
 
 
 def clean(value: Any, longest: int = 300) -> Any:
-    """Return a value of a document with its texts fit for the page: no control characters, a bounded length."""
+    """Return a JSON value with texts of bounded length and without control characters."""
     if isinstance(value, str):
         lines = value[: 10 * longest].splitlines()[:200]
         return "\n".join(plain(line, longest) for line in lines)
@@ -42,14 +42,14 @@ def clean(value: Any, longest: int = 300) -> Any:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number with five digits; None for anything else."""
+    """Return a finite number rounded to five digits, otherwise None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(f"{float(value):.5g}")
 
 
 class SearchFollower:
-    """Follower of the search that runs, else of the one that ran last; reads what is new in its event files."""
+    """Follower of the running or last search, by its event files."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
@@ -58,15 +58,15 @@ class SearchFollower:
         self._shown: dict[str, Any] | None = None
 
     def section(self, entries: Sequence[QueueEntry]) -> dict[str, Any] | None:
-        """Return the section; None if no search of the queue has begun yet."""
+        """Return the section; None before the first search."""
         running = [entry for entry in entries if entry.owner is not None]
         searched = [entry for entry in entries if entry.used_s > 0.0]
         entry = next(iter([*running, *reversed(searched)]), None)
         if entry is None:
             return None
         if entry != self._entry or entry.owner is not None:
-            self._turn_to(entry)
-        if (self._study is not None and self._study.has_news()) or self._shown is None:
+            self._follow(entry)
+        if (self._study is not None and self._study.poll()) or self._shown is None:
             is_running = entry.owner is not None
             self._shown = section_of(
                 self._study,
@@ -79,24 +79,24 @@ class SearchFollower:
             )
         return self._shown
 
-    def _turn_to(self, entry: QueueEntry) -> None:
-        """Follow an entry's latest search, and before it those of its study whose events lie beside its own."""
+    def _follow(self, entry: QueueEntry) -> None:
+        """Follow an entry's latest search and the earlier ones of its study."""
         if entry != self._entry:
             self._shown = None
         is_another = self._entry is None or entry.id != self._entry.id
-        path = event_file_of(entry) if entry.owner is not None else self._ended(entry)
+        path = event_file_of(entry) if entry.owner is not None else self._file_of_ended(entry)
         self._entry = entry
         if is_another or (path is not None and (self._study is None or path != self._study.path)):
             self._study, self._shown = StudyFollower(path) if path is not None else None, None
 
-    def _ended(self, entry: QueueEntry) -> Path | None:
+    def _file_of_ended(self, entry: QueueEntry) -> Path | None:
         paths = (read_answer(self._queue.answer(entry)) or {}).get("paths")
         events = paths.get("events") if isinstance(paths, dict) else None
         return Path(events) if isinstance(events, str) and events.endswith(SUFFIX) else None
 
 
 def event_file_of(entry: QueueEntry) -> Path | None:
-    """Return the event file of the search of an entry that runs; None if none runs, or has written anything yet."""
+    """Return the event file of an entry's running search, if any."""
     if entry.owner is None:
         return None
     named = entry.option("--state-dir")
@@ -109,37 +109,33 @@ def event_file_of(entry: QueueEntry) -> Path | None:
 
 
 def event_file_in(folder: StateFolder, host: object, pid: object) -> Path | None:
-    """Return the event file of the latest search of a process; None if it has none."""
+    """Return the event file of a process's latest search, if any."""
     return max(folder.searches.glob(f"*-{host}-{pid}{SUFFIX}"), key=lambda path: path.name, default=None)
 
 
 class StudyFollower:
-    """Follower of a study up to one of its searches, by the event files that lie beside each other.
-
-    Args:
-        path: Event file of that search.
-    """
+    """Follower of a study up to the search with the event file `path`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.progress = StudyProgress()
         self._files: list[tuple[str, LineTail]] = []
 
-    def has_news(self) -> bool:
-        """Read what is new; return whether anything is."""
+    def poll(self) -> bool:
+        """Read new events; return whether there were any."""
         if not self._files:
             paths = _of_one_study(self.path)
             self._files = [(one.name.removesuffix(SUFFIX), LineTail(one, longest_bytes=8 << 20)) for one in paths]
-        has_news = False
+        has_changed = False
         for search, tail in self._files:
             for event in events_of(tail):
                 self.progress.add(search, event)
-                has_news = True
-        return has_news
+                has_changed = True
+        return has_changed
 
 
 def events_of(tail: LineTail) -> Iterator[Event]:
-    """Yield the events that were written since the last call; what is no event is passed over."""
+    """Yield the events since the last call."""
     while lines := tail.read(4 << 20):
         for line in lines:
             if event := json_object(line):
@@ -147,16 +143,16 @@ def events_of(tail: LineTail) -> Iterator[Event]:
 
 
 def _of_one_study(path: Path) -> list[Path]:
-    """Return the event files of a search's study up to its own, the oldest first; none if it names no study yet."""
+    """Return the event files of a search's study up to its own, oldest first; empty if unknown."""
     study = _study_of(path)
     if study is None:
         return []
-    earlier = sorted(one for one in path.parent.glob(f"*{SUFFIX}") if one.name < path.name)  # by their time in UTC
+    earlier = sorted(one for one in path.parent.glob(f"*{SUFFIX}") if one.name < path.name)  # names start with UTC
     return [*(one for one in earlier[-200:] if _study_of(one) == study), path]
 
 
 def _study_of(path: Path) -> str | None:
-    for line in read_beginning(path, 64 << 10).splitlines():  # the study's name stands there, behind a few remarks
+    for line in read_beginning(path, 64 << 10).splitlines():  # the study's name follows a few remarks
         event = json_object(line)
         if event.get("event") == "SearchStarted":
             return str(event.get("study"))
@@ -164,17 +160,12 @@ def _study_of(path: Path) -> str | None:
 
 
 class StudyProgress:
-    """Progress of a study; fed with events in their order.
-
-    Time counts while searches go on: what lies between two searches is left out.
+    """Progress of a study.
 
     Attributes:
-        shown: What the section shows as it is: ``now`` is the trial that goes on; ``best`` holds speeds of the
-            incumbent over today's, with the search times from which it was the best; they never fall.
-        t_s: Search time up to the last event.
-        points: By name of a point, its changes as text, and ln speed over today's of its trials.
-        today: Name of the point that is today's config.
-        has_ended: Whether its latest search has; its answer has the verdict, which is empty where there is none.
+        shown: Fields of the section. ``best`` holds pairs of search time and non-decreasing speed over the baseline.
+        t_s: Search time, without the time between searches.
+        points: Changes as text, and ln speed over the baseline of each trial, by point.
     """
 
     def __init__(self) -> None:
@@ -184,7 +175,7 @@ class StudyProgress:
         self.dots: list[Dot] = []
         self.endings: Counter[str] = Counter()
         self.points: dict[str, tuple[str, list[float]]] = {}
-        self.today = ""
+        self.baseline = ""
         self.verdict, self.has_ended = "", False
         self.recent: deque[dict[str, Any]] = deque(maxlen=12)
         self.remarks: deque[str] = deque(maxlen=6)
@@ -193,7 +184,7 @@ class StudyProgress:
         self._numbers: set[int] = set()
 
     def add(self, search: str, event: Event) -> None:
-        """Add an event; one that cannot be understood is passed over."""
+        """Add an event, which may be invalid."""
         if search != self._search:
             self._search, self._last = search, None
             self.shown |= {"phase": None, "why": None, "now": None}
@@ -202,19 +193,19 @@ class StudyProgress:
             self.has_ended = False
         self._pass_time(str(event.get("utc")))
         with suppress(KeyError, TypeError, ValueError, AttributeError):
-            self._take(event)
+            self._apply(event)
 
     def _pass_time(self, utc: str) -> None:
         try:
             now = datetime.fromisoformat(utc)
             passed_s = 0.0 if self._last is None else (now - self._last).total_seconds()
-        except (ValueError, TypeError):  # no stamp, or one without an offset
+        except (ValueError, TypeError):  # no time, or one without UTC offset
             return
-        if 0.0 < passed_s <= _LONGEST_PAUSE_S:  # a clock may have been set
+        if 0.0 < passed_s <= _LONGEST_PAUSE_S:  # the clock may have been changed
             self.t_s += passed_s
         self._last = now
 
-    def _take(self, event: Event) -> None:
+    def _apply(self, event: Event) -> None:
         match event.get("event"):
             case "SearchStarted":
                 study, measures = clean(str(event["study"]), 120), clean(str(event["measures"]), 120)
@@ -242,7 +233,7 @@ class StudyProgress:
                     self._note_best(ratio)
 
     def _note_best(self, ratio: float) -> None:
-        """Record the best speed from now on, and lower earlier values above it: these were noise."""
+        """Record the best speed, and lower earlier values above it, which were noise."""
         best = self.shown["best"] = [(t_s, min(before, ratio)) for t_s, before in self.shown["best"]]
         if not best or ratio > best[-1][1]:
             best.append((round(self.t_s, 1), ratio))
@@ -251,7 +242,7 @@ class StudyProgress:
         row, changes = _trial(trial), _changes(event)
         if self.shown["now"] is not None and self.shown["now"]["number"] == row["number"]:
             self.shown["now"] = None
-        if row["number"] in self._numbers:  # a write whose answer was lost may be told twice
+        if row["number"] in self._numbers:  # a retried write may repeat an event
             return
         purpose, ending, point = str(trial["purpose"])[:20], clean(str(trial["ending"]), 40), str(trial["point"])
         measured = trial["measurement"] if isinstance(trial["measurement"], Mapping) else {}
@@ -277,13 +268,13 @@ class StudyProgress:
         if ratio:
             logarithms.append(math.log(ratio))
         if purpose == Purpose.BASELINE:
-            self.today = self.today or point
+            self.baseline = self.baseline or point
             if ratio and not self.shown["best"]:
                 self._note_best(1.0)
 
 
 def _effects(around: Event, effects: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the knobs that do most, with the speed at each value over that of the point that they are seen around."""
+    """Return the 12 knobs with the largest effects: speed at each value over that at the point `around`."""
     knobs = []
     for path, slice_ in effects.items():
         values = [
@@ -306,7 +297,7 @@ def _trial(trial: Event) -> dict[str, Any]:
 
 
 def _changes(event: Event) -> str:
-    """Return the changes of a point as one line; keys and values may hold anything."""
+    """Return a point's changes as one clean line."""
     short = {str(path)[:200]: value for path, value in list(event["changes"].items())[:40]}
     return plain(changes_text(short), 160)
 
@@ -321,12 +312,7 @@ def section_of(
     budget_s: float,
     used_s: float,
 ) -> dict[str, Any]:
-    """Return the section of a search.
-
-    Args:
-        entry: Its number in the queue; None where it is in none.
-        verdict: Of its answer; None as long as there is none.
-    """
+    """Return the section; `entry` is the number in the queue."""
     progress = study.progress if study else StudyProgress()
     spread = _half_width([values for _, values in progress.points.values() if values])
     return {
@@ -352,22 +338,21 @@ def section_of(
 
 
 def _thinned(dots: Sequence[Dot]) -> Sequence[Dot]:
-    """Return at most `MOST_DOTS` trials, in their order: of each stretch the fastest, and the slowest or a failed."""
+    """Return at most `MOST_DOTS` trials: the fastest and the slowest or a failed one of each bin."""
     if len(dots) <= MOST_DOTS:
         return list(dots)
     length = math.ceil(2 * len(dots) / MOST_DOTS)
     kept = set[Dot]()
     for start in range(0, len(dots), length):
-        stretch = sorted(dots[start : start + length], key=lambda dot: dot[2] or 0.0)
-        kept |= {stretch[0], stretch[-1]}
+        bin_ = sorted(dots[start : start + length], key=lambda dot: dot[2] or 0.0)
+        kept |= {bin_[0], bin_[-1]}
     return sorted(kept, key=lambda dot: (dot[1], dot[0]))
 
 
 def _half_width(groups: Sequence[Sequence[float]]) -> float:
-    """Return half the width of the 95 % interval of ln speed of one trial.
+    """Return the half-width of the 95 % interval of ln speed of one trial.
 
-    The variance within points, pooled, and moderated by the usual spread of 8 % with 6 degrees of freedom (Smyth 2004,
-    see `statistics.moderated_interval`).
+    The variance is pooled within points and moderated by a prior of 8 % with 6 degrees of freedom (Smyth 2004).
     """
     variance, df = pooled_variance(groups)
     degrees = 6.0 + df
@@ -375,19 +360,19 @@ def _half_width(groups: Sequence[Sequence[float]]) -> float:
 
 
 def _points(progress: StudyProgress, spread: float) -> list[dict[str, Any]]:
-    """Return the fastest points, today's values among them; the interval of the ratio holds today's own error."""
+    """Return the fastest points and the baseline; intervals include the error of the baseline."""
     measured = {name: point for name, point in progress.points.items() if point[1]}
     means = {name: math.fsum(values) / len(values) for name, (_, values) in measured.items()}
-    todays = len(measured[progress.today][1]) if progress.today in measured else 1
+    baselines = len(measured[progress.baseline][1]) if progress.baseline in measured else 1
     parts = []
     for place, name in enumerate(sorted(means, key=lambda name: -means[name])):
-        is_today = name == progress.today
-        if place >= 8 and not is_today:
+        is_baseline = name == progress.baseline
+        if place >= 8 and not is_baseline:
             continue
         changes, values = measured[name]
-        half = spread * math.sqrt(1 / len(values) + (0.0 if is_today else 1 / todays))
+        half = spread * math.sqrt(1 / len(values) + (0.0 if is_baseline else 1 / baselines))
         ratio, low, high = (round(math.exp(means[name] + part), 4) for part in (0.0, -half, half))
         trials = len(values)
-        part = {"changes": changes, "ratio": ratio, "low": low, "high": high, "trials": trials, "is_today": is_today}
+        part = {"changes": changes, "ratio": ratio, "low": low, "high": high, "trials": trials, "is_today": is_baseline}
         parts.append(part)
     return parts

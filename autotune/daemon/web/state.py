@@ -1,8 +1,6 @@
-"""State of the page: one JSON-ready document of all that it shows; readings of the GPUs, and metrics.
+"""State of the page as a JSON document below 200 kB, GPU readings, and Prometheus metrics.
 
-Text that comes from trainers, configs and the driver has no control characters and a bounded length; absent is null.
-The document stays below 200 kB whatever there is. Actions name the ids in it: of an entry for ``pause``, ``resume``
-and ``remove``, of an advice for ``apply``.
+External text has no control characters and a bounded length.
 """
 
 from __future__ import annotations
@@ -40,18 +38,18 @@ from autotune.trial.trainings import is_training
 
 _MOST_GPUS, _MOST_TRAININGS = 32, 40
 _STEPS = {"utilization": 0.01, "memory_used_bytes": 16 << 20, "power_w": 1, "power_limit_w": 1}
-"""Of readings of GPUs: finer changes say nothing, and would have everything sent again."""
+"""Resolution of GPU readings, because each change of the document is sent to all pages."""
 _ALARMS = ("slower_than_confirmed", "slower", "recovered")
 Part = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """Knowledge of the daemon that is in no file, at one moment.
+    """State of the daemon that isn't in files.
 
     Attributes:
-        status: What its loop says, see `Service.status`.
-        why_no_gpus: Reason, for people, why nothing is known of any GPU; None otherwise.
+        status: See `Service.status`.
+        why_no_gpus: Why there are no GPU readings.
     """
 
     status: Mapping[str, Any]
@@ -60,7 +58,7 @@ class View:
 
 
 class PageState:
-    """Maker of the page's state, from what the daemon's loop says and from the files that it keeps."""
+    """State of the page, from the daemon's status and files."""
 
     def __init__(self, home: DaemonHome, clock: Clock) -> None:
         self._clock = clock
@@ -74,7 +72,7 @@ class PageState:
         self._search = SearchFollower(self._queue)
 
     def note(self, view: View) -> None:
-        """Take over what the daemon knows now, and add it to the last hour."""
+        """Set the daemon's state, and add it to the history."""
         with self._lock:
             self._view, now_s = view, self._clock.now_s()
             for sample in view.gpus[:_MOST_GPUS]:
@@ -84,14 +82,12 @@ class PageState:
                 self._hours.setdefault(sample["uuid"], RecentHour()).add(sample["t_s"], **known)
             for one in view.status["trainings"][:_MOST_TRAININGS]:
                 self._hours.setdefault(one["id"], RecentHour()).add(now_s, samples_per_s=one["samples_per_s"])
-            self._hours = {id: hour for id, hour in self._hours.items() if now_s - hour.last_s < _STRETCHES * STRETCH_S}
+            self._hours = {
+                id: hour for id, hour in self._hours.items() if now_s - hour.last_s < _INTERVALS * INTERVAL_S
+            }
 
     def document(self, *, actions: bool = False, csrf: str | None = None) -> Part | None:
-        """Return the state; None before the first `note`.
-
-        Args:
-            csrf: Token that an action has to bring.
-        """
+        """Return the document; None before the first `note`."""
         with self._lock:
             view = self._view
             if view is None:
@@ -111,7 +107,7 @@ class PageState:
             }
             return {
                 "format": 1,
-                "utc": now.isoformat(timespec="seconds"),  # all that differs if nothing has changed
+                "utc": now.isoformat(timespec="seconds"),  # the only difference if nothing has changed
                 "host": socket.gethostname(),
                 **clean(sections),
                 "search": self._search.section(self._entries),
@@ -120,17 +116,17 @@ class PageState:
             }
 
     def _history(self, id: str) -> Part:
-        """Return the last hour of a GPU or a training; its last stretch ends at `ends_utc`."""
+        """Return the last hour of a GPU or training, up to ``ends_utc``."""
         now_s = self._clock.now_s()
-        ends = self._clock.utc() + timedelta(seconds=STRETCH_S - now_s % STRETCH_S)
+        ends = self._clock.utc() + timedelta(seconds=INTERVAL_S - now_s % INTERVAL_S)
         series = self._hours[id].series(now_s) if id in self._hours else {}
-        return {"stretch_s": STRETCH_S, "ends_utc": ends.isoformat(timespec="seconds"), "series": series}
+        return {"stretch_s": INTERVAL_S, "ends_utc": ends.isoformat(timespec="seconds"), "series": series}
 
     def _gpus(self, view: View) -> Part:
         trainings = {training["pid"]: training["name"] for training in view.status["trainings"]}
         shown = view.gpus[:_MOST_GPUS]
         return {
-            "why_none": None if view.gpus else view.why_no_gpus or "nothing is known of a GPU here",
+            "why_none": None if view.gpus else view.why_no_gpus or "no readings",
             "left_out": len(view.gpus) - len(shown),
             "devices": [{**_gpu(sample, trainings), "history": self._history(sample["uuid"])} for sample in shown],
         }
@@ -142,7 +138,7 @@ class PageState:
 
 
 def _queue(entries: Sequence[QueueEntry], reasons: Mapping[str, str]) -> Part:
-    """Return the section of the queue: the open entries in their order, then the closed ones, newest first."""
+    """Return open entries in order, then closed ones, newest first."""
     opened = [entry for entry in entries if entry.state.is_open]
     closed = [entry for entry in reversed(entries) if not entry.state.is_open]
     shown = [*opened[:60], *closed[:20]]
@@ -180,7 +176,7 @@ def _advices(advices: Sequence[Advice]) -> Part:
             "made_utc": one.made_utc,
             "applied_utc": one.applied_utc,
             "command": one.command,
-            # Its user decides then, by `autotune apply --all`.
+            # then only `autotune apply --all` applies it
             "may_learn_more_slowly": one.may_learn_more_slowly,
         }
         for one in (advice.now() for advice in list(reversed(advices))[:12])
@@ -189,15 +185,15 @@ def _advices(advices: Sequence[Advice]) -> Part:
 
 
 def _training(training: Mapping[str, Any]) -> Part:
-    """Return a training with its speed over the confirmed one."""
+    """Return a training with its speed over the confirmed speed."""
     confirmed, speed = training["confirmed_samples_per_s"], training["samples_per_s"]
     ratio = round(speed / confirmed, 3) if speed is not None and confirmed else None
     speeds = {"samples_per_s": number(speed), "confirmed_samples_per_s": number(confirmed), "ratio": ratio}
     return {**training, **speeds}
 
 
-def _newest_alarms(folder: Path, going_on: Collection[str]) -> list[Part]:
-    """Return the newest alarms; one is open while its training goes on and nothing newer was told of it."""
+def _newest_alarms(folder: Path, running: Collection[str]) -> list[Part]:
+    """Return the newest alarms; a running training's last one is open until it recovers."""
     try:
         names = sorted(name for name in os.listdir(folder) if is_training(name))[-60:]
     except OSError:
@@ -209,18 +205,17 @@ def _newest_alarms(folder: Path, going_on: Collection[str]) -> list[Part]:
             status = path.lstat()
         except OSError:
             continue
-        told = _alarms(path, status.st_size, status.st_mtime_ns)
-        for alarm in told:
-            is_open = alarm is told[-1] and alarm["kind"] != "recovered" and name in going_on
+        reported = _alarms(path, status.st_size, status.st_mtime_ns)
+        for alarm in reported:
+            is_open = alarm is reported[-1] and alarm["kind"] != "recovered" and name in running
             alarms.append({**alarm, "is_open": is_open})
     return sorted(alarms, key=lambda alarm: (alarm["is_open"], alarm["utc"]), reverse=True)[:20]
 
 
-@lru_cache(maxsize=64)  # a file is read when it has grown
+@lru_cache(maxsize=64)  # reads a file only when it has changed
 def _alarms(path: Path, _size: int, _mtime_ns: int) -> list[Part]:
-    """Return the alarms that were told of a training."""
     content, _ = read_tail(path, 64 << 10)
-    told = [event for line in content.splitlines() if (event := json_object(line)).get("event") in _ALARMS]
+    reported = [event for line in content.splitlines() if (event := json_object(line)).get("event") in _ALARMS]
     return [
         {
             "key": f"{event.get('training')} {event.get('key')}",
@@ -228,12 +223,12 @@ def _alarms(path: Path, _size: int, _mtime_ns: int) -> list[Part]:
             "utc": str(event.get("utc")),
             "message": str(event.get("message")),
         }
-        for event in told
+        for event in reported
     ]
 
 
 def _gpu(sample: Sample, trainings: Mapping[int, str]) -> Part:
-    """Return one GPU, with whose the processes on it are."""
+    """Return a GPU with its processes and their owners."""
     part = {name: value for name, value in sample.items() if name not in ("t_s", "energy_j")}
     for name, step in _STEPS.items():
         if part.get(name) is not None:
@@ -250,53 +245,52 @@ def _gpu(sample: Sample, trainings: Mapping[int, str]) -> Part:
     return {**part, "users": users, "users_left_out": len(sample.get("users", ())) - len(users)}
 
 
-STRETCH_S = 30.0
-_STRETCHES = 120
+INTERVAL_S = 30.0
+_INTERVALS = 120
 
 
 class RecentHour:
-    """Means of some quantities over stretches of 30 s, the last 120 of them."""
+    """Means by name over the last 120 intervals of 30 s."""
 
     def __init__(self) -> None:
         self.last_s = 0.0
-        self._sums: dict[int, dict[str, tuple[float, int]]] = {}  # by stretch and name: sum, count
+        self._sums: dict[int, dict[str, tuple[float, int]]] = {}  # by interval and name: sum, count
 
     def add(self, t_s: float, **values: float | None) -> None:
-        """Add a reading at a monotonic time, which is not below an earlier one; None is not known."""
         self.last_s = t_s
-        sums = self._sums.setdefault(math.floor(t_s / STRETCH_S), {})
+        sums = self._sums.setdefault(math.floor(t_s / INTERVAL_S), {})
         for name, value in values.items():
             if value is not None and math.isfinite(value):
                 total, count = sums.get(name, (0.0, 0))
                 sums[name] = total + value, count + 1
-        if len(self._sums) > _STRETCHES:
+        if len(self._sums) > _INTERVALS:
             del self._sums[min(self._sums)]
 
     def series(self, now_s: float) -> dict[str, list[float | None]]:
-        """Return the means of the last hour, the oldest first, from the first known stretch on; None is not known."""
-        newest = math.floor(now_s / STRETCH_S)
-        known = {place: sums for place, sums in self._sums.items() if sums and newest - place < _STRETCHES}
+        """Return the means, oldest first, from the first known interval to now."""
+        newest = math.floor(now_s / INTERVAL_S)
+        known = {place: sums for place, sums in self._sums.items() if sums and newest - place < _INTERVALS}
         names = dict.fromkeys(name for sums in known.values() for name in sums)
         places = range(min(known, default=newest + 1), newest + 1)
         return {name: [_mean(known.get(place, {}).get(name)) for place in places] for name in names}
 
 
 def _mean(sums: tuple[float, int] | None) -> float | None:
-    return None if sums is None else float(f"{sums[0] / sums[1]:.4g}")  # JSON is short then
+    return None if sums is None else float(f"{sums[0] / sums[1]:.4g}")  # keeps the JSON short
 
 
-# Readings of the GPUs.
+# GPU readings.
 
 
 Sample = Mapping[str, Any]
-"""Reading of one GPU: its ``index``, ``uuid`` and ``name``, and what it says; None is "not known", never 0."""
+"""Reading of one GPU: ``index``, ``uuid``, ``name`` and values by name; None if unknown."""
 
-_RETRY_S = 60.0  # after a driver that is not there, or does not answer
+_RETRY_S = 60.0  # after a missing or failing driver
 
 
 def _utilization(device: Device) -> float | None:
     percent = device.busy_percent()
-    return percent / 100 if percent <= 100 else None  # drivers are known to give far more
+    return percent / 100 if percent <= 100 else None  # some drivers report far more than 100
 
 
 _READINGS: Mapping[str, Callable[[Device], Any]] = {
@@ -313,15 +307,7 @@ _READINGS: Mapping[str, Callable[[Device], Any]] = {
 
 
 class GpuReader:
-    """Reader of all GPUs of this machine.
-
-    Args:
-        own_pids: Returns the processes of the daemon's own search.
-
-    Attributes:
-        samples: The newest reading of each GPU.
-        why_none: Reason, for people, why there are none; None otherwise.
-    """
+    """Reader of all GPUs; `own_pids` returns the processes of the daemon's searches."""
 
     def __init__(self, clock: Clock, own_pids: Callable[[], Collection[int]]) -> None:
         self._clock = clock
@@ -330,10 +316,10 @@ class GpuReader:
         self._devices: list[tuple[GpuFacts, Device]] = []
         self._due_s = -math.inf
         self.samples: tuple[Sample, ...] = ()
-        self.why_none: str | None = "not looked at yet"
+        self.why_none: str | None = "not measured yet"
 
-    def look(self) -> None:
-        """Read every GPU once; a driver that does not answer is looked for anew a minute later."""
+    def poll(self) -> None:
+        """Read every GPU once; reopen a failing driver after a minute."""
         now_s = self._clock.now_s()
         if now_s < self._due_s:
             return
@@ -359,7 +345,7 @@ class GpuReader:
     def _sample(self, facts: GpuFacts, device: Device, own: Collection[int], now_s: float) -> Sample:
         known = {"t_s": now_s, "index": facts.index, "uuid": facts.uuid, "name": facts.name}
         try:
-            readings = {name: if_known(lambda ask=ask: ask(device)) for name, ask in _READINGS.items()}  # type: ignore[misc]  # of a default argument
+            readings = {name: if_known(lambda read=read: read(device)) for name, read in _READINGS.items()}  # type: ignore[misc]  # default argument
             return {**known, **readings, "users": self._users(device, own), "why_unknown": None}
         except DriverError as error:
             if error.trouble is Trouble.DRIVER_LOST:
@@ -367,40 +353,34 @@ class GpuReader:
             return {**known, "why_unknown": error.for_people}
 
     def _users(self, device: Device, own: Collection[int]) -> list[dict[str, Any]]:
-        """Return the processes on a GPU; a driver in a container may hide them."""
+        """Return the processes on a GPU, which the driver may hide in a container."""
         driver = self._driver
-        assert driver is not None, "its device is in hand"
-        found = []
+        assert driver is not None, "the device belongs to an open driver"
+        users = []
         for holder in if_known(device.holders) or ():
-            name = if_known(lambda pid=holder.pid: driver.process_name(pid))  # type: ignore[misc]  # of a default argument
+            name = if_known(lambda pid=holder.pid: driver.process_name(pid))  # type: ignore[misc]  # default argument
             is_own = holder.pid in own
-            found.append({"pid": holder.pid, "name": name, "memory_bytes": holder.memory_bytes, "is_own": is_own})
-        return found
+            users.append({"pid": holder.pid, "name": name, "memory_bytes": holder.memory_bytes, "is_own": is_own})
+        return users
 
 
-# Metrics for Prometheus, in OpenMetrics: base units, absent where nothing is known, and counters that never fall. A
-# counter counts from the start of this process on (OpenMetrics 1.0, "Counter"): what a training or a GPU had before
-# does not count, and one that begins anew adds to what was there.
+# Prometheus metrics (OpenMetrics 1.0): base units, absent if unknown. Counters start with this process and never
+# decrease: earlier samples and energy don't count, and a reset source continues from the counted value.
 
 
 class Metrics(Collector):
-    """Metrics of what the daemon knows.
-
-    Args:
-        view: Returns what it knows now; None as long as that is nothing.
-        trials: Returns the number of trials of its searches by their ending, since it was started.
-    """
+    """Metrics of the daemon; `trials` returns the number of trials by ending."""
 
     def __init__(self, view: Callable[[], View | None], trials: Callable[[], Mapping[str, int]]) -> None:
         self._view = view
         self._trials = trials
-        self._energy_j: dict[str, tuple[float, float]] = {}  # by GPU: the last reading, and what was counted
-        self._registry = CollectorRegistry()  # of one: no metrics of the process, none that others have registered
+        self._energy_j: dict[str, tuple[float, float]] = {}  # by GPU: last reading, counted energy
+        self._registry = CollectorRegistry()  # separate, because the default one includes process metrics
         self._registry.register(self)
 
     def text(self) -> tuple[bytes, str]:
-        """Return the metrics, and their content type."""
-        return generate_latest(self._registry), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]  # it has none
+        """Return the metrics and their content type."""
+        return generate_latest(self._registry), CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]  # untyped
 
     def collect(self) -> Iterator[Metric]:
         view = self._view()
@@ -421,10 +401,10 @@ class Metrics(Collector):
         gauge, counter = GaugeMetricFamily, CounterMetricFamily
         for make, name, words, label, values in (
             (gauge, "gpu_utilization_ratio", "Share of time in which kernels ran.", "gpu_uuid", used),
-            (gauge, "gpu_memory_used_bytes", "Memory in use by all processes.", "gpu_uuid", memory),
-            (counter, "gpu_energy_joules", "Energy drawn since the daemon began.", "gpu_uuid", energy),
-            (gauge, "training_speed_ratio", "Speed over the one that was confirmed.", "training", speed),
-            (counter, "training_samples", "Samples that watched trainings have trained on.", "training", samples),
+            (gauge, "gpu_memory_used_bytes", "Memory used by all processes.", "gpu_uuid", memory),
+            (counter, "gpu_energy_joules", "Energy used since the start of the daemon.", "gpu_uuid", energy),
+            (gauge, "training_speed_ratio", "Speed over the confirmed speed.", "training", speed),
+            (counter, "training_samples", "Samples processed by watched trainings.", "training", samples),
             (counter, "trials", "Trials of this daemon's searches.", "ending", dict(sorted(self._trials().items()))),
         ):
             family = make(f"autotune_{name}", words, labels=[label])
@@ -434,7 +414,7 @@ class Metrics(Collector):
             yield family
 
     def _drawn_j(self, uuid: str, reading_j: float | None) -> float | None:
-        """Return the energy since the first reading; a driver that is loaded again begins anew."""
+        """Return the energy since the first reading, across resets of the driver's counter."""
         if reading_j is None:
             return None
         last_j, counted_j = self._energy_j.get(uuid, (reading_j, 0.0))
@@ -444,36 +424,26 @@ class Metrics(Collector):
 
 
 class TrialEndings:
-    """Counter of endings, since it began to look.
-
-    What a search had written before the first look does not count: a daemon that was started again counts anew.
-
-    Attributes:
-        counts: Number of trials by their ending, as of the last look; never changed afterwards.
-    """
+    """Counter of trials by ending since the first poll; `counts` is replaced, not changed."""
 
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
         self._files: dict[Path, LineTail] | None = None
 
-    def look(self, entries: Sequence[QueueEntry]) -> None:
-        """Count what was written since the last look.
-
-        Args:
-            entries: The queue. A search is followed while its entry says that it runs, and once more after its end.
-        """
+    def poll(self, entries: Sequence[QueueEntry]) -> None:
+        """Count new trials of running searches and of those that just ended."""
         running = {path for entry in entries if (path := event_file_of(entry)) is not None}
         before = self._files or {}
         files = before | {path: LineTail(path, longest_bytes=8 << 20) for path in running - before.keys()}
         endings = (_ending(event) for tail in files.values() for event in events_of(tail))
-        news = Counter(ending for ending in endings if ending is not None)
+        new = Counter(ending for ending in endings if ending is not None)
         if self._files is not None:
-            self.counts = self.counts + news
+            self.counts = self.counts + new
         self._files = {path: tail for path, tail in files.items() if path in running}
 
 
 def _ending(event: Event) -> str | None:
-    """Return how the trial of an event ended; None if it is none of a trial's end, or names an ending of no version."""
+    """Return the ending in a ``TrialEnded`` event; None for other events."""
     try:
         return Ending(event["trial"]["ending"]).value if event["event"] == "TrialEnded" else None
     except (LookupError, TypeError, ValueError):

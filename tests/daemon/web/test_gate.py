@@ -14,7 +14,7 @@ import pytest
 
 from autotune.clock import VirtualClock
 from autotune.daemon.web.keys import CODE_S, COOKIE_S, TOKEN_BYTES, Keys
-from autotune.daemon.web.server import MOST_BODY_BYTES, MOST_STRANGERS, MOST_STREAMS
+from autotune.daemon.web.server import MAX_BODY_BYTES, MAX_PENDING, MAX_STREAMS
 from autotune.errors import AutotuneError
 from tests.daemon.web.client import Client
 from tests.daemon.web.page_server import PageServer
@@ -65,7 +65,7 @@ def test_without_a_cookie_there_is_nothing(served: PageServer, path: str) -> Non
     """Static files, metrics and health included; nor does an answer tell which paths there are."""
     answer = Client(served.port).ask(path)
     assert answer.status == 401
-    assert answer.body == b"Sign in with the address that `autotune daemon url` prints.\n"
+    assert answer.body == b"Log in with the address that `autotune daemon url` prints.\n"
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_the_token_is_its_users_own(tmp_path: Path) -> None:
         ({"X_CSRF_Token": None}, 403),
         ({"X_CSRF_Token": "0" * 64}, 403),
         ({"Content_Length": None, "Transfer_Encoding": "chunked"}, 411),
-        ({"Content_Length": str(MOST_BODY_BYTES + 1)}, 413),
+        ({"Content_Length": str(MAX_BODY_BYTES + 1)}, 413),
         ({"Cookie": None}, 401),
     ],
 )
@@ -238,12 +238,12 @@ def test_a_path_is_only_a_name(client: Client, path: str) -> None:
 def test_what_is_no_action_is_said(served: PageServer, client: Client) -> None:
     """Nonsense never becomes an error of the server."""
     csrf = client.ask("/api/state").json["csrf"]
-    deep = b"[" * (MOST_BODY_BYTES // 2) + b"]" * (MOST_BODY_BYTES // 2)
+    deep = b"[" * (MAX_BODY_BYTES // 2) + b"]" * (MAX_BODY_BYTES // 2)
     headers = {"Origin": served.origin, "Content-Type": "application/json", "X-CSRF-Token": csrf}
     for body in (b"", b"{", deep, b"\xff\xfe", b"NaN" * 3):
         answer = client.ask("/api/action", method="POST", body=body, headers=headers)
         assert answer.status == 400, body[:10]
-        assert "this is no action" in answer.json["error"]["message"]
+        assert "invalid action" in answer.json["error"]["message"]
     assert served.acted == []
 
 
@@ -251,7 +251,7 @@ def test_five_hundred_silent_connections(served: PageServer, client: Client) -> 
     """So many are kept as the server takes, the latest ones, and the owner is served all the while."""
     connections = [socket.create_connection(("127.0.0.1", served.port)) for _ in range(500)]
     assert client.ask("/health").status == 200
-    until(lambda: sum(map(is_open, connections)) <= MOST_STRANGERS)
+    until(lambda: sum(map(is_open, connections)) <= MAX_PENDING)
     assert is_open(connections[-1])
     for connection in connections:
         connection.close()
@@ -262,7 +262,7 @@ def test_another_user_takes_no_connection_of_the_owners(served: PageServer) -> N
     """Of the one who has the most the oldest goes first, although the owner's is older."""
     program = (  # the other user may not read the interpreter's files
         "import encodings.idna, os, socket, sys; os.setuid(65534); "
-        f"held = [socket.create_connection(('127.0.0.1', {served.port})) for _ in range({2 * MOST_STRANGERS})]; "
+        f"held = [socket.create_connection(('127.0.0.1', {served.port})) for _ in range({2 * MAX_PENDING})]; "
         "print(flush=True); sys.stdin.read()"
     )
     with (
@@ -305,7 +305,7 @@ def test_a_session_is_found_among_other_cookies(client: Client) -> None:
 
 def test_a_silent_connection_is_cut(served: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that asks for nothing, and one that never ends its request's head."""
-    monkeypatch.setattr("autotune.daemon.web.server.STRANGER_S", 0.1)
+    monkeypatch.setattr("autotune.daemon.web.server.HEAD_TIMEOUT_S", 0.1)
     for begun in (b"", b"GET / HTTP/1.1\r\nHost: "):
         with socket.create_connection(("127.0.0.1", served.port)) as connection:
             connection.sendall(begun)
@@ -314,7 +314,7 @@ def test_a_silent_connection_is_cut(served: PageServer, monkeypatch: pytest.Monk
 
 def test_a_stream_that_nobody_reads_is_cut(served: PageServer, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is kept for a client that takes nothing."""
-    monkeypatch.setattr("autotune.daemon.web.server.SLOWEST_S", 0.1)
+    monkeypatch.setattr("autotune.daemon.web.server.STALL_TIMEOUT_S", 0.1)
     served.state["filling"] = "x" * (8 << 20)
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -327,8 +327,8 @@ def test_streams_are_counted(served: PageServer, client: Client) -> None:
     """More than so many are refused; who leaves makes room."""
     opened = list[socket.socket]()
     try:
-        opened += [connected(client, "/api/events") for _ in range(MOST_STREAMS)]
-        until(lambda: served.streams == MOST_STREAMS)
+        opened += [connected(client, "/api/events") for _ in range(MAX_STREAMS)]
+        until(lambda: served.streams == MAX_STREAMS)
         refused = client.ask("/api/events")
         assert (refused.status, refused.headers["retry-after"]) == (503, "10")
     finally:

@@ -18,7 +18,7 @@ clock = FrozenClock(20.0)
 poller = WebPoller(clock, lambda: [{own}])
 looks = []
 for _ in range({looks}):
-    poller.look()
+    poller.poll()
     looks.append((poller.samples, poller.why_none))
     clock.wait(60.0)
 tell(looks)

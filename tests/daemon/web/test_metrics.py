@@ -85,12 +85,12 @@ def gpu(**readings: float | None) -> Sample:
 def test_trials_before_the_daemon_do_not_count(daemon: BusyDaemon) -> None:
     """A daemon that was started again while a search of an earlier one still runs counts what comes from then on."""
     endings = TrialEndings()
-    endings.look(daemon.queue.entries())
+    endings.poll(daemon.queue.entries())
     assert endings.counts == {}
     daemon.searching.trial(90, 1.1)
     daemon.searching.trial(91, None)
-    endings.look(daemon.queue.entries())
-    endings.look(daemon.queue.entries())
+    endings.poll(daemon.queue.entries())
+    endings.poll(daemon.queue.entries())
     assert endings.counts == {"stopped": 1, "out of GPU memory": 1}
 
 

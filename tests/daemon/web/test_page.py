@@ -70,7 +70,7 @@ def test_every_section_shows_what_there_is(browser: Any, served: PageServer) -> 
     )
     unknown = [label for label, has_data in pictures if not has_data]
     assert len(pictures) > 15
-    assert all("GPU 1" in label or "not known" in label for label in unknown), unknown
+    assert all("GPU 1" in label or "unknown" in label for label in unknown), unknown
     assert all(label for label, _ in pictures)
     assert page.execute_script("return document.querySelectorAll('table').length") > 6
     assert complaints(page) == []
@@ -98,7 +98,7 @@ def test_the_page_survives_its_daemon(browser: Any, served: PageServer, daemon: 
     page = opened(browser, served)
     served.stop()
     until(lambda: "does not answer" in text_of(page, "#connection"), "the page does not notice")
-    assert "What is shown is of" in text_of(page, "#connection")
+    assert "Showing data from" in text_of(page, "#connection")
     assert "1.88x" in text_of(page, "#search")
     daemon.add(config="/project/later.yaml")
     served.state = state(daemon)
@@ -113,7 +113,7 @@ def test_who_is_signed_out_is_told_how_to_sign_in(browser: Any, served: PageServ
     page.delete_all_cookies()
     served.stop()
     served.start()
-    until(lambda: "sign in again with `autotune daemon url`" in text_of(page, "#connection"), "it is not said")
+    until(lambda: "log in again with `autotune daemon url`" in text_of(page, "#connection"), "it is not said")
     first = page.current_window_handle
     page.switch_to.new_window("tab")
     page.get(served.address)

@@ -1,4 +1,4 @@
-// Elements of the page. Text is only ever set as text, so that nothing that comes from outside is taken for markup.
+// Elements of the page. Text is only set as text, so that external text is never parsed as markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -15,8 +15,8 @@ function filled(element, attributes, children) {
 export const el = (name, attributes, ...children) => filled(document.createElement(name), attributes, children);
 export const svg = (name, attributes, ...children) => filled(document.createElementNS(SVG, name), attributes, children);
 
-/** A table: columns are [title, class] each; a cell is text, an element, or an array of these. The roles stay where a
-    narrow page shows each row as a list. */
+/** A table with columns [title, class]; a cell is text, an element, or an array of these. Explicit roles keep the
+    semantics when CSS shows rows as lists on narrow pages. */
 export function table(caption, columns, rows) {
   const head = columns.map(([title, kind]) => el("th", { scope: "col", role: "columnheader", class: kind }, title));
   const cell = (content, place) => el("td", { role: "cell", class: columns[place][1], "data-label": columns[place][0] }, el("div", {}, content));
@@ -26,14 +26,14 @@ export function table(caption, columns, rows) {
     el("tbody", { role: "rowgroup" }, rows.map((row) => el("tr", { role: "row" }, row.map(cell))))));
 }
 
-/** A command, with a button that copies it. */
+/** A command with a copy button. */
 export const command = (text) => [el("code", {}, text), " ", el("button", { type: "button", class: "copy", "data-key": `copy ${text}`, "aria-label": `copy ${text}`,
   click: (event) => navigator.clipboard.writeText(text).then(() => { event.target.textContent = "copied"; }) }, "copy")];
 
-/** Content that is folded away; `key` keeps it open, or closed, over changes. */
+/** Collapsible content; `key` preserves its state across updates. */
 export const folded = (key, title, ...children) => el("details", { "data-key": key }, el("summary", { "data-key": `${key} title` }, title), children);
 
-/** Replaces the content of a section; what is open stays open, and the focus stays where it is. */
+/** Replaces the content of a section, preserving open details and the focus. */
 export function replaceContent(place, children) {
   const open = new Map([...place.querySelectorAll("details[data-key]")].map((one) => [one.dataset.key, one.open]));
   const focused = place.contains(document.activeElement) ? document.activeElement.dataset.key : undefined;

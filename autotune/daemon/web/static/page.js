@@ -1,5 +1,5 @@
-// The page: reads the state, follows its changes, and says when the daemon is gone. All pages of one browser share one
-// stream, as a browser opens only six connections to one place.
+// The page: loads the state, follows changes, and shows when the daemon is gone. All pages of a browser share one stream,
+// because browsers open only six connections per host.
 
 import { replaceContent } from "./dom.js";
 import { searchSection } from "./search.js";
@@ -16,7 +16,7 @@ function render(isAll) {
   const sections = { search: () => searchSection(state.search, width), gpus: () => gpusSection(state.gpus), trainings: () => trainingsSection(state.trainings),
     queue: () => queueSection(state.queue, state.actions ? act : null), advice: () => adviceSection(state.advice, state.actions ? act : null), daemon: () => daemonSection(state.daemon) };
   for (const [name, make] of Object.entries(sections)) {
-    place(name).hidden = !(name in state);  // the page of one search has no daemon's
+    place(name).hidden = !(name in state);  // absent on the page of one search
     if (place(name).hidden) continue;
     const content = JSON.stringify(state[name]);
     if (content === shown[name] && !(isAll && name === "search")) continue;
@@ -50,24 +50,24 @@ function connection(kind, text) {
   if (place("connection").textContent !== text) place("connection").textContent = text;
 }
 
-/** Whether this is the page of one search, and that is over: nobody will answer any more. */
+/** Whether this is the page of one search that has ended, so that the server is gone for good. */
 const hasEnded = () => state !== null && !("daemon" in state) && !state.search.is_running;
 
 function away(why) {
-  const last = state ? ` What is shown is of ${localTime(state.utc)}.` : "";
+  const last = state ? ` Showing data from ${localTime(state.utc)}.` : "";
   if (hasEnded()) connection("ended", "ended");
-  else if (state && !("daemon" in state)) connection("away", `The search's command was ended.${last}`);
-  else if (why === "signed out") connection("away", `Signed out: sign in again with \`autotune daemon url\` in a terminal.${last}`);
-  else connection("away", `The daemon does not answer; trying again.${last}`);
+  else if (state && !("daemon" in state)) connection("away", `The search's process has ended.${last}`);
+  else if (why === "logged out") connection("away", `Logged out; log in again with \`autotune daemon url\` in a terminal.${last}`);
+  else connection("away", `The daemon does not answer; retrying.${last}`);
 }
 
-/** Reads the state once; returns why that went wrong, null if it did not. */
+/** Loads the state once; returns why that failed, null on success. */
 async function load() {
   let why = "gone";
   try {
     const response = await fetch("/api/state", { cache: "no-store", signal: AbortSignal.timeout(10000) });
     if (response.ok) return show(await response.json()), null;
-    if (response.status === 401) why = "signed out";
+    if (response.status === 401) why = "logged out";
   } catch {
     // the daemon is gone, or hangs
   }
@@ -77,7 +77,7 @@ async function load() {
 
 const pause = () => new Promise((done) => setTimeout(done, Math.min(SLOWEST_MS, 500 * 2 ** failures++)));
 
-/** Follows the stream for ever, for all pages of this browser. */
+/** Follows the stream forever, for all pages of this browser. */
 async function lead() {
   for (;;) {
     const why = await load();
@@ -96,14 +96,14 @@ async function lead() {
 
 async function act(action, id, what, isAsked) {
   if (isAsked && !window.confirm(`Really ${what}?`)) return;
-  const say = (text) => { place("notice").hidden = false; place("notice").textContent = text; };
+  const notify = (text) => { place("notice").hidden = false; place("notice").textContent = text; };
   try {
     const response = await fetch("/api/action", { method: "POST", body: JSON.stringify({ action, id }),
       headers: { "Content-Type": "application/json", "X-CSRF-Token": state.csrf ?? "" }, signal: AbortSignal.timeout(30000) });
     const answer = await response.json().catch(() => ({}));
-    say(response.ok ? (action === "apply" ? `Asked for: ${what}. The queue says what comes of it.` : `Done: ${what}.`) : `Not done: ${what}. ${answer.error?.message ?? `The daemon answered ${response.status}.`} ${answer.error?.remedy ?? ""}`);
+    notify(response.ok ? (action === "apply" ? `Requested: ${what}. The queue shows the result.` : `Done: ${what}.`) : `Not done: ${what}. ${answer.error?.message ?? `The daemon answered ${response.status}.`} ${answer.error?.remedy ?? ""}`);
   } catch {
-    say(`Not known whether it was done: ${what}. The daemon did not answer.`);
+    notify(`Result unknown: ${what}. The daemon did not answer.`);
   }
 }
 

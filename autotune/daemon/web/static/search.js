@@ -1,11 +1,11 @@
-// Section of the search: what it has found so far, what runs now, and its trials.
+// Search section: best values so far, running trial, and trials.
 
 import { bar, intervalMark, knobSlice, searchChart, shape } from "./chart.js";
 import { command, el, folded, svg, table } from "./dom.js";
 import { count, duration, interval, percent, ratio, shortPath, speed, since } from "./words.js";
 
-const LEGEND = [["baseline", "today's config"], ["explore", "a new point"], ["repeat", "a point once more"], ["take back", "changes taken back"], ["confirm", "confirming pair"], ["failed", "failed"]];
-export const VERDICTS = { better: "better than today's config", steadier: "as fast as today's config, and steadier", no_change: "nothing is better than today's config", no_baseline: "today's config gave no numbers" };
+const LEGEND = [["baseline", "current config"], ["explore", "new point"], ["repeat", "repeated point"], ["take back", "changes dropped"], ["confirm", "confirmation pair"], ["failed", "failed"]];
+export const VERDICTS = { better: "better than the current config", steadier: "as fast as the current config, and steadier", no_change: "nothing better than the current config", no_baseline: "the current config has no measurement" };
 
 export const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
 export const running = (utc) => el("span", { "data-since": utc }, since(utc));
@@ -18,9 +18,9 @@ const legend = (search) => el("p", { class: "legend" },
 function points(search) {
   if (!search.points.length) return null;
   const scale = [Math.log(Math.min(1, ...search.points.map((point) => point.low))), Math.log(Math.max(1, ...search.points.map((point) => point.high)))];
-  return [el("h3", {}, "Fastest points"), table("Speed over today's of the fastest points, with the 95 % interval",
-    [["values", "wide"], ["speed", "number"], ["95 % interval", "number"], ["trials", "number"], ["picture", "picture"]],
-    search.points.map((point) => [point.is_today ? "today's config" : point.changes, ratio(point.ratio), interval(point.low, point.high),
+  return [el("h3", {}, "Fastest points"), table("Fastest points: speed relative to the current config, with the 95 % interval",
+    [["values", "wide"], ["speed", "number"], ["95 % interval", "number"], ["trials", "number"], ["plot", "picture"]],
+    search.points.map((point) => [point.is_today ? "current config" : point.changes, ratio(point.ratio), interval(point.low, point.high),
       String(point.trials), intervalMark(point, scale)]))];
 }
 
@@ -28,17 +28,17 @@ function knobs(search) {
   if (!search.knobs?.length) return null;
   const all = search.knobs.flatMap((knob) => knob.values);
   const scale = [Math.log(Math.min(1, ...all.map((one) => one.low))), Math.log(Math.max(1, ...all.map((one) => one.high)))];
-  const said = (knob) => knob.values.map((one) => (one.is_kept ? `${one.value} (kept)` : `${one.value}: ${ratio(one.ratio)}`)).join(", ");
-  return [el("h3", {}, "What matters"), table("What each knob does by itself, by a model of all trials: speed with each value over that with the value that is kept",
-    [["knob", ""], ["differs by", "number"], ["values", "wide"], ["picture", "picture"]],
-    search.knobs.map((knob) => [knob.knob, ratio(knob.spread), said(knob), knobSlice(knob.values, scale)]))];
+  const values = (knob) => knob.values.map((one) => (one.is_kept ? `${one.value} (kept)` : `${one.value}: ${ratio(one.ratio)}`)).join(", ");
+  return [el("h3", {}, "Knob effects"), table("Effect of each knob alone, by a model of all trials: speed with each value relative to the kept value",
+    [["knob", ""], ["spread", "number"], ["values", "wide"], ["plot", "picture"]],
+    search.knobs.map((knob) => [knob.knob, ratio(knob.spread), values(knob), knobSlice(knob.values, scale)]))];
 }
 
 function trialRow(trial) {
   const words = [trial.ending, trial.validity === "good" || trial.validity === "unmeasured" ? "" : trial.validity].filter(Boolean).join(", ");
   const ending = trial.stderr || trial.detail
     ? [el("span", {}, words), trial.detail && el("span", { class: "muted" }, ` ${trial.detail}`),
-      trial.stderr && folded(`stderr ${trial.number}`, "what it said", el("pre", {}, trial.stderr))]
+      trial.stderr && folded(`stderr ${trial.number}`, "stderr", el("pre", {}, trial.stderr))]
     : words;
   const cell = (value, text) => (value === null ? "–" : text(value));
   return [String(trial.number), trial.purpose, trial.changes, cell(trial.samples_per_s, speed), cell(trial.ratio, ratio),
@@ -46,27 +46,27 @@ function trialRow(trial) {
 }
 
 export function searchSection(search, width) {
-  if (!search) return [el("p", { class: "empty" }, "No search of the queue has begun yet. In a terminal: ", el("code", {}, "autotune queue add --config config.yaml --budget 30m"))];
+  if (!search) return [el("p", { class: "empty" }, "No search has started yet. In a terminal: ", el("code", {}, "autotune queue add --config config.yaml --budget 30m"))];
   const now = search.now;
   const verdict = search.is_running ? null : VERDICTS[search.verdict] ?? "no verdict";
   return [
     el("dl", { class: "facts" },
       fact("config", el("span", { title: search.config }, shortPath(search.config)), search.entry === null ? null : ` (queue ${search.entry})`),
       fact("best", search.best.length && search.best_changes ? [el("b", {}, ratio(search.best.at(-1)[1])), ` ${search.best_changes}`] : "nothing better yet"),
-      fact("budget", `${duration(search.used_s)} of ${duration(search.budget_s)} `, bar(search.used_s / search.budget_s, `${percent(search.used_s / search.budget_s)} of the budget is used`)),
+      fact("budget", `${duration(search.used_s)} of ${duration(search.budget_s)} `, bar(search.used_s / search.budget_s, `${percent(search.used_s / search.budget_s)} of the budget used`)),
       fact("trials", `${search.trials.toLocaleString("en")}: ${Object.entries(search.endings).map(([ending, many]) => `${many.toLocaleString("en")} ${ending}`).join(", ") || "none yet"}`),
       search.phase && fact("phase", `${search.phase}: ${search.why}`),
       verdict && fact("answer", verdict),
-      search.entry === null && (search.verdict === "better" || search.verdict === "steadier") && fact("to take it", command(`autotune apply --config ${search.config}`)),
-      search.is_running && fact("now", now ? [`trial ${now.number}, ${now.purpose}: ${now.changes}, for `, running(now.started_utc)] : "between two trials")),
-    search.trials ? [el("h3", {}, "Speed over today's against search time"), searchChart(search, width), legend(search)]
+      search.entry === null && (search.verdict === "better" || search.verdict === "steadier") && fact("apply", command(`autotune apply --config ${search.config}`)),
+      search.is_running && fact("now", now ? [`trial ${now.number}, ${now.purpose}: ${now.changes}, for `, running(now.started_utc)] : "between trials")),
+    search.trials ? [el("h3", {}, "Speed relative to the current config"), searchChart(search, width), legend(search)]
       : el("p", { class: "empty" }, "No trial has ended yet."),
     points(search),
     knobs(search),
-    search.best.length ? folded("best steps", "Best speed over time, as a table", table("Best speed over today's by search time",
+    search.best.length ? folded("best steps", "Best speed over time (table)", table("Best speed relative to the current config by search time",
       [["search time", "number"], ["best so far", "number"]], search.best.map(([t, value]) => [duration(t), ratio(value)]))) : null,
     search.recent.length ? [el("h3", {}, "Last trials"), table("The last trials, newest first",
-      [["trial", "number"], ["purpose", ""], ["changes", "wide"], ["samples", "number"], ["speed", "number"], ["in stalls", "number"], ["GPU", "number"], ["took", "number"], ["ending", "ending"]],
+      [["trial", "number"], ["purpose", ""], ["changes", "wide"], ["samples", "number"], ["speed", "number"], ["stalls", "number"], ["GPU", "number"], ["duration", "number"], ["ending", "ending"]],
       search.recent.map(trialRow))] : null,
     search.remarks.length ? folded("remarks", count(search.remarks.length, "remark", "remarks"), el("ul", {}, search.remarks.map((text) => el("li", {}, text)))) : null,
     el("p", { class: "muted" }, `Study ${search.study}${search.combinations ? `, ${search.combinations.toLocaleString("en")} combinations` : ""}. Score: ${search.measures}.`),
