@@ -1,7 +1,7 @@
-"""Records that flow between the stages of a trial: frozen, keyword-only, with units in their names.
+"""Records passed between the stages of a trial: frozen, keyword-only, with units in their names.
 
-Durations and points in time are seconds of the monotonic clock (``CLOCK_MONOTONIC``, which all processes
-of a machine share) unless a name says ``utc``. Absent is None, never 0.
+Times are seconds of ``CLOCK_MONOTONIC``, which all processes of a machine share, unless a name says ``utc``. Absent is
+None, never 0.
 """
 
 import hashlib
@@ -19,94 +19,94 @@ from msgspec import Meta
 from autotune.stage_times import PipelineTimes
 
 Scalar = bool | int | float | str | None
-"""One value of a config: any YAML scalar."""
+"""Value of a config: any YAML scalar."""
 
 Count = Annotated[int, Meta(ge=0, le=1 << 53)]
 PositiveCount = Annotated[int, Meta(ge=1, le=1 << 53)]
 Bytes = Annotated[int, Meta(ge=0, le=1 << 60)]
 Time = Annotated[float, Meta(ge=0.0, le=1e12)]
 Length = Annotated[float, Meta(ge=1e-9, le=1e12)]
-Moment = Annotated[float, Meta(ge=-1e12, le=1e12)]  # a trainer may say that its step was before its start
-Rate = Annotated[float, Meta(ge=1e-30, le=1e18)]  # so that no ratio of two leaves what a float can hold
+Moment = Annotated[float, Meta(ge=-1e12, le=1e12)]  # a trainer may report a step before its start
+Rate = Annotated[float, Meta(ge=1e-30, le=1e18)]  # ratios of two must fit into a float
 Amount = Annotated[float, Meta(ge=0.0, le=1e18)]
-Share = Annotated[float, Meta(ge=0.0, le=1.0 + 1e-6)]  # a mean of shares may come to more than 1 by rounding
-Shares = Annotated[float, Meta(ge=0.0, le=1e6)]  # sums over processes, whose kernels may run at the same time
+Share = Annotated[float, Meta(ge=0.0, le=1.0 + 1e-6)]  # rounding may make a mean of shares exceed 1
+Shares = Annotated[float, Meta(ge=0.0, le=1e6)]  # sums over processes, whose kernels may overlap
 Loss = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Text = Annotated[str, Meta(max_length=1_000)]
 Window = tuple[Moment, Annotated[float, Meta(le=1e12)], float]
-"""Numbers of a record with their least and their most, which are checked where one is read back."""
+"""Numbers with their limits, which are checked when a record is read."""
 
 Values = Mapping[str, Scalar]
 """Knob values by dotted key path, e.g. ``{"data.batch_size": 32}``."""
 
 
 class Purpose(StrEnum):
-    """Reason for which a trial is made."""
+    """Purpose of a trial."""
 
-    BASELINE = "baseline"  # the values that the config holds now; every score is relative to them
-    EXPLORE = "explore"  # a point nobody has measured
-    REPEAT = "repeat"  # a promising point, once more
-    TAKE_BACK = "take back"  # the finalist, or the finalist without some of its changes: what they are worth
+    BASELINE = "baseline"  # the config's present values; every score is relative to them
+    EXPLORE = "explore"  # a point not measured yet
+    REPEAT = "repeat"  # a promising point again
+    TAKE_BACK = "take back"  # ablation: the finalist with and without some of its changes, for their gain
     CONFIRM = "confirm"  # one half of an interleaved pair
-    VALIDATE = "validate"  # a longer training, through what a training does besides steps
-    DIAGNOSE = "diagnose"  # part of the trainer's work is taken away; never compared with others
-    RACE = "race"  # trained for as long as others, for the loss that it comes to
-    TRAINING = "training"  # no trial: a real training of the user's, by `autotune run`
+    VALIDATE = "validate"  # a longer training, with pauses such as evaluations
+    DIAGNOSE = "diagnose"  # without part of the trainer's work; never compared with others
+    RACE = "race"  # trained as long as others, to compare losses
+    TRAINING = "training"  # no trial: a user's training by `autotune run`
 
 
 NOT_COMPARED = frozenset({Purpose.VALIDATE, Purpose.DIAGNOSE, Purpose.RACE, Purpose.TRAINING})
-"""Purposes of trials that differ from the others: their numbers, and how they ended, say nothing about the point."""
+"""Purposes whose numbers and endings say nothing about the point, because their trials differ from the others."""
 
 
 NO_SEARCH = frozenset({Purpose.DIAGNOSE, Purpose.TRAINING})
-"""Purposes of trials that are part of no search: what stands in their field ``search`` names something else."""
+"""Purposes outside of searches, whose field ``search`` names something else."""
 
 
 class Ending(StrEnum):
-    """Reason for which a trial ended. Its numbers are judged separately, by `Validity`."""
+    """Reason why a trial ended; `Validity` judges its numbers."""
 
-    COMPLETED = "completed"  # the trainer ended by itself, exit status 0
-    STOPPED = "stopped"  # we stopped it: enough was known
+    COMPLETED = "completed"  # the trainer exited with status 0
+    STOPPED = "stopped"  # autotune stopped it: enough was known
     CRASHED = "crashed"  # the trainer ended with an error
     OUT_OF_HOST_MEMORY = "out of host memory"
     OUT_OF_GPU_MEMORY = "out of GPU memory"
     OUT_OF_SHARED_MEMORY = "out of shared memory"  # /dev/shm, through which a loader's workers pass batches
-    GPU_LOST = "GPU lost"  # or its driver: it does not answer any more
-    DIVERGED = "diverged"  # the loss became NaN or infinite, or far higher than the baseline's at the same step
-    HUNG = "hung"  # no step for too long: after others, or before the first one, with idle processes
+    GPU_LOST = "GPU lost"  # or its driver: it no longer answers
+    DIVERGED = "diverged"  # loss NaN, infinite, or far above the baseline's at the same step
+    HUNG = "hung"  # no step for too long, or no first step with idle processes
     NEVER_STARTED = "never started"  # no step within trial.start_timeout_s
-    NO_STEPS = "no steps seen"  # it ended by itself and reported no step
-    OBSERVER_MISSING = "observer missing"  # ... and nothing inside it could have reported any
-    UNCOUNTED = "steps not counted"  # enough steps came, and none of them could be measured
+    NO_STEPS = "no steps seen"  # it exited without reporting a step
+    OBSERVER_MISSING = "observer missing"  # ... and no observer inside it could have reported one
+    UNCOUNTED = "steps not counted"  # enough steps, none of them measurable
     KILLED_BY_BUDGET = "killed by budget"
     INTERRUPTED = "interrupted"  # ^C, or the process that owned the trial died
 
 
 class Validity(StrEnum):
-    """Fitness of a trial's numbers to be compared with those of others."""
+    """Fitness of a trial's numbers for comparisons."""
 
     GOOD = "good"
     COLD = "cold"  # caches were still being filled
-    CONTAMINATED = "contaminated"  # somebody else used the GPU
-    THROTTLED = "throttled"  # heat or a power brake held the GPU's clocks down
+    CONTAMINATED = "contaminated"  # another process used the GPU
+    THROTTLED = "throttled"  # heat or a power brake throttled the GPU's clocks
     NOT_STEADY = "not steady"  # too few steps after warm-up for a window
-    UNMEASURED = "unmeasured"  # it gave no numbers at all
+    UNMEASURED = "unmeasured"  # it has no measurement
 
 
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
-"""Something else interfered: such a trial says nothing about its point, and is worth repeating."""
+"""Something else interfered: the trial says nothing about its point and is worth repeating."""
 
 
 class Stop(StrEnum):
-    """Reason for which we stop a trial that would have gone on."""
+    """Reason why autotune stops a running trial."""
 
     ENOUGH = "enough"  # the measuring window is long enough
-    HOPELESS = "hopeless"  # a short look shows that it is far behind
-    GPU_LOST = "GPU lost"  # its driver does not answer any more
+    HOPELESS = "hopeless"  # a short measurement shows that it is far behind
+    GPU_LOST = "GPU lost"  # its driver no longer answers
     DIVERGED = "diverged"
     HUNG = "hung"
     NEVER_STARTED = "never started"
-    UNCOUNTED = "uncounted"  # enough steps, for long enough, and none that can be measured
+    UNCOUNTED = "uncounted"  # enough steps for long enough, none of them measurable
     DEADLINE = "deadline"  # the end of the budget
     GUARD_LOST = "guard lost"  # the guard process died; its orphans were killed
 
@@ -122,15 +122,12 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Hardware that the numbers depend on besides the config; trials on unlike machines are never compared.
+    """Hardware that the numbers depend on; trials on different hardware are never compared.
 
     Attributes:
-        cpu_cores: Cores that this process may use.
-        cpu_model: As the kernel names it.
-        memory_bytes: Memory that this process may use.
-        cpu_bfloat16: Whether the CPU multiplies bfloat16 itself; else it is emulated, at a fraction of the speed.
-        gpus: In the order of the driver; empty if there is none that can be seen.
-        name: Name that tells it from others of its class, of 8 hex digits; empty where it does not matter.
+        cpu_cores, memory_bytes: Available to this process.
+        cpu_bfloat16: Whether the CPU has bfloat16 instructions; emulation is many times slower.
+        name: 8 hex digits that identify it within its class; empty if irrelevant.
     """
 
     cpu_cores: int
@@ -142,34 +139,34 @@ class Machine:
 
 
 CODE = "code:"
-"""Prefix of values that stand in the trainer's code, not in the config."""
+"""Prefix of values in the trainer's code instead of the config."""
 
 CODE_VARIABLE = "AUTOTUNE_CODE"
-"""Environment variable of a trial whose calls are made with other values than the trainer's code has."""
+"""Environment variable of a trial with values that replace arguments of calls in the trainer's code."""
 
 CALLS_MADE = "calls.made"
-"""File in a trial's folder with the names of the values of `CODE_VARIABLE` that a call was made with."""
+"""File in a trial's folder with the names of the `CODE_VARIABLE` values that were used in a call."""
 
 CONFIGS_VARIABLE = "AUTOTUNE_CONFIGS"
-"""Environment variable of a trial whose trainer opens its configs by itself: its copies, by the user's files."""
+"""Environment variable of a trial whose trainer opens configs itself: their copies by the user's files."""
 
 CONFIGS_OPENED = "configs.opened"
-"""File in a trial's folder that is there once one of the copies of `CONFIGS_VARIABLE` was opened."""
+"""File in a trial's folder that exists once a copy of `CONFIGS_VARIABLE` was opened."""
 
 EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
-"""Variable that has the observer read the loss of each step, where that does not wait for an accelerator."""
+"""Variable that makes the observer read every step's loss that needs no wait for an accelerator."""
 
 
 class TrialPhase(StrEnum):
-    """Phase of a trial that is taken through phases, to see what its speed would be without one part of its work."""
+    """Phase of a trial that shows its speed without one part of the work."""
 
     TRAIN = "train"  # nothing is changed
-    LOAD = "load"  # batches are drawn from the loader as fast as it gives them; few are trained on
-    REPLAY = "replay"  # the same few batches are trained on again and again: data costs nothing
+    LOAD = "load"  # batches are drawn as fast as the loader yields them; few are trained on
+    REPLAY = "replay"  # the same few batches are trained on: data cost nothing
 
 
 class DataEffect(StrEnum):
-    """Effect of a change on the data that are trained on, as the samples of trials show it."""
+    """Effect of a change on the training data, by the samples of trials."""
 
     SAME = "same data"
     BATCH = "batch"  # another number of samples per update
@@ -179,10 +176,10 @@ class DataEffect(StrEnum):
 
 @dataclass(frozen=True)
 class DataFinding:
-    """What the samples of a trial show, compared with those of today's config.
+    """Comparison of a trial's samples with the baseline's.
 
     Attributes:
-        evidence: In words, without a full stop.
+        evidence: Clause without a full stop.
     """
 
     effect: DataEffect
@@ -190,33 +187,31 @@ class DataFinding:
 
 
 DATA_KEY_VARIABLE = "AUTOTUNE_DATA_KEY"
-"""Key of the hashes of samples, which trials of one search have in common."""
+"""Key of the hashes of samples, common to the trials of a search."""
 
 WHEREABOUTS_VARIABLE = "AUTOTUNE_WHEREABOUTS"
-"""Variable that has the observer report in which lines of the trainer's own its loop stays."""
+"""Variable that makes the observer report the lines of the trainer in which its loop spends time."""
 
 PHASE_VARIABLE = "AUTOTUNE_PHASE_S"
-"""Variable that has the observer take a trial through phases, each of so many seconds."""
+"""Variable that makes the observer run a trial in phases of this many seconds."""
 
 FIRST_PHASE = TrialPhase.REPLAY
-"""Phase that each round begins with. Loading comes after it and empties the buffers that have filled meanwhile, so that
-training goes on with them as they would be."""
+"""First phase of each round. Loading follows and drains the buffers that it filled, so training resumes with usual
+buffers."""
 
 PAUSES = frozenset({"eval", "checkpoint"})
-"""Kinds of event whose time is not training. The end of an epoch is no pause: to refill the pipeline is a cost
-of the config."""
+"""Kinds of event whose time is not training. The end of an epoch is none: refilling the pipeline is a cost of the
+config."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rank:
-    """Rank of a process in a training of several.
+    """Rank of a process in a distributed training.
 
     Attributes:
-        number: From 0.
         world: Number of ranks.
         local: Rank within its node; None if unknown.
-        node: Name of the node.
-        is_joined: Whether its framework has joined the ranks; else only the variables of a launcher say so.
+        is_joined: Whether its framework has joined the ranks; otherwise only a launcher's variables say so.
     """
 
     number: Count
@@ -227,41 +222,36 @@ class Rank:
 
 
 RANK_STEP = "rank_step"
-"""Kind of the event that is a step of one rank; ``step`` is one of the whole training."""
+"""Kind of event for a step of one rank; ``step`` is one of the whole training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TraineeEvent:
-    """Event that a training process reported about itself: one line of its step file.
+    """Event that a training process reports: one line of its step file. Unknown kinds are ignored.
 
     Attributes:
-        kind: ``start`` (the header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``,
-            ``sync``, ``note``, ``stages``, ``reporter`` (the trainer has imported what reports its own steps),
-            ``unseen`` (it trains, and none of its steps can be seen), ``files`` (modules that it has loaded), ``begin``
-            (of the first step, its batch included), or of a trial that is taken through phases ``phase`` (one begins),
-            ``load`` (batches were drawn and not trained on), ``unphased`` (that cannot be done with this trainer) and
-            ``in_force`` (what the frameworks are set to), or ``cost`` (what recurs besides the arithmetic of steps);
-            readers ignore kinds they do not know. Of a training of several ranks: ``rank`` (which of them a process
-            is), ``own`` (its time outside of the exchange of gradients) and ``rank_step`` (a step of one rank).
-            ``launched`` comes from the runner, when the process has begun that it may have prepared a warm interpreter
-            for.
-        stream: The process and its loop that wrote it, ``<pid>.<n>``, e.g. ``"4711.0"``.
-        wait_s: Of a step: seconds that the loop waited for data; None if not known.
-        samples: Of a step: valid samples in the batch; of the end of a pass, those in it; None if not known.
-        work: Of a step: valid frames or tokens in the batch; None if not known.
-        update: Of a step: whether the optimizer's update is part of it, as far as is known; False where gradients are
-            only accumulated.
-        loss: The loss, where it was available; may be NaN or infinite. Of ``eval`` that of the evaluation.
-        devices: Of a start: UUIDs of the accelerators that the process reports to use, perhaps only prefixes of them.
-        text: Of a note, or of ``unseen``, ``unphased`` and ``cost`` the reason: its text, printable and on one line.
-        stages: Of ``stages``: the times of the pipeline's two stages so far.
-        duration_s: Of ``eval``, ``checkpoint`` and ``load``: seconds that it took, up to its time; None if not known.
-            Of ``cost`` those of all of its kind and place so far; of a ``stay`` its own.
-        cost: Of ``cost``: its kind, ``trace``, ``compile``, ``python``, ``workers``, or ``stay`` (of the loop in a
-            line).
-        place: Of ``cost``: file, line and name, in the trainer's own code where it is known.
-        times: Of ``cost``: how often so far.
-        phase: Of ``phase``: the phase that begins; None if it is none that is known.
+        kind: ``start`` (header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``, ``sync``,
+            ``note``, ``stages``, ``reporter`` (its step reporter was imported), ``unseen`` (steps can't be seen),
+            ``files`` (loaded modules), ``begin`` (of the first step, batch included), ``cost`` (recurring work besides
+            the arithmetic of steps) or ``launched`` (by the runner: start of a process that it may have prepared a warm
+            interpreter for). In phases also ``phase`` (its start), ``load`` (batches drawn without training),
+            ``unphased`` (impossible with this trainer) and ``in_force`` (settings of the frameworks). With several
+            ranks ``rank``, ``own`` (time outside of the gradient exchange) and ``rank_step``.
+        stream: Process and loop, ``<pid>.<n>``, e.g. ``"4711.0"``.
+        wait_s: Of a step: time of waiting for data.
+        samples: Valid samples in a step's batch, or in a finished pass.
+        work: Valid frames or tokens in a step's batch.
+        update: Whether a step includes the optimizer's update; False if it only accumulates gradients.
+        loss: Of a step or an evaluation; may be NaN or infinite.
+        devices: Of a start: UUIDs, or their prefixes, of accelerators in use.
+        text: Of a note, or the reason of ``unseen``, ``unphased`` and ``cost``; printable, one line.
+        stages: Times of the pipeline's two stages so far.
+        duration_s: Of ``eval``, ``checkpoint``, ``load`` and ``stay``, which end at `t_s`; of other costs the sum of
+            kind and place so far.
+        cost: ``trace``, ``compile``, ``python``, ``workers``, or ``stay`` (of the loop in a line).
+        place: Of ``cost``: file, line and name, in the trainer's code if known.
+        times: Of ``cost``: count so far.
+        phase: Of ``phase``; None if unknown.
     """
 
     kind: str
@@ -293,13 +283,12 @@ class TraineeEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPlan:
-    """Plan of one trial: everything needed to make it; printing it is the dry run.
+    """Everything needed to run a trial; printing it is the dry run.
 
     Attributes:
-        trial_id: Unique name of the trial, carried by all its processes in ``AUTOTUNE_TRIAL_ID``.
-        folder: The trial's own folder; nothing the trial is told to write lies outside.
-        config_text: The trial's own copy of the config.
-        further_configs: The trial's own copies of further configs, by the names of their files.
+        trial_id: Unique name, in ``AUTOTUNE_TRIAL_ID`` of all its processes.
+        folder: Folder for everything that the trial is told to write.
+        further_configs: Copies of further configs, by file name.
     """
 
     trial_id: str
@@ -314,16 +303,15 @@ class TrialPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialExit:
-    """End of a trial's processes; `autotune.trial.outcome` decides what it means.
+    """End of a trial's processes; `autotune.trial.outcome` interprets it.
 
     Attributes:
-        exit_code: Exit status of the trainer, negative for a signal; None if it could not be learned.
-        stop: Reason for which we stopped it; None if it ended by itself.
-        stderr_tail: The last lines that the trainer wrote to stderr.
+        exit_code: Negative for a signal; None if unknown.
+        stop: Reason why autotune stopped it; None if it exited.
         cpu_s: CPU time of the trainer and its reaped children.
-        oom_killed: Whether the kernel's out-of-memory counter increased during the trial; None if unreadable.
+        oom_killed: Whether the kernel's out-of-memory counter increased; None if unreadable.
         left_pids: Processes that could not be killed (uninterruptible sleep).
-        waited_for: What it still waited for when it was stopped before its process was started; empty if it was.
+        waited_for: What it waited for if stopped before its process started; else empty.
     """
 
     started_s: float
@@ -339,26 +327,25 @@ class TrialExit:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFigures:
-    """Figures of one GPU over a stretch of time: of a trial, of all trials of a point, or of a monitor's last minute.
+    """Figures of one GPU over a stretch of time, e.g. of a trial, a point's trials, or a monitor's last minute.
 
-    The one list of what is measured of a GPU; the records of each stage hold one of these as their ``figures``.
-    Shares are 0..1 of the stretch; None is "not known", never 0.
+    The only list of what is measured of a GPU. Shares are 0..1 of the stretch; None is unknown, never 0.
 
     Attributes:
-        uuid: UUID of the GPU; that of a MIG instance for an instance.
-        name: Name that the driver gives it.
-        utilization: Share of time in which at least one kernel ran.
+        uuid: Of the GPU or MIG instance.
+        name: By the driver.
+        utilization: Share of time in which a kernel ran.
         covered_fraction: Share of the stretch that driver windows cover.
-        memory_total_bytes: Memory of the device.
-        peak_memory_bytes: Most memory in use by all processes; of a trial, from its start on.
-        power_w: Mean electric power.
-        energy_j: Energy drawn over the stretch.
-        sm_activity: Share of the multiprocessors' time that was used; of Hopper and later.
+        memory_total_bytes: Of the device.
+        peak_memory_bytes: Most in use by all processes; of a trial, since its start.
+        power_w: Mean.
+        energy_j: Drawn over the stretch.
+        sm_activity: Share of the multiprocessors' time in use (Hopper and later).
         tensor_activity: The same of the tensor cores.
         dram_activity: The same of the memory's bandwidth.
-        own_fraction: Share of time in which kernels of the trial's own processes ran.
-        foreign_fraction: The same of other processes. Both are sums over processes, which may overlap.
-        throttled_fraction: Share of the readings with a reason of `throttling.THROTTLING`: heat or a power brake.
+        own_fraction: Share of time with kernels of the trial; a sum over processes, which may overlap.
+        foreign_fraction: The same of other processes.
+        throttled_fraction: Share of the readings with one of `driver.THROTTLING`.
     """
 
     uuid: str
@@ -378,7 +365,7 @@ class GpuFigures:
 
 
 class GpuRole(StrEnum):
-    """Work of a GPU, where data and model have one each."""
+    """Work of a GPU, if data and model have one each."""
 
     DATA = "data"
     MODEL = "model"
@@ -389,11 +376,10 @@ class GpuMeasurement:
     """Measurement of one GPU over the steady window of a trial.
 
     Attributes:
-        figures: Figures over the window; no utilization where that of the window is not to be relied on.
-        scored: Whether it is one that the score looks at: the model's, where the data has another.
-        busy_windows: The driver windows wholly inside, each (end in seconds from the start of the window, length in
-            seconds, share of it in which a kernel ran): what the trials of a point are pooled from.
-        role: Its work where the config gives data and model a GPU each; else None.
+        figures: Figures over the window, without unreliable utilization.
+        scored: Whether its utilization counts; if data have a separate GPU, only the model's does.
+        busy_windows: Driver windows: end in seconds from the window's start, length in seconds, busy share.
+        role: Its work if data and model have a GPU each; else None.
     """
 
     figures: GpuFigures
@@ -414,12 +400,9 @@ class RankMeasurement:
     """Measurement of one rank over the steady window of a trial, by its own clock.
 
     Attributes:
-        number: Its number, from 0.
-        node: Name of its node.
         step_s: Median time of its steps.
-        data_wait_fraction: Share of the time that it waited for data; None if not reported.
-        own_fraction: Share of the time outside of the exchange of gradients, waiting for data included; None if that is
-            not seen.
+        data_wait_fraction: Share of time waiting for data; None if not reported.
+        own_fraction: Share of time outside of the gradient exchange, waiting for data included; None if unknown.
     """
 
     number: Count
@@ -431,15 +414,12 @@ class RankMeasurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Pauses:
-    """What a training does between its steps: evaluations, checkpoints and the ends of epochs, over a stretch of it.
+    """Evaluations, checkpoints and ends of epochs over a stretch of training.
 
     Attributes:
-        epoch_ends: Number of passes over the data that ended.
-        evaluations: Number of evaluations.
-        checkpoints: Number of checkpoints that were written.
-        time_s: Time of all of them, beyond that of usual steps.
-        samples: Samples that were trained on up to the last of them, as the speed counts them.
-        in_window_s: Part of their time that lies in the window of the trial's speed: that of ends of epochs.
+        time_s: Total time beyond that of usual steps.
+        samples: Samples trained on until the last of them, as the speed counts them.
+        in_window_s: Part of `time_s` in the trial's window: that of ends of epochs.
     """
 
     time_s: Time
@@ -451,12 +431,11 @@ class Pauses:
 
     @property
     def count(self) -> int:
-        """Number of all of them."""
         return self.epoch_ends + self.evaluations + self.checkpoints
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Names of those that there were, as `PAUSE_NOUNS` has them."""
+        """Kinds that occurred, as in `PAUSE_NOUNS`."""
         return frozenset(kind for kind in PAUSE_NOUNS if getattr(self, kind))
 
 
@@ -468,35 +447,35 @@ PAUSE_NOUNS: Mapping[str, tuple[str, str]] = {
     "evaluations": ("evaluation", "evaluations"),
     "checkpoints": ("checkpoint", "checkpoints"),
 }
-"""Words for one and for several of each, by these fields."""
+"""Singular and plural of each, by these fields."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Numbers of one trial over its steady state.
+    """Numbers of one trial over its steady state. None is unknown or not measured.
 
     Attributes:
-        speed_error: Relative standard error of the speed, as far as the steps of this trial tell.
-        cycles: Whole cycles in the window, where training stops and goes; None where its steps are of one kind.
-        beat_s: Usual time of such a cycle; None where none was seen whole.
-        stall_fraction: Share of the window that steps took beyond the median, those of more than three medians.
-        stall_wait_fraction: Share of these steps' time that the training loop waited for data; None if not reported.
-        stall_epoch_fraction: Share of their time that those took at which a pass over the data ended; None without any.
-        pauses: What it came to between its steps; None where it trained on after none.
-        cv: Coefficient of variation of the steps' time per unit of work; None if not known.
-        data_wait_fraction: Share of the window the training loop waited for data; None if not reported.
-        first_step_s: From the start of the process to the end of its first step.
-        setup_s: From there to the begin of that: imports, the model, opening the data; None if not known.
-        first_batch_s: Time of the first step that it waited for its batch; None if not known.
-        cpu_cores: CPU time of the trial's processes over the window, in cores; None if not sampled.
-        gpu_utilization: Share of time in which a kernel ran, 0..1, mean of the scored GPUs; None means not measured.
-        gpu_memory_bytes: Most memory that was in use on one of the GPUs; None means not measured.
-        filled_samples_per_s: Estimated throughput once the caches are filled (the throughput without waiting for data),
-            where the trial's caches were still being filled; None otherwise.
-        energy_per_sample_j: Energy that the GPUs drew for each sample; None means not measured.
-        gpus: Measurements of each GPU, in the order in which the trial sees them; empty means not measured.
-        stages: Times of the two stages of a pipeline over two devices; None where the trainer reports none.
-        ranks: Measurements of each rank of a training of several processes; empty for one.
+        speed_error: Relative standard error of the speed, by the steps of this trial.
+        cycles: Whole cycles between stalls in the window; None without stalls.
+        beat_s: Usual time of a whole cycle.
+        stall_fraction: Share of the window that steps of more than three medians took beyond the median.
+        stall_wait_fraction: Share of these steps' time spent waiting for data.
+        stall_epoch_fraction: Share of their time at the ends of passes over the data.
+        pauses: Pauses after which training resumed; None without any.
+        cv: Coefficient of variation of the steps' time per unit of work.
+        data_wait_fraction: Share of the window spent waiting for data.
+        first_step_s: From process start to the end of the first step.
+        setup_s: From process start to the start of that step: imports, model, opening the data.
+        first_batch_s: Time that the first step waited for its batch.
+        cpu_cores: CPU time per second of the trial's processes.
+        gpu_utilization: Share of time in which a kernel ran, 0..1, mean of the scored GPUs.
+        gpu_memory_bytes: Most memory in use on one of the GPUs.
+        filled_samples_per_s: Estimated throughput with full caches (without waiting for data) if caches were being
+            filled.
+        energy_per_sample_j: Energy of all GPUs.
+        gpus: In the order in which the trial sees them; empty if not measured.
+        stages: Times of the two stages of a pipeline over two devices.
+        ranks: Empty for a single process.
     """
 
     window_s: Length
@@ -530,7 +509,7 @@ class Measurement:
 
     @property
     def fullest_gpu(self) -> GpuFigures | None:
-        """Figures of the GPU with the largest share of its memory in use; None if no GPU reports both figures."""
+        """Figures of the GPU with the largest share of memory in use; None if unknown."""
         known = {
             gpu.figures.peak_memory_bytes / gpu.figures.memory_total_bytes: gpu.figures
             for gpu in self.gpus
@@ -545,17 +524,17 @@ class Measurement:
 
     @property
     def step_fraction(self) -> float:
-        """Share of the window that is of steps, without what the ends of epochs in it took."""
+        """Share of the window without the time of ends of epochs."""
         return 1.0 if self.pauses is None else 1.0 - self.pauses.in_window_s / self.window_s
 
     @property
     def sample_s(self) -> float:
-        """Mean time of a sample by `speed`, without what the ends of epochs in the window took."""
+        """Mean time of a sample by `speed`, without the ends of epochs in the window."""
         return self.step_fraction / self.speed
 
     @property
     def overall_samples_per_s(self) -> float | None:
-        """Samples per second of whole training, with all that comes between its steps; None where nothing came."""
+        """Samples per second of all training, pauses included; None without pauses."""
         return None if self.pauses is None else 1.0 / (self.sample_s + self.pauses.time_s / self.pauses.samples)
 
     def __post_init__(self) -> None:
@@ -567,25 +546,22 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """Findings of a validation trial: a longer training of a point that was confirmed, or of the baseline.
+    """Findings of a validation trial: a longer training of a confirmed point, or of the baseline.
 
     Attributes:
         trained_s: Time from the first step to the end.
         epoch_ends: Number of passes over the data that ended.
-        evaluations: Number of evaluations (validation of the model, in the field's other sense of the word).
-        checkpoints: Number of checkpoints that were written.
-        speed_ratio: Speed over that of the baseline's validation trial; None for the baseline, or if not known.
-        overall_ratio: The same from the first step to the end, with all that comes between steps: evaluations,
-            checkpoints, the ends of epochs.
-        loss_ratio: Loss relative to where it began, over the baseline's after as many updates (or samples, if that is
-            less); None for the baseline, or if one of them reports too few losses.
-        losses: Its loss after as many steps as the baseline's, and the baseline's, on batches of the same size; None
-            as for ``loss_ratio``.
-        memory_growth_bytes_per_s: Growth of host memory, where it went on until the end; 0 where it did not; None if
-            it was not measured for long enough.
-        gpu_memory_growth_bytes_per_s: The same of the memory of the fullest GPU.
-        broke: Reasons for not recommending the point, one clause each; empty if it held.
-        remarks: What the training did not come to, or does with the baseline's values as well; one clause each.
+        evaluations: Number of evaluations of the model.
+        checkpoints: Number of checkpoints.
+        speed_ratio: Speed over the baseline's in its validation trial; None for the baseline, or if unknown.
+        overall_ratio: The same from the first step to the end, pauses included.
+        loss_ratio: Loss relative to its start, over the baseline's after as many updates (or samples, if fewer); None
+            for the baseline, or with too few losses.
+        losses: Its loss and the baseline's after equal steps, on batches of one size; None as for ``loss_ratio``.
+        memory_growth_bytes_per_s: Growth of host memory that continued until the end, else 0; None if unknown.
+        gpu_memory_growth_bytes_per_s: The same of the fullest GPU.
+        broke: Reasons not to recommend the point, one clause each.
+        remarks: What was not reached, or also happens with the baseline's values; one clause each.
     """
 
     trained_s: Time
@@ -604,12 +580,11 @@ class Validation:
 
 @dataclass(frozen=True, kw_only=True)
 class LossCurve:
-    """Losses of one training over time, each the mean over one of equal stretches of it.
+    """Losses of one training, as means over equal stretches of time.
 
     Attributes:
-        ends_s: Ends of the stretches in which a loss came, in seconds from the first step, increasing.
-        losses: Mean loss of each.
-        samples: Samples that training had gone through by each end; empty where its steps do not tell them.
+        ends_s: Ends of the stretches with a loss, in seconds from the first step, increasing.
+        samples: Samples trained on by each end; empty if unknown.
     """
 
     ends_s: Annotated[tuple[float, ...], Meta(max_length=10_000)]
@@ -626,7 +601,7 @@ class LossCurve:
 
 
 class RaceArm(StrEnum):
-    """Config that takes part in a race."""
+    """Config in a race."""
 
     BASELINE = "baseline"
     WINNER = "winner"
@@ -635,22 +610,22 @@ class RaceArm(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RaceLeg:
-    """Training of one config in a race.
+    """Training of one config in a race. None is unknown or absent.
 
     Attributes:
-        pair: Number of the round, from 0; each config trains once in it, with the same seed.
+        pair: Round, from 0, in which each config trains once with the same seed.
         trained_s: Time from its first step to its end.
-        curve: Its losses; None where too few were seen.
-        first_loss: Mean of its first few losses; None without.
-        seed: Seed that it was given; None where no key of the config says one.
-        learning_rate_key: Key of the config that holds the learning rate; empty where none is known.
-        learning_rate: Learning rate that it was given; None where it was that of the config.
-        checkpoint: Name of the checkpoint of which it was given a copy to start from; empty without one.
-        resumed: Whether it went on from that.
-        update_samples: Samples in an update of the weights; None where its steps do not tell them.
-        epoch_samples: Samples from one end of an epoch to the next; None where two were not seen.
-        evaluation_loss: Loss of its latest evaluation; None where none was seen.
-        held_out: Losses of its latest evaluations, each at the time at which it began; None without.
+        curve: None with too few losses.
+        first_loss: Mean of its first few losses.
+        seed: Seed that it was given; None if the config has no key for one.
+        learning_rate_key: Empty if unknown.
+        learning_rate: Learning rate that it was given; None for that of the config.
+        checkpoint: Name of the checkpoint that it got a copy of; empty without one.
+        resumed: Whether it resumed from that.
+        update_samples: Samples per update of the weights.
+        epoch_samples: Samples between two ends of epochs.
+        evaluation_loss: Loss of its latest evaluation.
+        held_out: Losses of its latest evaluations, each at its start.
     """
 
     arm: RaceArm
@@ -670,17 +645,16 @@ class RaceLeg:
 
 
 FRAMEWORK = "framework."
-"""Prefix of stored conditions that hold the version of a framework."""
+"""Prefix of stored conditions with the version of a framework."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuConditions:
-    """GPUs that a trial could use, over its steady window.
+    """GPUs available to a trial, over its steady window.
 
     Attributes:
-        driver: Version of their driver; None if it is unknown.
         readings: State of each GPU by name, e.g. ``gpu0.sm_clock_mhz`` and ``gpu0.temperature_end_c``.
-        not_measured: Reason, for people, why the trial's utilization is unknown; None if it is known.
+        not_measured: Reason, for users, why the trial's utilization is unknown; None if it is known.
     """
 
     driver: str | None
@@ -690,32 +664,28 @@ class GpuConditions:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Everything that the numbers of a trial, and their judgement, depend on besides its values.
+    """Everything but its values that a trial's numbers, and their judgement, depend on. None is unknown or absent.
 
     Attributes:
-        autotune: Version of autotune.
-        host: Name of the machine's host, for people.
-        machine: Name of the machine, see `Machine.name`; None if it does not matter.
-        gpus: Names of the machine's GPUs, commas between; None without any.
-        frameworks: Version of each framework, by its package.
-        gpu: The GPUs during the trial; None if they were not watched.
-        validate_s: Longest training of a validation trial of its search; None if the answer is not to be validated.
-        document: Hash of the training that its config describes, knobs left out.
-        changes: Kinds of change of the training that its point makes against its search's baseline.
-        allowed_changes: Kinds of change that the user has allowed its search.
-        outside_answer: Point of the study's current answer, if the config's own domains do not have it any more.
-        left_out_answer: Point of the study's current answer, if a limit of its search leaves that out.
-        until_step: Step up to which each point of its search is measured, where steps get slower; None where not.
-        pairs_planned: Most pairs of a sequential confirmation: the intervals that it is judged by depend on it.
-        claims_sd: By how much earlier claims of its study had missed what trainings achieved, beyond their intervals,
-            as a standard deviation of ln speed: the intervals that it is judged by are wider for it; None for nothing.
-        alone: Whether trials on this machine's other GPUs waited meanwhile; None if there were none.
-        unheeded: Knobs that it never read, so that their values had no effect.
-        no_loss: True if its trainer reported no loss that could be seen; None if it did, or that is not known.
-        free_data_ratio: Of a trial in phases: speed with data that costs nothing over that of training.
-        free_data_ratio_high: Upper end of that ratio's interval.
-        free_step_ratio: Speed of the loader alone over that of training.
-        free_step_ratio_high: Upper end of that ratio's interval.
+        machine: `Machine.name`; None if irrelevant.
+        gpus: Names of the machine's GPUs, separated by commas.
+        frameworks: Versions, by package.
+        validate_s: Longest validation training of its search; None without validation.
+        document: Hash of the training that its config describes, without knobs.
+        changes: Kinds of training change of its point against its search's baseline.
+        allowed_changes: Kinds of training change that the user has allowed its search.
+        outside_answer: Point of the study's current answer, if outside of the config's domains.
+        left_out_answer: The same, if a limit of its search excludes it.
+        until_step: Last step that its search measures, if steps get slower.
+        pairs_planned: Most pairs of a sequential confirmation, which its intervals depend on.
+        claims_sd: Error of the study's earlier claims beyond their intervals, as a standard deviation of ln speed,
+            which widens the intervals.
+        alone: Whether trials on this machine's other GPUs waited; None if there were none.
+        unheeded: Knobs that it never read, so their values had no effect.
+        no_loss: True if its trainer reported no visible loss.
+        free_data_ratio: Of a trial in phases: speed with data at no cost over that of training.
+        free_step_ratio: The same of the loader alone.
+        free_data_ratio_high, free_step_ratio_high: Upper ends of their intervals.
         further: Conditions that only another version of autotune knows.
     """
 
@@ -747,7 +717,7 @@ class Conditions:
     further: Mapping[str, Scalar] = field(default_factory=dict)
 
     def as_stored(self) -> dict[str, Scalar]:
-        """Return them as they are stored: scalars by name, without unknown ones."""
+        """Return the known conditions as they are stored: scalars by name."""
         stored: dict[str, Scalar] = {}
         for name, value in ((one.name, getattr(self, one.name)) for one in fields(self)):
             if name == "frameworks":
@@ -764,25 +734,24 @@ class Conditions:
 
 
 CONDITION_SEPARATORS = {"changes": ",", "allowed_changes": ",", "unheeded": "\n"}
-"""Separators of the conditions that are stored as one text."""
+"""Separators of conditions that are stored as one text."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialRecord:
-    """One finished trial, as the study keeps it.
+    """Finished trial, as the study keeps it.
 
     Attributes:
         number: Position in the study, from 0.
-        point: Name of the point: a hash of its values.
-        pair: Of a confirming trial: index of its pair, from 0; None otherwise.
-        duration_s: Time from the decision to start it until the last process was gone, without the time that it took
-            to start a zygote.
-        detail: One line on the ending, e.g. the exception's class and message.
-        validation: Of a validation trial: its findings; None otherwise, and where it was cut short.
-        race: Of a trial of a race: how its loss went; None otherwise, and where it was cut short.
-        code: Digest of each of the project's own files that the trainer loaded, by its path from the folder of the
-            command; empty where none is known. Trials are compared only with those of the same code.
-        data: How the samples that it trained on compare with today's; None where that was not looked at.
+        point: Hash of its values.
+        pair: Index of a confirming trial's pair, from 0.
+        duration_s: Time from the decision to start it until its last process was gone, without starting a zygote.
+        detail: Line on the ending, e.g. the exception's class and message.
+        validation: Findings of a complete validation trial.
+        race: Training of a complete trial of a race.
+        code: Digests of the project's files that the trainer loaded, by path from the command's folder; empty if
+            unknown. Only trials of the same code are compared.
+        data: Comparison of its samples with the baseline's.
     """
 
     number: Count
@@ -808,48 +777,46 @@ class TrialRecord:
         return all(other.code.get(name, digest) == digest for name, digest in self.code.items())
 
     def as_stored(self) -> dict[str, Any]:
-        """Return it as it is stored."""
         return {**asdict(self), "conditions": self.conditions.as_stored()}
 
     @property
     def machine(self) -> str:
-        """Name of the machine that it was made on: the host's where it has no other."""
+        """Name of the machine on which it ran, by default the host's."""
         return self.conditions.machine or self.conditions.host or ""
 
     @property
     def comparable(self) -> Measurement | None:
         """The measurement if it is fit to be compared with others, else None.
 
-        A validation trial is longer than the others, and holds what they stop in front of; one of a diagnosis does
-        not do all the work.
+        Validation trials are longer and include work at which others stop; diagnosis trials omit part of the work.
         """
         is_fit = self.validity is Validity.GOOD and self.purpose not in NOT_COMPARED
         return self.measurement if is_fit else None
 
 
 _SAME_TRAINING = "same training"  # label of `space.knob`
-_RACED = ("batch", "precision")  # labels of changes of which a race tells whether training learns as fast
+_RACED = ("batch", "precision")  # labels of changes whose effect on convergence a race can show
 
 NO_LOSS = "the trainer reports no loss that can be seen"
-"""Reason for which no race can show how an answer learns."""
+"""Reason why no race can show whether an answer converges as fast."""
 
 
 class Verdict(StrEnum):
     """Verdict of a search."""
 
     BETTER = "better"
-    STEADIER = "steadier"  # as fast, with evener steps or a busier GPU
+    STEADIER = "steadier"  # as fast, with steadier steps or a busier GPU
     NO_CHANGE = "no_change"
     NO_BASELINE = "no_baseline"
 
 
 CONFIRMED = (Verdict.BETTER, Verdict.STEADIER)
-"""Verdicts that a change of the config follows from."""
+"""Verdicts with a change of the config."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """A ratio with its 95 % confidence interval; 1.0 means no difference.
+    """Ratio with its 95 % confidence interval; 1.0 is no difference.
 
     Attributes:
         ratio: The ratio.
@@ -866,27 +833,26 @@ class Ratio:
 class PooledGpu:
     """One GPU over all comparable trials of a point; `metrics.GPU_METRICS` describes its numbers.
 
-    Utilization and what is derived from it are None as long as too little of it was seen; `text` says how much is
-    missing.
+    Utilization and derived values are None until enough is known; `text` says how much is missing.
 
     Attributes:
         figures: Figures over all trials.
-        scored: Whether it is one that the score looks at.
-        text: Its utilization for people: ``2-40 % cyclic, period 2.1 s``, ``not enough yet: 34 of 60 driver samples``
-            or ``not measured``.
+        scored: Whether its utilization counts in the score.
+        text: Utilization, for users: ``2-40 % cyclic, period 2.1 s``, ``not enough yet: 34 of 60 driver samples`` or
+            ``not measured``.
         verdict: ``flat``, ``cyclic``, ``bursty`` or ``drift``.
-        meaning: Usual cause of that pattern, and its usual remedy.
-        samples: Number of driver windows, over all trials.
-        p10: Utilization that at least a tenth of the time covered is at or below.
-        idle_fraction: Share of this time in driver windows that were busy for less than a tenth.
-        duty_fraction: Share of this time at the high level; None also where the two levels are as good as one.
-        low: The lower of the two levels between which utilization moves.
-        high: The upper one.
-        period_s: Length of a cycle; None unless the verdict is ``cyclic``.
-        energy_per_sample_j: Energy that this GPU drew for each sample.
-        role: Its work, ``data`` or ``model``, where the config gives them a GPU each.
-        reference: Utilization that is stated for a GPU of that role, least and most; None without one.
-        against_reference: Whether its utilization is ``below``, ``within`` or ``above`` that; None if it is not known.
+        meaning: Usual cause and remedy of that pattern.
+        samples: Number of driver windows.
+        p10: 10th percentile of utilization over the covered time.
+        idle_fraction: Share of the covered time in driver windows that were busy for less than a tenth.
+        duty_fraction: Share of the covered time at the high level; None also if the two levels are equal.
+        low: Lower level of utilization.
+        high: Upper level.
+        period_s: Length of a cycle; None unless ``cyclic``.
+        energy_per_sample_j: Energy of this GPU per sample.
+        role: ``data`` or ``model``, if they have a GPU each.
+        reference: Lower and upper reference utilization for that role.
+        against_reference: Whether utilization is ``below``, ``within`` or ``above`` that.
     """
 
     figures: GpuFigures
@@ -907,7 +873,7 @@ class PooledGpu:
     energy_per_sample_j: float | None = None
 
     def value(self, name: str) -> Any:
-        """Return a field of this record or of its figures by its name."""
+        """Return a field of this record or of its figures by name."""
         return getattr(self.figures if hasattr(self.figures, name) else self, name)
 
 
@@ -917,9 +883,9 @@ class PooledGpus:
 
     Attributes:
         devices: The GPUs in the order in which the trials see them.
-        utilization: Mean utilization of the scored ones; None unless it is known of each.
-        effective_utilization: Share of what the GPUs have shown to be able to do that training really uses; None while
-            the study does not know that. Above 1 by as much as the study's limit, a lower bound, is too low.
+        utilization: Mean of the scored ones; None unless known for each.
+        effective_utilization: Share of the GPUs' demonstrated capacity that training uses; None if the study does not
+            know that. Above 1 if the study's limit, a lower bound, is too low.
     """
 
     devices: tuple[PooledGpu, ...]
@@ -929,17 +895,15 @@ class PooledGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side of the comparison: a point, its pooled metrics by name, and its GPUs; None where none was measured.
-
-    A trainer with a pipeline over two devices also has the times of its two stages.
+    """One side of the comparison: a point with its pooled numbers.
 
     Attributes:
-        point: Its name, see `space.point_name`: values alone do not say what the keys hold that move along.
-        values: Value of each knob, by its key path.
-        metrics: Its numbers, by the names of `metrics.METRICS`.
-        gpus: Its GPUs.
+        point: Its name (`space.point_name`), which also covers keys that change along with knobs.
+        values: Value of each knob, by key path.
+        metrics: Numbers, by the names of `metrics.METRICS`; None if none was measured.
+        gpus: Its GPUs; None if none was measured.
         stages: Times of the two stages of a pipeline over two devices.
-        ranks: Its ranks, where training has several.
+        ranks: Ranks of a distributed training.
     """
 
     point: str
@@ -955,7 +919,7 @@ class MovedKey:
     """Key that changes along with a knob.
 
     Attributes:
-        path: Its path.
+        path: Key path.
         old: Value in today's config.
         new: Value in the point.
     """
@@ -967,19 +931,19 @@ class MovedKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """One knob that a point changes against today's config, and what that is worth.
+    """Knob that a point changes, and its gain.
 
     Attributes:
-        path: Key path of the knob.
+        path: Key path.
         old: Value in today's config.
         new: Value in the point.
-        worth: Speed of the point over its speed with this change taken back, or its whole group, and what does not work
-            without it; None where no trial shows it.
-        group: Changes with the same number are worth that together: the trials do not tell them apart.
+        worth: Speed of the point over its speed without this change, its group, and changes that need it; None if no
+            trial shows it.
+        group: Changes with one number have a common `worth`: the trials don't separate them.
         needed: Whether the trainer failed without it.
-        label: What it means for training: ``same training``, ``batch``, ``precision`` or ``unknown``.
-        effective_batch: What it makes of the effective batch, in words; empty where it leaves that alone.
-        along: Further keys that change with it; empty also where the config's present knobs do not tell.
+        label: Effect on training: ``same training``, ``batch``, ``precision`` or ``unknown``.
+        effective_batch: Effect on the effective batch, in words; empty without one.
+        along: Further keys that change with it; empty also if the config's present knobs don't show them.
     """
 
     path: str
@@ -998,10 +962,10 @@ class KeyChange:
     """Key of a config that a set of changes writes.
 
     Attributes:
-        path: Its path.
-        old: Value that it was judged against; None also where that is not known.
-        new: Value that is written, which may be the old one: the whole point was judged.
-        label: What the change means for training, as of `Change`.
+        path: Key path.
+        old: Value that it was compared with; None also if unknown.
+        new: Value that is written; may equal the old one, because the whole point was judged.
+        label: Effect on training, as in `Change`.
     """
 
     path: str
@@ -1012,17 +976,17 @@ class KeyChange:
 
 @dataclass(frozen=True, kw_only=True)
 class ChangeSet:
-    """Changes to a config as they were judged: all that `apply`, the daemon and its page ever write.
+    """Judged changes to a config: all that `apply`, the daemon and its page ever write.
 
     Attributes:
         study: Name of the study.
         search: Name of the search that judged them.
         point: Name of the point.
         keys: Every key that the point sets.
-        document: Hash of the training that the config describes, knobs left out; None where it is not on record.
-        code: Digests of the trainer's files, see `TrialRecord.code`.
-        speedup: Confirmed speed over that of the config as it was; None where it was not confirmed.
-        allowed: Kinds of change of the training that the user had allowed that search.
+        document: Hash of the training that the config describes, without knobs; None if not on record.
+        code: Digests of the trainer's files, as in `TrialRecord.code`.
+        speedup: Confirmed speed over that of the original config.
+        allowed: Kinds of training change that the user had allowed the search.
     """
 
     study: str
@@ -1036,17 +1000,17 @@ class ChangeSet:
 
     @property
     def id(self) -> str:
-        """Name by which it is asked for again: a hash of all that it holds."""
+        """Name for later reference: a hash of its contents."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def values(self) -> dict[str, Scalar]:
-        """The values that are written, by key."""
+        """Values to write, by key."""
         return {key.path: key.new for key in self.keys}
 
 
 class Learning(StrEnum):
-    """Judgement of a race: how fast a config learns, beside today's."""
+    """Judgement of a race: how fast a config converges compared with the baseline."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -1056,18 +1020,18 @@ class Learning(StrEnum):
 
     @property
     def is_safe(self) -> bool:
-        """True if the race has shown that it does not learn more slowly."""
+        """Whether the race has shown that it converges at least as fast."""
         return self in (Learning.FASTER, Learning.ALIKE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossDifference:
-    """Difference of two losses, that of today's config subtracted, with its 97.5 % confidence interval.
+    """Difference of a loss from the baseline's, with its 97.5 % confidence interval.
 
     Attributes:
         today: Mean loss of today's config.
-        other: Mean loss of the other.
-        low: Lower end of the interval of their difference.
+        other: Mean loss of the other config.
+        low: Lower end of the interval of the difference.
         high: Upper end.
     """
 
@@ -1078,28 +1042,26 @@ class LossDifference:
 
     @property
     def is_told(self) -> bool:
-        """True if the interval leaves out zero."""
+        """Whether the interval excludes zero."""
         return self.low > 0.0 or self.high < 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Raced:
-    """Comparison of a config with today's by their losses, after equal time of training.
+    """Comparison of a config with the baseline by their losses after equal training time.
 
     Attributes:
         learning: Judgement.
-        at_equal_time: Losses after equal time; None where they cannot be compared.
-        at_equal_samples: Losses after equally many samples; None where steps do not tell them.
-        held_out: Losses of evaluations after equal time, which then decide; None where not all trainings came to two.
+        at_equal_time: Losses after equal time; None if they cannot be compared.
+        at_equal_samples: Losses after equally many samples; None if steps don't report these.
+        held_out: Losses of evaluations after equal time, which then decide; None unless all trainings reached two.
         after_s: Time after which its losses are compared; None for that of the race.
-        why: Reason for which it cannot be told, or is not comparable, one clause; empty where the interval says it.
-        learning_speed: Time that today's config takes to a loss over the time that this one takes to it; None where
-            neither came to the other's, or that is no learning.
-        needed_s: Training time after which a race would tell what this one leaves open; None where it would not, or
-            there is nothing left open.
-        diverged: Whether a training of it ended with losses that are no numbers.
-        evaluation_losses: Mean loss of the latest evaluations, of today's config and of this one; None where not all
-            trainings came to one.
+        why: Clause on why it is inconclusive, or not comparable.
+        learning_speed: Time in which today's config reaches a loss over this config's time; None if neither reached the
+            other's loss, or the loss did not fall.
+        needed_s: Training time after which a race would settle an open result; None without one.
+        diverged: Whether losses of a training ended up not finite.
+        evaluation_losses: Mean loss of the latest evaluations, today's and its; None unless all trainings reached one.
     """
 
     learning: Learning
@@ -1115,24 +1077,24 @@ class Raced:
 
     @property
     def deciding(self) -> LossDifference | None:
-        """Losses that decide: those of evaluations where they are known."""
+        """Losses that decide: those of evaluations, if known."""
         return self.at_equal_time if self.held_out is None else self.held_out
 
 
 @dataclass(frozen=True, kw_only=True)
 class Race:
-    """Race of an answer against today's config.
+    """Race of an answer against the baseline.
 
     Attributes:
-        winner: How the answer came out.
-        scaled: How it came out with the learning rate scaled with the batch; None where that was not raced.
-        trained_s: Time that all of its trainings took from their first steps.
+        winner: Result of the answer.
+        scaled: Result with the learning rate scaled with the batch; None if not raced.
+        trained_s: Total time of its trainings from their first steps.
         pairs: Number of rounds.
-        checkpoint: Name of the checkpoint that the trainings went on from; empty where they began from scratch.
-        why_unknown: Reason for which the losses cannot be compared, one clause; empty if they can.
-        learning_rate_key: Key of the config that holds the learning rate; empty where none was scaled.
-        learning_rate: The scaled learning rate; None where none was.
-        cautions: What the race shows besides, one sentence each.
+        checkpoint: Name of the checkpoint from which trainings resumed; empty without one.
+        why_unknown: Clause on why the losses cannot be compared; empty if they can.
+        learning_rate_key: Key of the learning rate; empty if none was scaled.
+        learning_rate: The scaled learning rate; None without one.
+        cautions: Further results, one sentence each.
     """
 
     winner: Raced
@@ -1147,10 +1109,10 @@ class Race:
 
     @property
     def proposed_rate(self) -> tuple[str, float] | None:
-        """Key and value of the learning rate that is proposed with the answer; None where none is.
+        """Key and value of the learning rate that is proposed with the answer; None without one.
 
-        It learns as fast as today's config at least; and where the answer does so with the rate as it is, its loss is
-        lower than the answer's by more than can be chance.
+        With it, the answer converges at least as fast as the baseline. If it also does without, the scaled loss is
+        significantly lower.
         """
         if self.scaled is None or self.learning_rate is None or not self.scaled.learning.is_safe:
             return None
@@ -1165,11 +1127,11 @@ class Race:
 
 @dataclass(frozen=True, kw_only=True)
 class WholeTraining:
-    """Speed of whole training over today's, with all that comes between its steps.
+    """Speed of whole training over the baseline's, with all that happens between steps.
 
     Attributes:
-        speedup: Its ratio; None where trials and trainings have come to nothing between their steps.
-        seen: Kinds of pause that they have come to, by the fields of `Pauses`.
+        speedup: None if no pause between steps was seen.
+        seen: Kinds of pause that were seen, by the fields of `Pauses`.
     """
 
     speedup: Ratio | None = None
@@ -1178,15 +1140,14 @@ class WholeTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class AchievedTraining:
-    """What one real training achieved with an answer's values, over today's config.
+    """Result of one real training with an answer's values, relative to the baseline.
 
     Attributes:
-        name: Its name in the study.
         counted_s: Time over which its steps were counted.
-        steps: Speed of its steps over today's.
-        whole: Speed with all that comes between its steps over today's; None where that is not known of both.
-        pause_fraction: Share of its time that was none of steps.
-        is_against_training: Whether today's speed is that of real trainings too, and not that of trials.
+        steps: Speed of its steps over the baseline's.
+        whole: The same with pauses; None unless known of both.
+        pause_fraction: Share of its time outside of steps.
+        is_against_training: Whether the baseline's speed is also from real trainings, not trials.
     """
 
     name: str
@@ -1200,16 +1161,15 @@ class AchievedTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class Achieved:
-    """What real trainings achieved with an answer's values, over today's config: means over their time.
+    """Results of real trainings with an answer's values, relative to the baseline: means over their time.
 
     Attributes:
-        point: Name of the point that has these values.
-        claimed: Speed of steps that confirming pairs had shown for these values, without the ends of epochs in them.
-        is_same_training: Whether it is of the answer that leaves the training unchanged, beside the best.
-        outcome: ``less``, ``as`` or ``more``, than was claimed: outside its interval by more than trainings differ.
-        trainings: Each of them, oldest first.
-        claims_sd: By how much claims of the study have missed what trainings achieved, beyond their intervals, as a
-            standard deviation of ln speed; later intervals are wider for it.
+        claimed: Confirmed speed of steps, without ends of epochs.
+        is_same_training: Whether it is of the answer that leaves the training unchanged, next to the best.
+        outcome: ``less``, ``as`` or ``more`` than claimed: outside of its interval by more than trainings differ.
+        trainings: Oldest first.
+        claims_sd: Error of the study's claims beyond their intervals, as a standard deviation of ln speed, which widens
+            later intervals.
     """
 
     point: str
@@ -1226,11 +1186,11 @@ class Achieved:
 
 @dataclass(frozen=True, kw_only=True)
 class BrokenPoint:
-    """Point that was confirmed, and broke in its validation trial.
+    """Confirmed point that broke in its validation trial.
 
     Attributes:
-        changes: Its values, as far as they differ from those of the baseline.
-        speedup: Its speed over the baseline's, from the confirming pairs; None if these were too few.
+        changes: Values that differ from the baseline's.
+        speedup: Speed over the baseline's; None with too few confirming pairs.
         validation: Findings of the validation trial.
     """
 
@@ -1241,42 +1201,39 @@ class BrokenPoint:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchResult:
-    """Result of a search, worked out from the record alone.
+    """Result of a search, computed from the record alone.
 
     Attributes:
-        search: Name of the search by whose trials it stands.
-        is_apart: Whether it answers a narrower question than the study's own answer, so that `apply` has to be told its
-            name.
+        search: Name of the search whose trials support it.
+        is_apart: Whether it answers a narrower question than the study's answer, so `apply` needs its name.
         baseline: Today's config.
         best: The answer; equals the baseline if nothing better was confirmed.
-        candidate: What was tried against today's config and not found better.
-        speedup: Speed of the best (or the candidate) over today's, from the confirming pairs.
-        whole: The same for whole training, with all that comes between steps; None without a speedup.
-        achieved: What real trainings with the best values achieved; None where none was counted.
-        score_ratio: The same for the score.
-        steadiness: The same for the steadiness of steps; None where it is not known, or no part of the objective.
-        utilization: The same for the GPU's utilization, where it is part of the objective beside speed.
-        smallest_gain: The smallest gain that the confirmation could have shown, e.g. 0.05; None without one.
-        same_training: The best point that leaves the training itself unchanged, with its speed ratio.
-        same_training_confirmed: That ratio by confirming pairs, beside an answer that changes the training; None where
-            it was not confirmed.
+        candidate: Point that was tried against today's config and not found better.
+        speedup: Speed of the best (or candidate) over today's, from the confirming pairs.
+        whole: The same of whole training; None without a speedup.
+        achieved: Results of real trainings with the best values.
+        score_ratio: Ratio of the score, like `speedup`.
+        steadiness: Ratio of the steadiness of steps; None if unknown, or not in the objective.
+        utilization: Ratio of the GPU's utilization, if it counts in the objective next to speed.
+        smallest_gain: Smallest gain that the confirmation could have shown, e.g. 0.05.
+        same_training: Best point that leaves the training unchanged, with its speed ratio.
+        same_training_confirmed: That ratio by confirming pairs, next to an answer that changes the training.
         trials: Number of trials of this search.
-        outcomes: How often each ending came in this search.
-        changes: What the best (or candidate) changes.
-        budget_enough_s: Budget that is probably enough to confirm what looks better, or to tell; null where nothing is
-            open, or where the answer was read from the record.
-        gain_of_ten_minutes: How much faster the best point would get on average in ten more minutes of searching, e.g.
-            0.02; None if that is not known (the answer was read from the record).
-        objective: What was searched for, as the config names it: the score is made of that.
-        why_no_gpu: Why utilization is not measured on this machine; None if it is.
-        validation: Findings of the validation trial of the best (or candidate); None if there was none.
-        race: How the best (or candidate) learns, beside today's config; None where that was not raced.
-        why_not_raced: Reason for which an answer that changes the training was not raced; empty else.
-        confirmed_on: Host of each machine whose pairs compared the best (or candidate) with today's config.
-        broken: Points that were confirmed before it, and broke in their validation trials.
-        cautions: What was found on the way that the reader of the answer should know, one sentence each.
-        data: What the samples of the best's (or candidate's) trials show, compared with those of today's config; None
-            where none were compared.
+        outcomes: Count of each ending in this search.
+        changes: Changes of the best (or candidate).
+        budget_enough_s: Budget that probably suffices to settle what looks better; null if nothing is open, or if read
+            from the record.
+        gain_of_ten_minutes: Expected speedup of the best point in ten more minutes of search, e.g. 0.02; None if read
+            from the record.
+        objective: Objective of the search, which defines the score.
+        why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
+        validation: Findings of the validation trial of the best (or candidate).
+        race: Race of the best (or candidate) against today's config.
+        why_not_raced: Reason why an answer that changes the training was not raced; else empty.
+        confirmed_on: Hosts of the machines with confirming pairs of the best (or candidate).
+        broken: Points that were confirmed earlier and broke in their validation trials.
+        cautions: Warnings to the reader of the answer, one sentence each.
+        data: Comparison of the samples of the best (or candidate) with those of today's config.
         same_training_data: The same of `same_training`.
     """
 
@@ -1314,36 +1271,36 @@ class SearchResult:
 
     @property
     def may_learn_more_slowly(self) -> bool:
-        """True if it changes the training, and no race has shown that it learns as fast.
+        """Whether it changes the training, and no race has shown that it converges as fast.
 
-        Also true of what is called the same training, if its race shows that it memorises.
+        Also true if the race shows that it overfits, whatever its changes.
         """
         is_safe = self.race is not None and self.race.winner.learning.is_safe
         return (self.changes_training and not is_safe) or self._memorises
 
     @property
     def changes_training(self) -> bool:
-        """True if it changes the training itself: its batch, its precision, or a key whose effect is not known."""
+        """Whether it changes the training: its batch, its precision, or a key of unknown effect."""
         return any(change.label != _SAME_TRAINING for change in self.changes)
 
     @property
     def needs_consent(self) -> bool:
-        """True if ``apply`` writes the answer only with ``--all`` or by its name: the one rule for search and apply.
+        """Whether ``apply`` needs ``--all`` or the answer's name: the one rule for search and apply.
 
-        Without that it writes what was confirmed and leaves the training unchanged, or changes no more of it than the
-        batch and the precision and did not lose its race. No race stands in for the same data.
+        It does not for a confirmed answer that leaves the training unchanged, or changes only batch and precision and
+        did not lose its race. A race does not stand in for the same data.
         """
         is_beyond_a_race = any(change.label not in (_SAME_TRAINING, *_RACED) for change in self.changes)
         return self.verdict is Verdict.NO_BASELINE or is_beyond_a_race or self.may_learn_more_slowly
 
     @property
     def applies_same_training(self) -> bool:
-        """True if ``apply`` writes the point that leaves the training unchanged, which was confirmed beside it."""
+        """Whether ``apply`` writes the confirmed point that leaves the training unchanged instead."""
         return self.same_training_confirmed is not None and self.needs_consent
 
     @property
     def lacks_race(self) -> bool:
-        """True if a race could still show how it learns."""
+        """Whether a race could still show how fast it converges."""
         return self.why_not_raced not in ("", NO_LOSS)
 
     @property
