@@ -82,8 +82,8 @@ class Case:
 
 CASES = {
     "no driver": Case(
-        says=("no NVIDIA driver was found (there is no libnvidia-ml.so.1 here)", "1.00x"),
-        never=("nvidia-smi", " hang", "has not answered", "driver says"),
+        says=("no NVIDIA driver was found (libnvidia-ml.so.1 is missing)", "1.00x"),
+        never=("nvidia-smi", " hang", "has not answered", "driver reports"),
         command=SEARCH,
         section=SECTION,
         status=0,

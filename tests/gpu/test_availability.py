@@ -35,9 +35,9 @@ def lost(t_s, uuid="A"):
 @pytest.mark.parametrize(
     ("records", "why"),
     [
-        ([], "the GPU collector has not begun after 30 s"),
-        ([started(120.0)], "nothing was heard of the GPUs for 10 s"),
-        ([found(110.0), GpuState(t_s=120.0, uuid="A")], "nothing was heard of the GPUs for 10 s"),
+        ([], "the GPU collector has not started after 30 s"),
+        ([started(120.0)], "no readings from the GPU collector for 10 s"),
+        ([found(110.0), GpuState(t_s=120.0, uuid="A")], "no readings from the GPU collector for 10 s"),
     ],
 )
 def test_silence_begins_right_after_its_limit(records, why):
@@ -82,4 +82,4 @@ def test_a_new_collector_begins_with_a_clean_slate():
     assert availability.losses(["A"]) == ()
     assert availability.between(10.0, 30.0).devices[0].lost == "GPU lost"
     assert availability.silence(50.0, **LIMITS) is None
-    assert availability.silence(50.0 + JUST_S, **LIMITS) == "the GPU collector has not begun after 30 s"
+    assert availability.silence(50.0 + JUST_S, **LIMITS) == "the GPU collector has not started after 30 s"

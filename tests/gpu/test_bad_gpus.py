@@ -20,7 +20,7 @@ def test_a_gpu_that_is_not_there(gpu_project: MakeProject, visible: str) -> None
     """All trials would go without a GPU: that is an error, with what there is."""
     done = gpu_project().search(CUDA_VISIBLE_DEVICES=visible)
     assert done.returncode == 1
-    words = f"CUDA_VISIBLE_DEVICES={visible} names {visible}, and this machine has 2, numbered 0 to 1"
+    words = f"CUDA_VISIBLE_DEVICES={visible} names {visible}, but this machine has 2, numbered 0 to 1"
     assert words in done.stderr.replace("\n", " ")
 
 
@@ -28,7 +28,12 @@ def test_a_gpu_that_is_not_there(gpu_project: MakeProject, visible: str) -> None
     ("fault", "visible", "why", "helps"),
     [
         (None, "", "CUDA_VISIBLE_DEVICES= hides every GPU", None),
-        (Fault(function=FIRST_CALL, code=4), "0", "the NVIDIA driver says: Insufficient Permissions", "ask whoever"),
+        (
+            Fault(function=FIRST_CALL, code=4),
+            "0",
+            "the NVIDIA driver reports: Insufficient Permissions",
+            "ask your administrator",
+        ),
         (Fault(function=FIRST_CALL, delay_s=600.0), "0", "the NVIDIA driver has not answered for ", "`dmesg`"),
     ],
     ids=["hidden", "refuses", "hangs"],
@@ -42,8 +47,8 @@ def test_without_a_gpu_that_can_be_measured_it_goes_on_by_throughput(
     said = done.stderr.replace("\n", " ")
     assert done.returncode == 0, said
     assert f"GPU utilization not measured: {why}" in said
-    assert said.count("To have the GPU measured: ") == (helps is not None)
-    assert helps is None or helps in said.partition("To have the GPU measured: ")[2].lower()
+    assert said.count("To measure the GPU: ") == (helps is not None)
+    assert helps is None or helps in said.partition("To measure the GPU: ")[2].lower()
 
 
 def test_a_list_that_ends_in_a_gpu_that_is_not_there(gpu_project: MakeProject) -> None:

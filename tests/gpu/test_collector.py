@@ -162,7 +162,7 @@ def test_a_collector_that_is_silent_is_replaced_once(stage: Stage, limit_s: floa
         assert stage.waits(1.0) is None
     (remark,) = stage.remarks
     assert remark.startswith(
-        GIVEN_UP + ("nothing was heard of the GPUs for" if begins else "the GPU collector has not")
+        GIVEN_UP + ("no readings from the GPU collector for" if begins else "the GPU collector has not")
     )
     assert stage.guard.running == []
     assert stage.use().utilization is None
@@ -173,7 +173,7 @@ def test_a_trial_knows_soon_why_it_has_no_readings(stage: Stage) -> None:
     """Long before the collector is replaced, which may only wait for a driver's call."""
     stage.begins()
     stage.waits(4.0)
-    assert "GPU utilization not measured: nothing was heard of the GPUs for " in stage.use().remark
+    assert "GPU utilization not measured: no readings from the GPU collector for " in stage.use().remark
     assert stage.guard.running == ["gpu collector 1"]
 
 
@@ -229,7 +229,7 @@ def test_a_gpu_that_may_not_be_asked_is_said_once(stage: Stage) -> None:
     for _ in range(2):
         use = stage.use()
         assert use.utilization is None
-        assert "it does not report utilization (Insufficient Permissions)" in use.remark
+        assert "does not report utilization (Insufficient Permissions)" in use.remark
     (remark,) = stage.remarks
     assert "ask your administrator" in remark
 

@@ -143,5 +143,5 @@ tell([seen.utilization, one.why_no_utilization, seen.sm_activity, seen.peak_memo
 """
     )
     assert told[0] is None
-    assert "does not report utilization (Not Supported); the activity of its units is known" in told[1]
+    assert "does not report utilization (Not Supported); its unit activity is known" in told[1]
     assert told[2:] == [pytest.approx(0.4), 4 << 30, None]

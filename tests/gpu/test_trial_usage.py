@@ -73,7 +73,7 @@ def test_a_gpu_that_the_trial_says_it_uses_is_scored_also_if_it_idles():
     [
         ({"lost": "GPU lost"}, "GPU utilization not measured: H100: GPU lost"),
         ({"utilization": None, "windows": ()}, "no driver window lies wholly in this time"),
-        ({"covered_fraction": 0.4}, "only 40% of the window was seen"),
+        ({"covered_fraction": 0.4}, "only 40 % of the window covered"),
     ],
 )
 def test_what_is_not_known_is_absent_and_says_why(change, why):
@@ -88,7 +88,7 @@ def test_kernels_of_others_contaminate_a_trial():
     """From 1 % on; who it was is said, and the speed is kept for people to see."""
     use = used(changed_gpu(BUSY, foreign_fraction=0.2, foreign_pids=(4711,)))
     assert use.spoiled is Validity.CONTAMINATED
-    assert use.remark == "H100: others (process 4711) used it for 20% of the time"
+    assert use.remark == "H100: other processes (4711) used it 20 % of the time"
     assert use.utilization == 0.5
     assert used(changed_gpu(BUSY, foreign_fraction=0.005)).spoiled is None
     assert used(changed_gpu(BUSY, foreign_fraction=None)).spoiled is None
@@ -99,5 +99,5 @@ def test_heat_throttles_a_trial_and_a_power_limit_does_not():
     hot = changed_gpu(BUSY, throttled_fraction=0.5, clock_reasons={"heat (driver)": 0.5, "power limit": 1.0})
     use = used(hot)
     assert use.spoiled is Validity.THROTTLED
-    assert use.remark == "H100: its clocks were held down for 50% of the time (heat (driver))"
+    assert use.remark == "H100: its clocks were throttled 50 % of the time (heat (driver))"
     assert used(changed_gpu(BUSY, throttled_fraction=0.0, clock_reasons={"power limit": 1.0})).spoiled is None

@@ -47,10 +47,10 @@ def test_a_list_is_read_as_cuda_reads_it(setting, uuids):
 @pytest.mark.parametrize(
     ("setting", "uuids", "words"),
     [
-        ("7", (), "names 7, and this machine has 3, numbered 0 to 2"),
+        ("7", (), "names 7, but this machine has 3, numbered 0 to 2"),
         ("1,7,0", ("GPU-aa22",), "names 7"),
         ("GPU-cc", (), "names GPU-cc"),
-        ("GPU-bb33,GPU-aa", ("GPU-bb33",), "2 GPUs here begin like that"),
+        ("GPU-bb33,GPU-aa", ("GPU-bb33",), "2 GPUs here have that prefix"),
         ("GPU-bb33,1", ("GPU-bb33",), "names 1"),
         ("0,GPU-bb33", ("GPU-aa11",), "names GPU-bb33"),
         ("NoDevFiles", (), "names NoDevFiles"),

@@ -16,9 +16,9 @@ from tests.search.simulated import Searched, plain, searches_in
 
 WINDOW_S = 1 / 6
 CLEAN = GpuUsage(utilization=0.5)
-OTHERS = replace(CLEAN, spoiled=Validity.CONTAMINATED, remark="H100: others (process 47) used it for 20% of the time")
-HOT = replace(CLEAN, spoiled=Validity.THROTTLED, remark="H100: its clocks were held down for half of the time")
-LOST = "GPU lost: the NVIDIA driver says: GPU is lost"
+OTHERS = replace(CLEAN, spoiled=Validity.CONTAMINATED, remark="H100: other processes (47) used it 20 % of the time")
+HOT = replace(CLEAN, spoiled=Validity.THROTTLED, remark="H100: its clocks were throttled 50 % of the time")
+LOST = "GPU lost: the NVIDIA driver reports: GPU is lost"
 
 
 class Shows:

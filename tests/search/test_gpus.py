@@ -109,7 +109,7 @@ def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(ask: Ask) -> None:
     kind, message, where, remedy = told["remarks"]
     assert (kind, where) == ("gpu", None)
     assert message == (
-        "CUDA_VISIBLE_DEVICES=7 names 7, and this machine has 2, numbered 0 to 1: training would run without a GPU"
+        "CUDA_VISIBLE_DEVICES=7 names 7, but this machine has 2, numbered 0 to 1: training would run without a GPU"
     )
     assert "Name one that is there" in remedy
 

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs: the driver, the process that samples it, timeline, usage and occupancy."""
+"""NVIDIA GPUs: driver, collector process, timeline, usage, occupancy."""

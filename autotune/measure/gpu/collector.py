@@ -1,8 +1,8 @@
-"""Collector of GPU readings: polls some devices, in a process of its own or in a thread of the monitor.
+"""Collector of GPU readings, as a process of a trial or in a thread of the monitor.
 
-As a process it is ``python -P -m autotune.measure.gpu.collector UUID...``, which writes records to stdout. A driver
-call can hang for good: there it hangs in a process that nobody waits for, which can be killed and, if it is stuck in
-the kernel, left behind. It ends when there is no point in going on, when its parent is gone, and when it cannot write.
+The process is ``python -P -m autotune.measure.gpu.collector UUID...`` and writes records to stdout. Since driver calls
+can hang forever, it can be killed, or left behind if stuck in the kernel. It ends when the driver or its parent is
+gone, and when it cannot write.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from autotune.measure.gpu.records import (
 )
 
 DRAIN_S = 0.25
-"""Interval between two drains of the driver's ring of samples, which holds some 16 s: none is lost at this pace."""
+"""Interval between two drains of the driver's ring of samples, which holds about 16 s."""
 
 POLL_S = 0.1
 """Interval between two readings of a device that keeps no samples."""
@@ -44,17 +44,17 @@ Answer = TypeVar("Answer")
 
 
 def collect(uuids: Sequence[str]) -> None:
-    """Poll until the driver is lost or the parent is gone, and write the records to stdout, each with one call.
+    """Poll until the driver is lost or the parent is gone; write each record to stdout with one call.
 
     Args:
-        uuids: The devices; MIG instances are allowed.
+        uuids: GPUs or MIG instances.
 
     Raises:
-        OSError: They cannot be written.
+        OSError: The records cannot be written.
     """
     parent, clock = os.getppid(), SystemClock()
     poller = GpuPoller(uuids, lambda record: os.write(1, to_line(record)), clock)
-    # Where it hangs in the driver, the kernel ends it with the guard; see trial/guard_process.py.
+    # If it hangs in the driver, the kernel ends it with the guard (trial/guard_process.py).
     while os.getppid() == parent and (wait_s := poller.step()) is not None:
         clock.wait(wait_s)
 
@@ -63,34 +63,33 @@ class GpuPoller:
     """Poller of some devices, driven by `step`.
 
     Args:
-        uuids: The devices; MIG instances are allowed.
-        tell: Takes the records, in order.
-        clock: Stamps and paces the readings.
-        left_out: Capabilities that the driver is not asked for.
+        uuids: GPUs or MIG instances.
+        emit: Takes the records, in order.
+        left_out: Capabilities that are not queried.
     """
 
     def __init__(
         self,
         uuids: Sequence[str],
-        tell: Callable[[Record], object],
+        emit: Callable[[Record], object],
         clock: Clock,
         *,
         left_out: Collection[Capability] = (),
     ) -> None:
         self._uuids = tuple(uuids)
         self._left_out = tuple(left_out)
-        self._tell = tell
+        self._emit = emit
         self._clock = clock
         self._driver: Driver | None = None
         self._readers: dict[str, DeviceReader] = {}
-        self._look_again_s = dict.fromkeys(self._uuids, -math.inf)
-        self._told_lost: set[str] = set()
+        self._retry_at_s = dict.fromkeys(self._uuids, -math.inf)
+        self._reported_lost: set[str] = set()
         self._failing_since_s: dict[str | None, float] = {}
 
     def step(self) -> float | None:
-        """Take the readings that are due; return the seconds until the next call, None if there is no point in it.
+        """Take the due readings; return the seconds until the next call, None if further calls are useless.
 
-        It raises nothing that the driver does: each failure is a record.
+        Failures of the driver become records, not exceptions.
         """
         try:
             if self._driver is None:
@@ -98,15 +97,15 @@ class GpuPoller:
             for uuid in self._uuids:
                 self._read(self._driver, uuid)
         except DriverError as error:
-            if self._driver is None and self._may_pass(None, error):
+            if self._driver is None and self._may_recover(None, error):
                 return DRAIN_S
-            self._tell_lost(None, error)
+            self._emit_lost(None, error)
             return None
-        dues_s = [*self._look_again_s.values(), *(reader.due_s for reader in self._readers.values())]
+        dues_s = [*self._retry_at_s.values(), *(reader.due_s for reader in self._readers.values())]
         return max(0.0, min(dues_s) - self._clock.now_s()) if dues_s else None
 
     def close(self) -> None:
-        """Close the driver; may be called again."""
+        """Close the driver; idempotent."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
@@ -123,14 +122,14 @@ class GpuPoller:
                 driver.close()
                 raise
             version = ""
-        self._tell(StreamStarted(t_s=self._clock.now_s(), v=FORMAT, pid=os.getpid(), driver=version))
+        self._emit(StreamStarted(t_s=self._clock.now_s(), v=FORMAT, pid=os.getpid(), driver=version))
         return driver
 
     def _read(self, driver: Driver, uuid: str) -> None:
         reader = self._readers.get(uuid)
         try:
             if reader is None:
-                if self._clock.now_s() < self._look_again_s[uuid]:
+                if self._clock.now_s() < self._retry_at_s[uuid]:
                     return
                 reader = self._find(driver, uuid)
             if reader is not None and self._clock.now_s() >= reader.due_s:
@@ -141,64 +140,58 @@ class GpuPoller:
             self._lose(uuid, error)
 
     def _find(self, driver: Driver, uuid: str) -> DeviceReader:
-        reader = DeviceReader(uuid, driver.device(uuid), self._tell, self._clock, left_out=self._left_out)
+        reader = DeviceReader(uuid, driver.device(uuid), self._emit, self._clock, left_out=self._left_out)
         found = reader.found()
         self._readers[uuid] = reader
-        self._look_again_s.pop(uuid)
-        self._told_lost.discard(uuid)
+        self._retry_at_s.pop(uuid)
+        self._reported_lost.discard(uuid)
         self._failing_since_s.pop(uuid, None)
-        self._tell(found)
+        self._emit(found)
         return reader
 
     def _lose(self, uuid: str, error: DriverError) -> None:
         reader = self._readers.pop(uuid, None)
         if reader is not None:
             reader.close()
-        elif self._may_pass(uuid, error):
-            self._look_again_s[uuid] = self._clock.now_s() + DRAIN_S
+        elif self._may_recover(uuid, error):
+            self._retry_at_s[uuid] = self._clock.now_s() + DRAIN_S
             return
-        self._look_again_s[uuid] = self._clock.now_s() + 5.0  # until a lost GPU is looked for again
-        if uuid not in self._told_lost:
-            self._told_lost.add(uuid)
-            self._tell_lost(uuid, error)
+        self._retry_at_s[uuid] = self._clock.now_s() + 5.0  # until the next search for a lost GPU
+        if uuid not in self._reported_lost:
+            self._reported_lost.add(uuid)
+            self._emit_lost(uuid, error)
 
-    def _may_pass(self, uuid: str | None, error: DriverError) -> bool:
-        """Return True if a driver or device that fails is worth another try before it is called lost."""
+    def _may_recover(self, uuid: str | None, error: DriverError) -> bool:
+        """Return whether to retry a failing driver or device before it counts as lost."""
         now_s = self._clock.now_s()
         since_s = self._failing_since_s.setdefault(uuid, now_s)
-        # with a driver, or a GPU, that fails in passing when it is first asked
+        # for a driver, or a GPU, whose first query fails in passing
         return error.trouble is Trouble.PASSING and now_s - since_s < 2.0
 
-    def _tell_lost(self, uuid: str | None, error: DriverError) -> None:
+    def _emit_lost(self, uuid: str | None, error: DriverError) -> None:
         if uuid is None:
             name, why = FATAL_NAMES.get(error.code, "driver fails"), error.for_people
         else:
             unnamed = "GPU not found" if error.trouble is Trouble.NOTHING_NEW else "GPU fails"
             name, why = FATAL_NAMES.get(error.code, unnamed), f"{uuid}: {error.for_people}"
-        self._tell(GpuLost(t_s=self._clock.now_s(), uuid=uuid, name=name, why=why))
+        self._emit(GpuLost(t_s=self._clock.now_s(), uuid=uuid, name=name, why=why))
 
 
 class DeviceReader:
-    """Reader of one device: takes its readings when they are due, and emits them as records.
-
-    Its methods raise `DriverError` where the device, or the driver, is lost, and only there.
-
-    Args:
-        clock: Stamps and paces the readings.
-    """
+    """Reader of one device that emits due readings; raises `DriverError` only if device or driver is lost."""
 
     def __init__(
         self,
         uuid: str,
         device: Device,
-        tell: Callable[[Record], object],
+        emit: Callable[[Record], object],
         clock: Clock,
         *,
         left_out: Collection[Capability] = (),
     ) -> None:
         self._uuid = uuid
         self._device = device
-        self._tell = tell
+        self._emit = emit
         self._clock = clock
         self._began_s = clock.now_s()
         self._off = set(left_out)
@@ -214,18 +207,16 @@ class DeviceReader:
         return min(self._busy_due_s, self._state_due_s)
 
     def found(self) -> GpuFound:
-        """Return the record of the device itself."""
         name = self._answer(Capability.NAME, self._device.name) or self._uuid
         memory = self._answer(Capability.MEMORY, self._device.memory)
         total_bytes = None if memory is None else memory.total_bytes
         return GpuFound(t_s=self._clock.now_s(), uuid=self._uuid, name=name, memory_bytes=total_bytes)
 
     def read(self) -> None:
-        """Take the readings that are due."""
         now_s = self._clock.now_s()
         if now_s >= self._busy_due_s:
             self._busy_due_s = now_s + self._read_busy()
-        if now_s >= self._shares_due_s:  # with what else is due: their stretches end with driver windows
+        if now_s >= self._shares_due_s:  # after the others, because their stretches end with driver windows
             self._shares_due_s = now_s + DRAIN_S
             self._read_shares()
         if now_s >= self._state_due_s:
@@ -234,19 +225,19 @@ class DeviceReader:
             self._read_activity()
 
     def close(self) -> None:
-        """Free the memory that the driver has lent."""
+        """Free the driver's memory."""
         if self._gpm is not None:
             self._gpm[0].free()
             self._gpm = None
 
     def _answer(
-        self, capability: Capability, question: Callable[[], Answer], *, nothing: Answer | None = None
+        self, capability: Capability, query: Callable[[], Answer], *, nothing: Answer | None = None
     ) -> Answer | None:
-        """Return the driver's answer: `nothing` if it has nothing new, None if it does not answer, now or ever."""
+        """Return the driver's answer; `nothing` if it has nothing new, None if the query fails."""
         if capability in self._off:
             return None
         try:
-            return question()
+            return query()
         except DriverError as error:
             if error.trouble.is_fatal:
                 raise
@@ -258,23 +249,23 @@ class DeviceReader:
 
     def _switch_off(self, capability: Capability, why: str) -> None:
         self._off.add(capability)
-        self._tell(CapabilityOff(t_s=self._clock.now_s(), uuid=self._uuid, capability=capability, why=why))
+        self._emit(CapabilityOff(t_s=self._clock.now_s(), uuid=self._uuid, capability=capability, why=why))
 
     def _read_busy(self) -> float:
-        """Emit new driver windows; return the seconds until the next look."""
+        """Emit new driver windows; return the seconds until the next reading."""
         if Capability.SAMPLES not in self._off:
             since_us = self._sampled.newest_us
             none: list[tuple[int, int]] = []
             samples = self._answer(Capability.SAMPLES, lambda: self._device.busy_samples(since_us), nothing=none)
             if samples is not None:
-                self._tell_busy(Capability.SAMPLES, self._windows_of(samples))
-            # drivers make one in a second at most, also of an idle device
+                self._emit_busy(Capability.SAMPLES, self._windows_of(samples))
+            # drivers make at least one per second, even of an idle device
             keeps_none = self._sampled.newest_end_s is None and self._clock.now_s() - self._began_s > 3.0
             if Capability.SAMPLES not in self._off and not keeps_none:
                 return DRAIN_S
         percent = self._answer(Capability.RATES, self._device.busy_percent)
         if percent is not None:
-            self._tell_busy(Capability.RATES, self._polled.of(percent, now_s=self._clock.now_s()))
+            self._emit_busy(Capability.RATES, self._polled.of(percent, now_s=self._clock.now_s()))
         return math.inf if Capability.RATES in self._off else POLL_S
 
     def _windows_of(self, samples: Sequence[tuple[int, int]]) -> list[BusyWindow]:
@@ -285,17 +276,17 @@ class DeviceReader:
         is_idle = self._answer(Capability.RATES, self._device.busy_percent) == 0
         return self._sampled.idle(now_s) if is_idle else []
 
-    def _tell_busy(self, source: Capability, windows: Iterable[BusyWindow]) -> None:
+    def _emit_busy(self, source: Capability, windows: Iterable[BusyWindow]) -> None:
         rounded = tuple((round(end_s, 6), round(length_s, 6), busy) for end_s, length_s, busy in windows)
         if rounded:
-            self._tell(BusyWindows(t_s=self._clock.now_s(), uuid=self._uuid, source=source, windows=rounded))
+            self._emit(BusyWindows(t_s=self._clock.now_s(), uuid=self._uuid, source=source, windows=rounded))
 
     def _read_state(self) -> None:
         device = self._device
         memory = self._answer(Capability.MEMORY, device.memory)
         mask = self._answer(Capability.REASONS, device.clock_reasons)
         holders = self._answer(Capability.HOLDERS, device.holders)
-        self._tell(
+        self._emit(
             GpuState(
                 uuid=self._uuid,
                 memory_bytes=None if memory is None else memory.used_bytes,
@@ -306,19 +297,16 @@ class DeviceReader:
                 holders=None
                 if holders is None
                 else tuple((one.pid, one.memory_bytes, one.computes) for one in holders),
-                # Last, and the stamp right after it: energy over a stretch is the difference of two such pairs.
+                # Last, right before the stamp: energy over a stretch is the difference of two such pairs.
                 energy_j=self._answer(Capability.ENERGY, device.energy_j),
                 t_s=self._clock.now_s(),
             )
         )
 
     def _read_shares(self) -> None:
-        """Emit the shares of processes since the last time, from driver window to driver window.
-
-        The driver averages over these.
-        """
+        """Emit the shares of processes since the last time, between ends of driver windows, as the driver averages."""
         until_us, until_s = self._sampled.newest_us, self._sampled.newest_end_s
-        if Capability.SAMPLES in self._off:  # nothing gives the driver's clock: most count from 1970
+        if Capability.SAMPLES in self._off:  # the driver's clock is unknown; most count from 1970
             until_us, until_s = int(self._clock.utc().timestamp() * 1e6), self._clock.now_s()
         if until_s is None:
             return
@@ -329,14 +317,14 @@ class DeviceReader:
             none: list[tuple[int, float]] = []
             rows = self._answer(Capability.SHARES, lambda: self._device.process_shares(since_us), nothing=none)
             if rows is None:
-                return  # failed in passing: the next answer is about both stretches
+                return  # failed in passing: the next answer covers both stretches
             if not rows and until_s - since_s < STATE_S:
-                return  # a driver may sample processes more rarely than the GPU, at least once a second
+                return  # drivers may sample processes less often than the GPU, at least once per second
             shares: dict[int, list[float]] = {}
             for pid, share in rows:
                 shares.setdefault(pid, []).append(share)
-            means = tuple((pid, sum(some) / len(some)) for pid, some in sorted(shares.items()))
-            self._tell(ProcessShares(t0_s=since_s, t_s=until_s, uuid=self._uuid, shares=means))
+            means = tuple((pid, sum(values) / len(values)) for pid, values in sorted(shares.items()))
+            self._emit(ProcessShares(t0_s=since_s, t_s=until_s, uuid=self._uuid, shares=means))
         self._shares_from = (until_us, until_s)
 
     def _read_activity(self) -> None:
@@ -353,7 +341,7 @@ class DeviceReader:
         if sample is not None:
             activity = self._answer(Capability.ACTIVITY, lambda: self._device.activity(before[0], sample))
             if activity is not None and activity != (None, None, None):
-                self._tell(UnitActivity(t0_s=before[1], t_s=now_s, uuid=self._uuid, **activity._asdict()))
+                self._emit(UnitActivity(t0_s=before[1], t_s=now_s, uuid=self._uuid, **activity._asdict()))
         before[0].free()
 
 

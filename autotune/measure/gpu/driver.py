@@ -1,7 +1,7 @@
-"""NVIDIA's driver: its answers as plain values, and the GPUs that this machine has and a process sees.
+"""NVIDIA's driver: its answers as plain values, and the GPUs that a process sees.
 
-The only module that talks to NVML. ``pynvml`` is imported when a driver is asked for, never before. Every call raises
-`DriverError` where the driver refuses; nothing here decides what that means for a measurement.
+The only module that uses NVML; ``pynvml`` is imported with the first `Driver`. Calls raise `DriverError` if the driver
+refuses them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _MIG_PREFIX = "MIG-"
 
 
 class DeviceMemory(NamedTuple):
-    """Memory of a device in bytes; what the driver keeps for itself counts as used."""
+    """Memory of a device, the driver's reserve included in use."""
 
     used_bytes: int
     total_bytes: int
@@ -35,13 +35,11 @@ class DeviceMemory(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Occupant:
-    """Process that holds a device.
+    """Process that holds a device. None is unknown.
 
     Attributes:
-        pid: Process id on the host, also for one who asks from inside a container.
-        memory_bytes: Memory that it holds; None where the driver does not say.
-        computes: Whether it has a compute context; else it only draws.
-        name: Its program; None where it cannot be known, or was not asked for.
+        pid: Process id on the host, even if queried from a container.
+        computes: Whether it has a compute context; otherwise it only draws.
     """
 
     pid: int
@@ -51,11 +49,11 @@ class Occupant:
 
 
 class Activity(NamedTuple):
-    """Activity of the units of a GPU between two GPM samples, each 0..1, None where there is no number.
+    """Activity of a GPU's units between two GPM samples, 0..1.
 
     Attributes:
-        sm: Share of the streaming multiprocessors that were busy.
-        tensor: Share of time in which tensor cores worked.
+        sm: Share of the multiprocessors that were busy.
+        tensor: Share of time in which tensor cores were busy.
         dram: Share of the memory's bandwidth.
     """
 
@@ -69,10 +67,10 @@ class GpuFacts:
     """Description of one GPU by its driver.
 
     Attributes:
-        memory_bytes: Total memory; None where the driver does not say.
-        index: The driver's number for it, which need not be CUDA's.
-        pci_bus_id: Domain, bus, device and function in hexadecimal; empty where the driver does not say.
-        mig_uuids: Its instances, if it is in MIG mode; else None.
+        memory_bytes: None if the driver does not report it.
+        index: The driver's index, which may differ from CUDA's.
+        pci_bus_id: Domain, bus, device and function in hexadecimal; may be empty.
+        mig_uuids: Its instances in MIG mode; else None.
     """
 
     name: str
@@ -85,14 +83,13 @@ class GpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuInventory:
-    """GPUs of this machine.
+    """GPUs of this machine, in the order of the driver, which may differ from CUDA's.
 
     Attributes:
-        gpus: In the order of the driver, which need not be CUDA's.
-        why_none: Reason, for people, why there is none; None if there is one.
-        remedy: Remedy for that, for people.
-        is_without_driver: Whether there is not even a driver's library, as on most machines without a GPU.
-        silent: Sentences on GPUs that do not answer, with the remedy, where others do.
+        why_none: Reason, for users, why there is none; None if there is one.
+        remedy: Remedy for that, for users.
+        is_without_driver: Whether the driver's library is missing, as on most machines without a GPU.
+        silent: Sentences, with remedies, on GPUs that do not answer while others do.
     """
 
     gpus: tuple[GpuFacts, ...]
@@ -103,10 +100,10 @@ class GpuInventory:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Remedies for people who already know why there is no GPU."""
+        """Remedies, for users who know the reason."""
         if self.remedy is None or self.is_without_driver:
             return self.silent
-        return (f"To have the GPU measured: {self.remedy}",)
+        return (f"To measure the GPU: {self.remedy}",)
 
 
 @contextlib.contextmanager
@@ -115,7 +112,7 @@ def _translated(pynvml: Any) -> Iterator[None]:
         yield
     except pynvml.NVMLError as error:
         raise DriverError(error.value, str(error)) from error
-    except pynvml.NVMLLibraryMismatchError as error:  # pynvml's word for an unversioned name that is not there
+    except pynvml.NVMLLibraryMismatchError as error:  # pynvml's error for a missing unversioned name
         raise DriverError(FUNCTION_NOT_FOUND, "Function Not Found") from error
 
 
@@ -123,7 +120,7 @@ class Driver:
     """Driver's library, in use until `close`.
 
     Raises:
-        DriverError: There is no driver, or it does not work.
+        DriverError: There is no working driver.
     """
 
     def __init__(self) -> None:
@@ -134,7 +131,7 @@ class Driver:
             with _translated(pynvml):
                 pynvml.nvmlInit()
         except DriverError as error:
-            if error.code == NO_LIBRARY and (why := _why_unfit()):  # which the bindings do not tell from no library
+            if error.code == NO_LIBRARY and (why := _why_unfit()):  # pynvml reports no library for both
                 raise DriverError(UNFIT_LIBRARY, why) from error
             raise
 
@@ -145,41 +142,37 @@ class Driver:
         self.close()
 
     def close(self) -> None:
-        """Shut the library down."""
-        with contextlib.suppress(self._pynvml.NVMLError):  # a lost GPU makes this fail too, and nothing is left to free
+        with contextlib.suppress(self._pynvml.NVMLError):  # fails with a lost GPU; there is nothing to free then
             self._pynvml.nvmlShutdown()
 
     def version(self) -> str:
-        """Return the driver's version, e.g. ``565.57.01``."""
         with _translated(self._pynvml):
             return str(self._pynvml.nvmlSystemGetDriverVersion())
 
     def count(self) -> int:
-        """Return the number of GPUs; an instance of MIG is not one."""
+        """Return the number of GPUs, not of MIG instances."""
         with _translated(self._pynvml):
             return int(self._pynvml.nvmlDeviceGetCount())
 
     def device_at(self, index: int) -> Device:
-        """Return the GPU of a number below `count`."""
         with _translated(self._pynvml):
             return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByIndex(index))
 
     def device(self, uuid: str) -> Device:
-        """Return the GPU, or the MIG instance, of a UUID."""
+        """Return the GPU, or the MIG instance, with this UUID."""
         with _translated(self._pynvml):
             return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByUUID(uuid), is_mig=is_mig_uuid(uuid))
 
     def process_name(self, pid: int) -> str:
-        """Return the program of a process that the driver knows."""
         with _translated(self._pynvml):
             try:
                 return str(self._pynvml.nvmlSystemGetProcessName(pid))
-            except UnicodeDecodeError as error:  # pynvml decodes what is a path, and may be anything
+            except UnicodeDecodeError as error:  # pynvml decodes a path, which may be any bytes
                 return error.object.decode(errors="replace")
 
 
 def _why_unfit() -> str | None:
-    """Return the error of dlopen(3) for a library that is there and cannot be loaded; None otherwise."""
+    """Return the error of dlopen(3) for a library that exists and cannot be loaded; None otherwise."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError as error:
@@ -189,7 +182,7 @@ def _why_unfit() -> str | None:
 
 
 class Device:
-    """One GPU, or one MIG instance of a GPU. Made by `Driver`; every method may raise `DriverError`."""
+    """GPU or MIG instance, created by `Driver`; every method may raise `DriverError`."""
 
     def __init__(self, pynvml: Any, handle: Any, *, is_mig: bool = False) -> None:
         self._pynvml = pynvml
@@ -199,83 +192,78 @@ class Device:
         self._metrics: Any = None  # 23 kB, made once
 
     def name(self) -> str:
-        """Return the product name."""
-        return str(self._ask("nvmlDeviceGetName"))
+        return str(self._call("nvmlDeviceGetName"))
 
     def uuid(self) -> str:
-        """Return the UUID, which CUDA knows too."""
-        return str(self._ask("nvmlDeviceGetUUID"))
+        return str(self._call("nvmlDeviceGetUUID"))
 
     def facts(self, index: int) -> GpuFacts:
-        """Return the description of a GPU; raises `DriverError` where it does not even say its name and its UUID."""
+        """Return the description of a GPU; raise `DriverError` if even its name or UUID is unavailable."""
         return GpuFacts(
             name=self.name(),
             uuid=self.uuid(),
             memory_bytes=if_known(lambda: self.memory().total_bytes),
             index=index,
-            pci_bus_id=if_known(lambda: str(self._ask("nvmlDeviceGetPciInfo").busId)) or "",  # which sorts as text
-            mig_uuids=tuple(self.mig_uuids()) if if_known(lambda: self._ask("nvmlDeviceGetMigMode")[0]) else None,
+            pci_bus_id=if_known(lambda: str(self._call("nvmlDeviceGetPciInfo").busId)) or "",  # sorts as text
+            mig_uuids=tuple(self.mig_uuids()) if if_known(lambda: self._call("nvmlDeviceGetMigMode")[0]) else None,
         )
 
     def mig_uuids(self) -> Iterator[str]:
-        """Yield the UUIDs of its MIG instances; those that do not answer are left out."""
-        for index in range(if_known(lambda: int(self._ask("nvmlDeviceGetMaxMigDeviceCount"))) or 0):
-            with contextlib.suppress(DriverError):  # numbers may be missing
-                instance = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", index)
+        """Yield the UUIDs of its MIG instances that answer."""
+        for index in range(if_known(lambda: int(self._call("nvmlDeviceGetMaxMigDeviceCount"))) or 0):
+            with contextlib.suppress(DriverError):  # indices may be missing
+                instance = self._call("nvmlDeviceGetMigDeviceHandleByIndex", index)
                 yield Device(self._pynvml, instance, is_mig=True).uuid()
 
     def busy_samples(self, since_us: int) -> list[tuple[int, int]]:
-        """Return stamp and percent of each driver window after that stamp, garbage of the driver included."""
-        kind, rows = self._ask("nvmlDeviceGetSamples", self._pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
-        # Which field of the union holds the value; a percentage is an unsigned int in the drivers we know of.
+        """Return stamp and percent of each driver window after that stamp, invalid values included."""
+        kind, rows = self._call("nvmlDeviceGetSamples", self._pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
+        # The field of the union that holds the value; known drivers use an unsigned int for a percentage.
         name = "ullVal" if kind == self._pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG else "uiVal"
         return [(int(row.timeStamp), int(getattr(row.sampleValue, name))) for row in rows]
 
     def busy_percent(self) -> int:
-        """Return the utilization in the newest driver window, in percent."""
-        return int(self._ask("nvmlDeviceGetUtilizationRates").gpu)
+        """Return the percentage of the newest driver window."""
+        return int(self._call("nvmlDeviceGetUtilizationRates").gpu)
 
     def memory(self) -> DeviceMemory:
-        """Return the memory in use by all processes."""
-        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        memory = self._call("nvmlDeviceGetMemoryInfo")
         return DeviceMemory(int(memory.used), int(memory.total))
 
     def memory_held_bytes(self) -> int:
-        """Return the memory that processes hold: what the driver keeps for itself left out (driver 510 and later)."""
-        memory = self._ask("nvmlDeviceGetMemoryInfo", self._pynvml.nvmlMemory_v2)
+        """Return the memory that processes hold, without the driver's reserve (driver 510 and later)."""
+        memory = self._call("nvmlDeviceGetMemoryInfo", self._pynvml.nvmlMemory_v2)
         return int(memory.used)
 
     def power_w(self) -> float:
-        """Return the electric power, on most devices averaged over the last second."""
-        return float(self._ask("nvmlDeviceGetPowerUsage")) / 1e3
+        """Return the power, on most devices averaged over the last second."""
+        return float(self._call("nvmlDeviceGetPowerUsage")) / 1e3
 
     def power_limits_w(self) -> tuple[float, float]:
-        """Return the highest power that it may draw now, and the one that it came with."""
-        now = self._ask("nvmlDeviceGetPowerManagementLimit")
-        return float(now) / 1e3, float(self._ask("nvmlDeviceGetPowerManagementDefaultLimit")) / 1e3
+        """Return the present and the default power limit."""
+        now = self._call("nvmlDeviceGetPowerManagementLimit")
+        return float(now) / 1e3, float(self._call("nvmlDeviceGetPowerManagementDefaultLimit")) / 1e3
 
     def pcie_widths(self) -> tuple[int, int]:
-        """Return the lanes of its PCI Express link now, and the most that it and this machine could have."""
-        return int(self._ask("nvmlDeviceGetCurrPcieLinkWidth")), int(self._ask("nvmlDeviceGetMaxPcieLinkWidth"))
+        """Return the lanes of the PCI Express link: now, and the most that device and machine support."""
+        return int(self._call("nvmlDeviceGetCurrPcieLinkWidth")), int(self._call("nvmlDeviceGetMaxPcieLinkWidth"))
 
     def is_persistent(self) -> bool:
-        """Return whether the driver stays loaded while nobody uses it."""
-        return bool(self._ask("nvmlDeviceGetPersistenceMode"))
+        """Return whether the driver stays loaded while unused."""
+        return bool(self._call("nvmlDeviceGetPersistenceMode"))
 
     def energy_j(self) -> float:
-        """Return the energy drawn since the driver was loaded."""
-        return float(self._ask("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
+        """Return the energy since the driver was loaded."""
+        return float(self._call("nvmlDeviceGetTotalEnergyConsumption")) / 1e3
 
     def temperature_c(self) -> int:
-        """Return the temperature of the die."""
-        return int(self._ask("nvmlDeviceGetTemperature", self._pynvml.NVML_TEMPERATURE_GPU))
+        return int(self._call("nvmlDeviceGetTemperature", self._pynvml.NVML_TEMPERATURE_GPU))
 
     def sm_clock_mhz(self) -> int:
-        """Return the clock of the streaming multiprocessors."""
-        return int(self._ask("nvmlDeviceGetClockInfo", self._pynvml.NVML_CLOCK_SM))
+        return int(self._call("nvmlDeviceGetClockInfo", self._pynvml.NVML_CLOCK_SM))
 
     def clock_reasons(self) -> int:
-        """Return the reasons for which the clocks are held down, as a bit mask; see `throttling`."""
+        """Return the bit mask of reasons why the clocks are throttled (`REASONS`)."""
         try:
             with _translated(self._pynvml):
                 return int(self._reasons(self._handle))
@@ -287,16 +275,16 @@ class Device:
             return self.clock_reasons()
 
     def holders(self) -> list[Occupant]:
-        """Return the processes that hold it; in a container the driver may show none of them."""
+        """Return the processes that hold it; a container may hide them."""
         found: dict[int, Occupant] = {}
         for function, computes in (
             ("nvmlDeviceGetGraphicsRunningProcesses", False),
             ("nvmlDeviceGetComputeRunningProcesses", True),
         ):
             try:
-                rows = self._ask(function)
+                rows = self._call(function)
             except DriverError as error:
-                # A device without graphics is none without processes.
+                # A device without graphics may still have compute processes.
                 if error.trouble is Trouble.NOTHING_NEW or (not computes and error.trouble is Trouble.CAPABILITY_OFF):
                     continue
                 raise
@@ -306,23 +294,22 @@ class Device:
         return list(found.values())
 
     def process_shares(self, since_us: int) -> list[tuple[int, float]]:
-        """Return each process with the share 0..1 of the time since that stamp in which its kernels ran."""
-        rows = self._ask("nvmlDeviceGetProcessUtilization", since_us)
-        # drivers are known to give 2147483632, with a process id of 0
+        """Return each process and the share, 0..1, of the time since that stamp in which its kernels ran."""
+        rows = self._call("nvmlDeviceGetProcessUtilization", since_us)
+        # some drivers give 2147483632, with process id 0
         return [(int(row.pid), row.smUtil / 100.0) for row in rows if row.pid and row.smUtil <= 100]
 
     def has_gpm(self) -> bool:
-        """Return True if it counts the activity of its units (GPM, Hopper and newer)."""
+        """Return whether it counts the activity of its units (GPM; Hopper and later)."""
         with _translated(self._pynvml):
             return bool(self._pynvml.nvmlGpmQueryDeviceSupport(self._gpu()).isSupportedDevice)
 
     def gpm_sample(self) -> GpmSample:
-        """Return the counters of its units as they stand now."""
         with _translated(self._pynvml):
             sample = GpmSample(self._pynvml)
             try:
                 if self._is_mig:
-                    instance = self._ask("nvmlDeviceGetGpuInstanceId")
+                    instance = self._call("nvmlDeviceGetGpuInstanceId")
                     self._pynvml.nvmlGpmMigSampleGet(self._gpu(), instance, sample.handle)
                 else:
                     self._pynvml.nvmlGpmSampleGet(self._handle, sample.handle)
@@ -332,7 +319,7 @@ class Device:
             return sample
 
     def activity(self, first: GpmSample, second: GpmSample) -> Activity:
-        """Return the activity between two samples, which must lie more than 100 ms apart to give numbers."""
+        """Return the activity between two samples more than 100 ms apart."""
         nvml = self._pynvml
         names = ("SM_UTIL", "ANY_TENSOR_UTIL", "DRAM_BW_UTIL")
         if self._metrics is None:
@@ -347,23 +334,21 @@ class Device:
         return Activity(*(_share(self._metrics.metrics[place]) for place in range(len(names))))
 
     def _gpu(self) -> Any:
-        """Return the handle of the whole GPU."""
-        return self._ask("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") if self._is_mig else self._handle
+        return self._call("nvmlDeviceGetDeviceHandleFromMigDeviceHandle") if self._is_mig else self._handle
 
-    def _ask(self, function: str, *arguments: Any) -> Any:
+    def _call(self, function: str, *arguments: Any) -> Any:
         with _translated(self._pynvml):
             return getattr(self._pynvml, function)(self._handle, *arguments)
 
 
 class GpmSample:
-    """Counters of a GPU's units at one moment, in memory that the driver has lent until `free`."""
+    """Counters of a GPU's units at one moment, in memory of the driver until `free`."""
 
     def __init__(self, pynvml: Any) -> None:
         self._pynvml = pynvml
         self.handle = pynvml.nvmlGpmSampleAlloc()
 
     def free(self) -> None:
-        """Return the memory to the driver."""
         with contextlib.suppress(self._pynvml.NVMLError):
             self._pynvml.nvmlGpmSampleFree(self.handle)
 
@@ -375,12 +360,12 @@ def _share(metric: Any) -> float | None:
 
 
 def is_mig_uuid(uuid: str) -> bool:
-    """Return True for the UUID of a MIG instance."""
+    """Return whether the UUID is that of a MIG instance."""
     return uuid.startswith(_MIG_PREFIX)
 
 
 def gpus() -> GpuInventory:
-    """Return the GPUs that the driver knows; takes milliseconds, so ask once."""
+    """Return the GPUs that the driver knows; takes milliseconds."""
     found: list[GpuFacts] = []
     errors: list[tuple[str, DriverError]] = []
     try:
@@ -415,17 +400,17 @@ class Trouble(StrEnum):
 
     @property
     def is_fatal(self) -> bool:
-        """True if no reading of the device will succeed any more."""
+        """Whether all further readings of the device will fail."""
         return self in (Trouble.DEVICE_LOST, Trouble.DRIVER_LOST)
 
 
 NO_LIBRARY, FUNCTION_NOT_FOUND = 12, 13
 UNFIT_LIBRARY = -1
-"""A code of our own: there is a file of the library's name, and it cannot be loaded."""
+"""Code of autotune: the library exists and cannot be loaded."""
 
 _NOTHING_NEW = frozenset(
     {
-        0,  # pynvml raises "success" when a question for the size finds no rows
+        0,  # pynvml raises "success" if a query for the size finds no rows
         6,  # not found
         21,  # no data
     }
@@ -435,8 +420,8 @@ _CAPABILITY_OFF = frozenset(
         3,  # not supported
         4,  # no permission
         FUNCTION_NOT_FOUND,  # in this version of the library
-        25,  # version of a struct: the library knows another one
-        26,  # deprecated: the library does not serve it any more
+        25,  # the library has another version of a struct
+        26,  # deprecated and no longer served
     }
 )
 FATAL_NAMES: Mapping[int, str] = {
@@ -449,29 +434,29 @@ FATAL_NAMES: Mapping[int, str] = {
     18: "driver and library differ in version",
     28: "GPU not found",
 }
-"""Names of the losses, as the ending of a trial shows them."""
+"""Names of the losses, as in the ending of a trial."""
 
-REMEDY = "See whether `nvidia-smi` works in this very shell."
-"""Remedy where none is known for the code itself, for people."""
+REMEDY = "Check that `nvidia-smi` works in this shell."
+"""Remedy, for users, of codes without a specific one."""
 
 _OTHER_LIBRARY = (
-    "see with `ldconfig -p | grep nvidia-ml` whether there are several libraries, and keep LD_LIBRARY_PATH from naming "
-    "one that is not the driver's"
+    "check with `ldconfig -p | grep nvidia-ml` for several libraries, and keep those of other drivers off "
+    "LD_LIBRARY_PATH"
 )
-_LOST = "`nvidia-smi` and `dmesg` (lines with Xid) say more; the machine may need a reboot."
+_LOST = "Check `nvidia-smi` and `dmesg` (lines with Xid); the machine may need a reboot."
 _REMEDIES: Mapping[int, str] = {
     UNFIT_LIBRARY: f"{_OTHER_LIBRARY[0].upper()}{_OTHER_LIBRARY[1:]}.",
-    4: "Ask whoever runs the machine for access to /dev/nvidia*; in a container, start it with `--gpus all`.",
-    9: "Load it (`sudo modprobe nvidia`), and see with `nvidia-smi` whether that worked.",
+    4: "Ask your administrator for access to /dev/nvidia*; start a container with `--gpus all`.",
+    9: "Load it (`sudo modprobe nvidia`), then check that `nvidia-smi` works.",
     NO_LIBRARY: (
-        "On a machine with a GPU, install NVIDIA's driver. A container has to be started with `--gpus all` (NVIDIA "
-        "Container Toolkit). Under WSL2, install the driver in Windows and put /usr/lib/wsl/lib on LD_LIBRARY_PATH."
+        "On a machine with a GPU, install NVIDIA's driver. Start a container with `--gpus all` (NVIDIA Container "
+        "Toolkit). Under WSL2, install the driver in Windows and add /usr/lib/wsl/lib to LD_LIBRARY_PATH."
     ),
     15: _LOST,
-    16: "Reset it with `sudo nvidia-smi --gpu-reset`, once nobody uses it; else reboot.",
+    16: "Reset it with `sudo nvidia-smi --gpu-reset` once no process uses it, or reboot.",
     18: (
-        "It may be that the driver was updated while it was in use: reboot, or unload and load its kernel modules. "
-        f"Or that it is not the library of this driver: {_OTHER_LIBRARY}."
+        "The driver may have been updated while in use: reboot, or unload and load its kernel modules. "
+        f"Or the library may be another driver's: {_OTHER_LIBRARY}."
     ),
     28: _LOST,
 }
@@ -479,7 +464,7 @@ _OF_ONE_DEVICE = frozenset({15, 16, 28})
 
 
 def trouble(code: int) -> Trouble:
-    """Return the consequence of a return code of NVML; an unknown code is taken as passing."""
+    """Return the consequence of a return code of NVML; unknown codes are passing."""
     if code in _NOTHING_NEW:
         return Trouble.NOTHING_NEW
     if code in _CAPABILITY_OFF:
@@ -490,12 +475,7 @@ def trouble(code: int) -> Trouble:
 
 
 class DriverError(Exception):
-    """Failed call of the driver's library.
-
-    Attributes:
-        code: Return code of NVML.
-        words: The library's own text for it.
-    """
+    """Failed call of the driver's library, with NVML's return code and message."""
 
     def __init__(self, code: int, words: str) -> None:
         super().__init__(f"{words} (NVML error {code})")
@@ -504,46 +484,41 @@ class DriverError(Exception):
 
     @property
     def trouble(self) -> Trouble:
-        """Consequence for further readings."""
         return trouble(self.code)
 
     @property
     def for_people(self) -> str:
-        """Sentence about the failure."""
+        """Sentence about the failure, for users."""
         if self.code == NO_LIBRARY:
-            return "no NVIDIA driver was found (there is no libnvidia-ml.so.1 here)"
+            return "no NVIDIA driver was found (libnvidia-ml.so.1 is missing)"
         name = FATAL_NAMES.get(self.code)
         if self.code == UNFIT_LIBRARY:
             return f"{name}: {self.words}"
-        said = f"the NVIDIA driver says: {self.words}"
-        return f"{name}: {said}" if name else said
+        reported = f"the NVIDIA driver reports: {self.words}"
+        return f"{name}: {reported}" if name else reported
 
     @property
     def remedy(self) -> str:
-        """Remedy, for people."""
         return _REMEDIES.get(self.code, REMEDY)
 
 
 def remedy_of(name: str) -> str:
-    """Return the remedy for one of `FATAL_NAMES`, for people."""
+    """Return the remedy, for users, of one of `FATAL_NAMES`."""
     return next((_REMEDIES[code] for code, other in FATAL_NAMES.items() if other == name and code in _REMEDIES), REMEDY)
 
 
-def if_known(ask: Callable[[], Answer]) -> Answer | None:
-    """Return an answer of the driver, None where it has none.
+def if_known(query: Callable[[], Answer]) -> Answer | None:
+    """Return an answer of the driver, None if it has none.
 
     Raises:
-        DriverError: The GPU, or the driver, is gone.
+        DriverError: The GPU, or the driver, is lost.
     """
     try:
-        return ask()
+        return query()
     except DriverError as error:
         if error.trouble.is_fatal:
             raise
         return None
-
-
-# Reasons for which a GPU's clocks are held down, and those of them that spoil a measurement.
 
 
 REASONS: Mapping[int, str] = {
@@ -559,14 +534,14 @@ REASONS: Mapping[int, str] = {
     0x200: "board limit",
     0x400: "reliability limit",
 }
-"""Names of the bits, for people."""
+"""Names of the bits, for users."""
 
 THROTTLING = frozenset({"hardware slowdown", "heat (driver)", "heat (hardware)", "power brake"})
-"""The reasons that make a GPU slower than the same trial would find it another time."""
+"""Reasons that make a GPU slower than it would be in another run of the same trial."""
 
 
 def reasons_of(mask: int) -> tuple[str, ...]:
-    """Return the names of the bits of a mask; one that later drivers may have added is named by its number."""
+    """Return the names of the bits of a mask; bits of later drivers are named by number."""
     bits = (1 << place for place in range(mask.bit_length()))
     return tuple(REASONS.get(bit, f"reason {bit:#x}") for bit in bits if mask & bit)
 
@@ -583,7 +558,7 @@ def look_for_gpus() -> GpuInventory:
     return GpuInventory(
         gpus=(),
         why_none=f"the NVIDIA driver has not answered for {TIME_LIMIT_S:.0f} s",
-        remedy="`dmesg` may say why. It may be that it hangs in the kernel: then only a reboot helps.",
+        remedy="Check `dmesg`. The driver may be hung in the kernel; then reboot.",
     )
 
 
@@ -591,7 +566,7 @@ def present_gpus() -> GpuInventory:
     """Return the GPUs that the driver knows, at least one.
 
     Raises:
-        GpuError: There is none, or no driver that works, or it does not answer; with the remedy.
+        GpuError: There is none, or no working driver.
     """
     found = look_for_gpus()
     if found.why_none:
@@ -599,21 +574,21 @@ def present_gpus() -> GpuInventory:
     return found
 
 
-def in_time(question: Callable[[], Answer]) -> Answer | None:
-    """Return the answer to a question, or None after 10 s; the question is asked in a thread, left behind then.
+def in_time(query: Callable[[], Answer]) -> Answer | None:
+    """Return the result of a query, or None after 10 s; its thread is then left behind.
 
     Raises:
-        Exception: Whatever the question raises.
+        Exception: The query's own.
     """
     answers: queue.SimpleQueue[tuple[Answer | None, BaseException | None]] = queue.SimpleQueue()
 
-    def ask() -> None:
+    def run() -> None:
         try:
-            answers.put((question(), None))
-        except BaseException as error:  # noqa: BLE001 -- raised again by who asked
+            answers.put((query(), None))
+        except BaseException as error:  # noqa: BLE001 -- raised again in the caller's thread
             answers.put((None, error))
 
-    threading.Thread(target=ask, name="gpu-discovery", daemon=True).start()
+    threading.Thread(target=run, name="gpu-discovery", daemon=True).start()
     try:
         answer, error = answers.get(timeout=TIME_LIMIT_S)
     except queue.Empty:
@@ -624,11 +599,11 @@ def in_time(question: Callable[[], Answer]) -> Answer | None:
 
 
 def cores_near(gpu: GpuFacts) -> frozenset[int]:
-    """Return the cores of the processor that a GPU is next to, as the kernel says it; empty where it does not."""
+    """Return the cores of the processor that a GPU is attached to; empty if the kernel does not report it."""
     domain, _, rest = gpu.pci_bus_id.lower().partition(":")
     try:
-        said = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/local_cpulist").read_text()
-        ranges = [[int(end) for end in part.split("-")] for part in said.strip().split(",") if part]
+        text = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}/local_cpulist").read_text()
+        ranges = [[int(end) for end in part.split("-")] for part in text.strip().split(",") if part]
     except (OSError, ValueError):
         return frozenset()
     return frozenset(core for ends in ranges for core in range(ends[0], ends[-1] + 1))
@@ -641,14 +616,13 @@ _PCI_ORDER = "PCI_BUS_ID"
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleDevices:
-    """Devices that a process with some environment will see.
+    """Devices that a process with some environment will see, in CUDA's order.
 
     Attributes:
-        uuids: In the order in which CUDA numbers them.
-        why_none: Reason, for people, why there is none; None if there is one.
-        cut: Sentence, for people, on a device that the setting names and this machine lacks; None if it has all. CUDA
-            reports no error, and goes on with the devices before it.
-        assumed: Sentence, for people, on an assumption that had to be made; None if none was.
+        why_none: Reason, for users, why there is none; None if there is one.
+        cut: Sentence, for users, on a device in CUDA_VISIBLE_DEVICES that this machine lacks. CUDA silently uses only
+            the devices before it.
+        assumed: Sentence, for users, on a necessary assumption; None without one.
     """
 
     uuids: tuple[str, ...]
@@ -660,7 +634,7 @@ class VisibleDevices:
 def visible_devices(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) -> VisibleDevices:
     """Return the devices that a process with that environment will see."""
     ordered = sorted(gpus, key=lambda gpu: (gpu.pci_bus_id, gpu.index))
-    # A GPU that is cut into instances is not there itself.
+    # A GPU in MIG mode is visible as its instances only.
     devices = [uuid for gpu in ordered for uuid in ((gpu.uuid,) if gpu.mig_uuids is None else gpu.mig_uuids)]
     setting = environment.get("CUDA_VISIBLE_DEVICES")
     if setting is None:
@@ -671,12 +645,12 @@ def visible_devices(gpus: Sequence[GpuFacts], environment: Mapping[str, str]) ->
     chosen: list[str] = []
     cut = None
     for entry in setting.split(","):
-        if not entry.strip() or entry.strip().startswith("-"):  # as people write to end the list
+        if not entry.strip() or entry.strip().startswith("-"):  # ends the list
             break
         fitting = _begin_with(entry, setting, devices) if by_uuid else _numbered(entry, devices)
         if len(fitting) != 1:
-            here = f"{len(fitting)} GPUs here begin like that" if fitting else f"this machine has {_numbers(devices)}"
-            cut = f"CUDA_VISIBLE_DEVICES={setting} names {entry.strip()}, and {here}"
+            here = f"{len(fitting)} GPUs here have that prefix" if fitting else f"this machine has {_numbers(devices)}"
+            cut = f"CUDA_VISIBLE_DEVICES={setting} names {entry.strip()}, but {here}"
             break
         if fitting[0] in chosen:
             return VisibleDevices(
@@ -706,10 +680,10 @@ def _one_instance(uuids: Sequence[str]) -> tuple[str, ...]:
 
 def _assumed(ordered: Sequence[GpuFacts], environment: Mapping[str, str]) -> str | None:
     if environment.get("CUDA_DEVICE_ORDER") == _PCI_ORDER or len({gpu.name for gpu in ordered}) == 1:
-        return None  # among equals CUDA goes by the bus too
+        return None  # CUDA orders equal GPUs by bus, too
     return (
-        "CUDA numbers unlike GPUs fastest first, which the driver does not say: the order of the PCI bus is assumed "
-        "(CUDA_DEVICE_ORDER=PCI_BUS_ID makes it so)"
+        "CUDA numbers different GPUs fastest first, which the driver does not report: PCI bus order is assumed "
+        "(CUDA_DEVICE_ORDER=PCI_BUS_ID ensures it)"
     )
 
 

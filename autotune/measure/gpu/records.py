@@ -1,9 +1,7 @@
-"""Records of the GPU collector, their form as lines of JSON, and driver windows made of what it reads.
+"""Records of the GPU collector, their JSON lines, and driver windows.
 
-The collector lives where a driver call may hang, its reader elsewhere: lines are all that passes between them. Times
-are seconds of the monotonic clock, shares are 0..1, what could not be read is None. A reader ignores kinds of record
-and fields that it does not know. The busy share of a device is that of *driver windows* ``(end_s, length_s, busy)``:
-end, length, and the share of it in which a kernel ran.
+A driver call may hang the collector, so only lines pass between it and its reader. Times are seconds of the monotonic
+clock, shares are 0..1, unknown values are None. Readers ignore unknown records and fields.
 """
 
 import math
@@ -15,14 +13,14 @@ from itertools import pairwise
 import msgspec
 
 FORMAT = 1
-"""Version of the lines; changed when an old reader would misread them."""
+"""Version of the lines; changes if old readers would misread them."""
 
 STATE_S = 1.0
-"""Interval between two records of each kind but `BusyWindows` and `ProcessShares`, which come more often."""
+"""Interval between records of a kind, except the more frequent `BusyWindows` and `ProcessShares`."""
 
 
 class Capability(StrEnum):
-    """Reading that a driver may or may not give of a device; the values are for people."""
+    """Reading of a device that a driver may lack; values are for users."""
 
     NAME = "name"
     SAMPLES = "utilization samples"
@@ -38,26 +36,20 @@ class Capability(StrEnum):
     ACTIVITY = "unit activity"
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
-    """Record at some time."""
+class _Timed(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
+    """Record with a time."""
 
     t_s: float
 
 
-class _OfDevice(_Told, frozen=True, kw_only=True):
+class _OfDevice(_Timed, frozen=True, kw_only=True):
     """Record of one device."""
 
     uuid: str
 
 
-class StreamStarted(_Told, frozen=True, kw_only=True, tag="start"):
-    """Start of the stream: the collector has a driver.
-
-    Attributes:
-        v: Version of the format.
-        pid: Process id of the collector.
-        driver: The driver's version; empty where it does not say.
-    """
+class StreamStarted(_Timed, frozen=True, kw_only=True, tag="start"):
+    """Start of the stream: the collector has a driver, whose version may be empty."""
 
     v: int
     pid: int
@@ -65,18 +57,18 @@ class StreamStarted(_Told, frozen=True, kw_only=True, tag="start"):
 
 
 class GpuFound(_OfDevice, frozen=True, kw_only=True, tag="gpu"):
-    """Start of the readings of a device; again after it was lost and came back."""
+    """Start of the readings of a device, repeated when it returns after a loss."""
 
     name: str
     memory_bytes: int | None
 
 
 class BusyWindows(_OfDevice, frozen=True, kw_only=True, tag="busy"):
-    """New driver windows of a device, in order of time.
+    """New driver windows of a device, in time order.
 
     Attributes:
-        source: Reading that the windows come from: `Capability.SAMPLES` or `Capability.RATES`.
-        windows: End, length and busy share of each.
+        source: `Capability.SAMPLES` or `Capability.RATES`.
+        windows: `BusyWindow` of each.
     """
 
     source: str
@@ -88,8 +80,8 @@ class GpuState(_OfDevice, frozen=True, kw_only=True, tag="state"):
 
     Attributes:
         energy_j: Energy drawn since the driver was loaded.
-        reasons: Reasons for which its clocks are held down; see `driver.REASONS`.
-        holders: Process, its memory, and whether it computes (else draws), of those that hold the device.
+        reasons: Reasons why its clocks are throttled (`driver.REASONS`).
+        holders: Process id, memory, and whether it computes (or draws) of each process on the device.
     """
 
     memory_bytes: int | None = None
@@ -109,7 +101,7 @@ class ProcessShares(_OfDevice, frozen=True, kw_only=True, tag="shares"):
 
 
 class UnitActivity(_OfDevice, frozen=True, kw_only=True, tag="activity"):
-    """Activity of the units of a device from `t0_s` to `t_s`; see `driver.Activity`."""
+    """Activity of a device's units from `t0_s` to `t_s` (`driver.Activity`)."""
 
     t0_s: float
     sm: float | None
@@ -124,11 +116,11 @@ class CapabilityOff(_OfDevice, frozen=True, kw_only=True, tag="off"):
     why: str
 
 
-class GpuLost(_Told, frozen=True, kw_only=True, tag="lost"):
-    """Loss of a device, or of the driver: it does not answer any more.
+class GpuLost(_Timed, frozen=True, kw_only=True, tag="lost"):
+    """Loss of a device or of the driver: it no longer answers.
 
     Attributes:
-        uuid: The device; None for the driver, and with it every device, and this is the last record.
+        uuid: The device; None for the driver and thus every device, in the last record.
         name: One of `driver.FATAL_NAMES`.
     """
 
@@ -147,7 +139,7 @@ def to_line(record: Record) -> bytes:
 
 
 def of_line(line: bytes | str) -> Record | None:
-    """Return the record of a line; None for a torn one, and for what is no record that this version knows."""
+    """Return the record of a line; None if it is torn or of an unknown kind."""
     try:
         return _decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -155,25 +147,25 @@ def of_line(line: bytes | str) -> Record | None:
 
 
 LONGEST_S = 1.5
-"""Drivers document windows of 1/6 s to 1 s; more than this between two samples is a gap, not a window."""
+"""Longest driver window; drivers document 1/6 s to 1 s. A longer time between two samples is a gap."""
 
 _FUTURE_S = 1.0
 
 BusyWindow = tuple[float, float, float]
-"""End and length in seconds, busy share."""
+"""End and length in seconds, share of it in which a kernel ran."""
 
 
 def clock_offset_s(stamp_us: int, *, now_s: float, epoch_s: float) -> float:
-    """Return the offset that puts a driver's stamp in seconds on the monotonic clock.
+    """Return the offset from a driver's stamps, in seconds, to the monotonic clock.
 
-    Most drivers stamp in microseconds since 1970, some since boot; no machine has been up for 30 years. A stamp that
-    would lie in the future (boot time that counts suspension) is taken as now: if it is the newest, it is off by its
-    age, at most a driver window.
+    Most drivers count microseconds since 1970, some since boot; no machine has been up for 30 years. A stamp in the
+    future (boot time that includes suspension) is taken as now: the newest is then wrong by its age, at most a driver
+    window.
 
     Args:
         stamp_us: Stamp of the newest sample, just read.
         now_s: Monotonic time of that reading.
-        epoch_s: Time of that reading in seconds since 1970.
+        epoch_s: Seconds since 1970 of that reading.
     """
     stamp_s = stamp_us / 1e6
     offset_s = now_s - epoch_s if stamp_s > 1e9 else 0.0  # some 30 years
@@ -181,21 +173,20 @@ def clock_offset_s(stamp_us: int, *, now_s: float, epoch_s: float) -> float:
 
 
 class SampledWindows:
-    """Windows made of a driver's samples, each once; a sample stands for the time since the one before it.
+    """Driver windows from samples, each once: a sample covers the time since the previous one.
 
-    The very first sample, and one after a gap longer than `LONGEST_S`, has no known window and makes none. Where
-    samples are left out, the next one stands for the usual spacing only, and what was left out is a gap, not filled
-    with a guess. Some drivers give no samples of an idle device (the authors of polarsignals' gpu-metrics-agent saw it
-    on a DGX Spark): once the driver has said by other means that it is idle, `idle` makes windows of that.
+    The first sample, and one after a gap of `LONGEST_S`, makes no window. After missing samples, the next one covers
+    the usual spacing only; the rest is a gap. Some drivers give no samples of an idle device (seen on a DGX Spark by
+    the authors of polarsignals' gpu-metrics-agent): `idle` makes windows once other readings show that it is idle.
     """
 
     def __init__(self) -> None:
         self.newest_us = 0
-        """Stamp of the newest sample, from which the driver is asked to go on."""
+        """Stamp of the newest sample, after which the driver is queried."""
         self._offset_s: float | None = None
         self._epoch_at_zero_s: float | None = None  # seconds since 1970 at zero of the monotonic clock
-        self._spacings_us: deque[int] = deque(maxlen=33)  # of the last samples, from which the usual one is learned
-        self._lag_s = math.inf  # from the end of a window to when it can be read: the least that was seen
+        self._spacings_us: deque[int] = deque(maxlen=33)  # of the last samples, to find the usual one
+        self._lag_s = math.inf  # least time from the end of a window until it could be read
         self._idle = False  # since the newest sample
 
     @property
@@ -203,11 +194,11 @@ class SampledWindows:
         return None if self._offset_s is None else self.newest_us / 1e6 + self._offset_s
 
     def of(self, samples: Sequence[tuple[int, int]], *, now_s: float, epoch_s: float) -> list[BusyWindow]:
-        """Return the windows of the new ones among some samples.
+        """Return the windows of new samples.
 
         Args:
-            samples: Stamp in the driver's microseconds and percent, in any order, with any of the earlier ones among
-                them. What is above 100 % is garbage that drivers are known to give: only its stamp is used.
+            samples: Stamp in the driver's microseconds and percent, in any order, old ones included. Above 100 %, which
+                some drivers give, only the stamp is used.
             now_s: Monotonic time of the reading.
             epoch_s: Seconds since 1970 of the reading.
         """
@@ -215,7 +206,7 @@ class SampledWindows:
         new = sorted({stamp_us: percent for stamp_us, percent in samples if stamp_us > self.newest_us}.items())
         if not new:
             return []
-        if self._offset_s is None:  # found once: a driver does not change what it counts from
+        if self._offset_s is None:  # found once: a driver does not change its zero
             self._offset_s = clock_offset_s(new[-1][0], now_s=now_s, epoch_s=epoch_s)
             self._epoch_at_zero_s = epoch_s - now_s if self._offset_s == now_s - epoch_s else None
 
@@ -226,7 +217,7 @@ class SampledWindows:
         usual_us = self._usual_us()
         windows: list[BusyWindow] = []
         for (stamp_us, percent), spacing_us in zip(new, spacings_us, strict=True):
-            # times the usual spacing: samples are missing in between
+            # samples are missing in between
             length_us = usual_us if spacing_us > 1.75 * usual_us else spacing_us
             if self._idle and spacing_us > length_us:
                 windows += self._of_idleness(stamp_us - spacing_us, stamp_us - length_us)
@@ -235,16 +226,16 @@ class SampledWindows:
             self._idle = False
         self.newest_us = new[-1][0]
         lag_s = now_s - self.newest_us / 1e6 - self._offset_s
-        if lag_s < 5.0:  # a newest sample that old was left from before the device was idle
+        if lag_s < 5.0:  # an older one is from before the device was idle
             self._lag_s = max(0.0, min(self._lag_s, lag_s))
         return windows
 
     def overdue(self, now_s: float) -> bool:
-        """Return True if samples are overdue, right after all that there are were taken."""
+        """Return whether samples are overdue, after all available ones were taken."""
         return self._missing(now_s) > 2.5  # windows: one may be late
 
     def idle(self, now_s: float) -> list[BusyWindow]:
-        """Return the missing windows but the last, right after the driver said that the device is idle."""
+        """Return the missing windows but the last, of a device known to be idle."""
         self._idle = True
         count = int(self._missing(now_s)) - 1
         if count <= 0:
@@ -266,7 +257,7 @@ class SampledWindows:
         return [(end_us / 1e6 + self._offset_s, length_us / 1e6, 0.0) for end_us in ends_us]
 
     def _usual_us(self) -> int:
-        """Return a low quartile of the spacings: with gaps among the samples it is still the spacing without."""
+        """Return a low quartile of the spacings, which gaps do not affect."""
         ranked = sorted(self._spacings_us)
         return ranked[len(ranked) // 4] if ranked else 0
 
@@ -274,22 +265,21 @@ class SampledWindows:
         if self._offset_s is None or self._epoch_at_zero_s is None:
             return
         step_s = epoch_at_zero_s - self._epoch_at_zero_s
-        if abs(step_s) > 0.5:  # the wall clock was set; less is the slewing of NTP
+        if abs(step_s) > 0.5:  # the wall clock was set; less is NTP slewing
             self.newest_us += round(step_s * 1e6)
             self._offset_s -= step_s
             self._epoch_at_zero_s = epoch_at_zero_s
 
 
 class PolledWindows:
-    """Windows made of a value that is polled, for devices that keep no samples.
+    """Driver windows from a polled value, for devices that keep no samples.
 
-    The driver repeats its newest value until it has the next. So equal neighbours are merged, up to 1 s, the longest
-    driver window, and stand for the time over which they were shown: as they describe the window before that, all lies
-    up to one driver window late.
+    Equal neighbours are merged, up to the longest driver window of 1 s, and cover the time for which they were shown:
+    up to one window late, because a value describes the window before.
     """
 
     def __init__(self) -> None:
-        self._shown: tuple[float, float, int] | None = None  # since when, last seen when, what
+        self._shown: tuple[float, float, int] | None = None  # first and last time shown, percent
 
     def of(self, percent: int, *, now_s: float) -> list[BusyWindow]:
         """Return the windows that this reading completes."""
@@ -297,7 +287,7 @@ class PolledWindows:
             self._shown = (now_s, now_s, percent) if percent <= 100 else None
             return []
         since_s, _, before = self._shown
-        # a driver window is over after this time even if its value stayed
+        # the longest driver window
         if percent == before and now_s - since_s < 1.0:
             self._shown = (since_s, now_s, before)
             return []

@@ -1,4 +1,4 @@
-"""Timeline of some GPUs: the records of the collector, and the usage that they show over any stretch of time."""
+"""Timeline of GPUs: the collector's records, and the usage over a stretch of time."""
 
 import math
 import threading
@@ -31,34 +31,33 @@ from autotune.measure.statistics import weighted_mean
 from autotune.records import GpuConditions, GpuFigures, GpuMeasurement, GpuRole, Scalar, Validity
 
 MOST_FOREIGN = 0.01
-"""Share of the time in which kernels of others may run; beyond it a trial is contaminated."""
+"""Share of time with kernels of other processes above which a trial is contaminated."""
 
 MOST_THROTTLED = 0.1
-"""Share of the readings that may show throttling: the bit for hardware slowdown also shows at a change of clocks."""
+"""Share of throttled readings above which a trial is throttled: changes of clocks also set the bit for hardware
+slowdown."""
 
 
 class KernelAttribution(StrEnum):
-    """Method by which a trial's own kernels were told from those of others."""
+    """Method that separated a trial's kernels from those of other processes."""
 
     BY_PROCESS = "by process id"
-    BY_ARRIVAL = "by who came after the start"  # in a container; a stranger who came then too is not told apart
+    BY_ARRIVAL = "by who came after the start"  # in a container; includes other processes that came then
     UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceUsage:
-    """Usage of one GPU over one stretch of time. Shares are 0..1 of that time; None is "not known", never 0.
+    """Usage of one GPU over a stretch of time. Shares are 0..1 of that time; None is unknown, never 0.
 
     Attributes:
-        figures: Figures over the stretch. The mean utilization is weighted by time; polled zeros are not believed:
-            there are devices without a meter that answer 0 for ever (NVIDIA Thor, seen by the authors of rezolus).
-            Memory is of one reading a second, up to the first after the stretch.
-        windows: The driver windows that lie wholly inside, as `utilization.Segment.within` takes them.
-        clock_reasons: Share of the readings with each reason that was seen, throttling or not.
-        foreign_pids: Processes that are not the trial's and whose kernels ran, as the driver numbers them.
-        attribution: Method by which own kernels were told from those of others.
-        absent: Capabilities that the device never answers, and the reason.
-        lost: Loss of the device, one of `driver.FATAL_NAMES`; None if it was not lost.
+        figures: Polled utilization of 0 is ignored: some devices without a meter always answer 0 (NVIDIA Thor, seen by
+            the authors of rezolus). Memory is of one reading per second, up to the first after the stretch.
+        windows: Driver windows wholly inside, as for `utilization.Segment.within`.
+        clock_reasons: Share of the readings with each reason, throttling or not.
+        foreign_pids: Other processes whose kernels ran, by the driver's ids.
+        absent: Capabilities that the device never gives, with reasons.
+        lost: One of `driver.FATAL_NAMES`, if it was lost.
     """
 
     figures: GpuFigures
@@ -75,33 +74,33 @@ class DeviceUsage:
 
     @property
     def why_never_measured(self) -> str | None:
-        """Reason, for people, why no trial will get its utilization either; None where that is not known."""
+        """Reason, for users, why no trial can get its utilization; None if unknown."""
         why = self.absent.get(Capability.RATES)
-        return None if why is None else f"{self.figures.name}: it does not report utilization ({why})"
+        return None if why is None else f"{self.figures.name}: does not report utilization ({why})"
 
     @property
     def why_no_utilization(self) -> str | None:
-        """Reason, for people, why there is no utilization, or none to be used; None if there is."""
+        """Reason, for users, why there is no usable utilization; None if there is."""
         if self.lost:
             return f"{self.figures.name}: {self.lost}"
         if self.figures.utilization is not None:
             return None
         if self.why_never_measured:
-            only = "; the activity of its units is known" if self.figures.sm_activity is not None else ""
+            only = "; its unit activity is known" if self.figures.sm_activity is not None else ""
             return f"{self.why_never_measured}{only}"
         if self.windows:
-            return f"{self.figures.name}: it reports 0 % throughout, as devices do that do not measure it"
+            return f"{self.figures.name}: reports 0 % throughout, like devices that don't measure it"
         return f"{self.figures.name}: no driver window lies wholly in this time"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DevicesUsage:
-    """Usage of the GPUs of a trial over one stretch of time.
+    """Usage of a trial's GPUs over a stretch of time.
 
     Attributes:
         devices: In the order in which the trial sees them.
-        driver: Version of the driver; empty if it does not say.
-        lost: Sentence on the loss of the driver; None if it was not lost.
+        driver: Version of the driver; may be empty.
+        lost: Sentence on the loss of the driver; None without one.
     """
 
     devices: tuple[DeviceUsage, ...]
@@ -110,7 +109,7 @@ class DevicesUsage:
 
     @property
     def readings(self) -> dict[str, Scalar]:
-        """State of each device, by the device's place and the reading's name."""
+        """State of each device, by its index and the reading's name."""
         found: dict[str, Scalar] = {}
         for place, device in enumerate(self.devices):
             found |= {
@@ -127,29 +126,24 @@ class DevicesUsage:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum; None unless there are some values and all are known."""
+    """Return the sum; None unless all values are known."""
     every = list(values)
     known = [value for value in every if value is not None]
     return math.fsum(known) if every and len(known) == len(every) else None
 
 
-# Usage of a trial's GPUs as its record keeps it, made from the usage of devices.
-
-
 LEAST_COVERED = 0.5
-"""Share of the window that driver windows must cover for the utilization of a single trial to be given."""
+"""Share of the window that driver windows must cover for a trial to have a utilization."""
 
 
 def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = None) -> GpuUsage:
     """Condense the usage of devices over a trial's window.
 
-    A GPU that the trial may use, and on which nothing of it ran, says nothing about the trial: it is measured, and
-    neither scored nor asked for others who use it.
+    A GPU that the trial may use, but did not, is measured, and neither scored nor checked for other processes.
 
     Args:
-        usage: Usage of the GPUs that the trial may use, in the order in which it sees them, at least one.
-        trial: The trial's GPUs, as far as the trial and its config name them.
-        trouble: Reason, for people, why the collector is silent at present; None if it is not.
+        usage: Usage of the GPUs that the trial may use, at least one.
+        trouble: Reason, for users, why the collector is silent; None if it is not.
     """
     used = [device for device in usage.devices if trial.reported or _works(device)] or list(usage.devices)
     has_model = trial.model is not None and trial.model < len(usage.devices)
@@ -178,7 +172,7 @@ def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = 
 
 
 def _works(device: DeviceUsage) -> bool:
-    """Return True if something of the trial ran there, as far as that can be told."""
+    """Return whether kernels of the trial ran there, if known."""
     return bool(device.figures.utilization if device.figures.own_fraction is None else device.figures.own_fraction)
 
 
@@ -187,27 +181,26 @@ def _why_none(scored: Sequence[DeviceUsage]) -> str | None:
         if why := device.why_no_utilization:
             return why
         if device.figures.covered_fraction < LEAST_COVERED:
-            return f"{device.figures.name}: only {device.figures.covered_fraction:.0%} of the window was seen"
+            return f"{device.figures.name}: only {100 * device.figures.covered_fraction:.0f} % of the window covered"
     return None
 
 
 def _spoiled(used: Sequence[DeviceUsage]) -> tuple[Validity | None, str]:
-    """Return what spoiled the trial, as far as that is known, and a sentence about it."""
+    """Return what spoiled the trial, if known, and a sentence about it."""
     worst = max(used, key=lambda device: device.figures.foreign_fraction or 0.0)
-    if (worst.figures.foreign_fraction or 0.0) > MOST_FOREIGN:
+    if (foreign := worst.figures.foreign_fraction or 0.0) > MOST_FOREIGN:
+        used = f"used it {100 * foreign:.0f} % of the time"
         pids = ", ".join(map(str, worst.foreign_pids))
-        share = f"{worst.figures.foreign_fraction:.0%}"
-        return Validity.CONTAMINATED, f"{worst.figures.name}: others (process {pids}) used it for {share} of the time"
+        return Validity.CONTAMINATED, f"{worst.figures.name}: other processes ({pids}) {used}"
     worst = max(used, key=lambda device: device.figures.throttled_fraction or 0.0)
-    if (worst.figures.throttled_fraction or 0.0) > MOST_THROTTLED:
+    if (throttled := worst.figures.throttled_fraction or 0.0) > MOST_THROTTLED:
         why = ", ".join(sorted(THROTTLING.intersection(worst.clock_reasons)))
-        share = f"{worst.figures.throttled_fraction:.0%}"
-        return Validity.THROTTLED, f"{worst.figures.name}: its clocks were held down for {share} of the time ({why})"
+        how = f"its clocks were throttled {100 * throttled:.0f} % of the time ({why})"
+        return Validity.THROTTLED, f"{worst.figures.name}: {how}"
     return None, ""
 
 
 def _roles(trial: TrialGpus, devices: int) -> dict[int, GpuRole]:
-    """Return the work of each GPU, by its place; nothing where data and model do not have one each."""
     if trial.data is None or trial.model is None or trial.data == trial.model:
         return {}
     roles = {trial.data: GpuRole.DATA, trial.model: GpuRole.MODEL}
@@ -218,7 +211,7 @@ def _measurement(device: DeviceUsage, *, scored: bool, role: GpuRole | None) -> 
     windows = []
     for end_s, length_s, busy in device.windows:
         since_s = round(end_s - device.t0_s, 6)
-        windows.append((since_s, min(round(length_s, 6), since_s), busy))  # no rounding puts one outside
+        windows.append((since_s, min(round(length_s, 6), since_s), busy))  # rounding must not put it outside
     return GpuMeasurement(
         figures=replace(device.figures, utilization=None) if device.lost else device.figures,
         scored=scored,
@@ -228,11 +221,11 @@ def _measurement(device: DeviceUsage, *, scored: bool, role: GpuRole | None) -> 
 
 
 class GpuTimeline:
-    """Records of some devices so far; one thread may add records while another asks.
+    """Records of some devices; one thread may add records while another reads.
 
     Args:
         uuids: The devices that count, in the order in which the trial sees them.
-        since_s: Monotonic time from which on records are to be expected.
+        since_s: Monotonic time after which records are expected.
     """
 
     def __init__(self, uuids: Sequence[str], *, since_s: float) -> None:
@@ -245,7 +238,7 @@ class GpuTimeline:
         self._absences: list[_Absence] = []
 
     def add(self, record: Record) -> None:
-        """Add a record, in the order in which the collector writes them; those of other devices are left out."""
+        """Add a record, in the collector's order; records of other devices are ignored."""
         with self._lock:
             self._newest_s = record.t_s if self._newest_s is None else max(self._newest_s, record.t_s)
             match record:
@@ -253,7 +246,7 @@ class GpuTimeline:
                     self._driver = record.driver
                     self._end_absences(record.t_s, None)
                     for device in self._devices.values():
-                        device.absent.clear()  # it may be another driver now; what is still absent is said again
+                        device.absent.clear()  # a new driver reports them again
                 case GpuLost():
                     self._end_absences(record.t_s, record.uuid)
                     if record.uuid is None or record.uuid in self._devices:
@@ -264,13 +257,13 @@ class GpuTimeline:
                     self._devices[record.uuid].keep(record)
 
     def restart(self, now_s: float) -> None:
-        """Expect the records of a new collector from now on; it will say itself which losses still last."""
+        """Expect the records of a new collector, which reports lasting losses again."""
         with self._lock:
             self._began_s, self._newest_s = now_s, None
             self._end_absences(now_s, None, *self._uuids)
 
     def forget(self, before_s: float) -> None:
-        """Drop records, and losses that were over, from before that time: days of watching need no more memory."""
+        """Drop records and ended losses from before that time, to bound the memory."""
         with self._lock:
             self._absences = [absence for absence in self._absences if absence.until_s >= before_s]
             for device in self._devices.values():
@@ -278,28 +271,26 @@ class GpuTimeline:
 
     @property
     def reached_s(self) -> float:
-        """Time up to which the utilization of all devices is known; minus infinity before the first driver window.
+        """Time until which the utilization of all devices is known; minus infinity before the first driver window.
 
-        Devices that never report it are left out.
+        Devices that never report it are ignored.
         """
         with self._lock:
-            telling = [device.windows for device in self._devices.values() if Capability.RATES not in device.absent]
-            return min((windows[-1][0] if windows else -math.inf for windows in telling), default=math.inf)
+            reporting = [device.windows for device in self._devices.values() if Capability.RATES not in device.absent]
+            return min((windows[-1][0] if windows else -math.inf for windows in reporting), default=math.inf)
 
     def losses(self, uuids: Iterable[str] = ()) -> tuple[GpuLost, ...]:
-        """Return the losses that last: first the driver's, then those of these devices."""
+        """Return the lasting losses: first the driver's, then those of these devices."""
         with self._lock:
             lasting = self._lasting()
         return tuple(lasting[uuid] for uuid in (None, *uuids) if uuid in lasting)
 
     def silence(self, now_s: float, *, start_s: float, record_s: float) -> str | None:
-        """Return a clause for people on a silence that is too long; None if there is none.
-
-        There is none where nothing is to be expected either: the driver is lost, or every device.
+        """Return a clause, for users, on too long a silence; None also if the driver or all devices are lost.
 
         Args:
             start_s: Longest time from the start of the collector to its first record.
-            record_s: Longest time since its newest record, of which it writes one every second.
+            record_s: Longest time since its newest record; one is due every second.
         """
         with self._lock:
             lasting, newest_s = self._lasting(), self._newest_s
@@ -307,9 +298,9 @@ class GpuTimeline:
             return None
         if newest_s is None:
             waited_s = now_s - self._began_s
-            return f"the GPU collector has not begun after {waited_s:.0f} s" if waited_s > start_s else None
+            return f"the GPU collector has not started after {waited_s:.0f} s" if waited_s > start_s else None
         silent_s = now_s - newest_s
-        return f"nothing was heard of the GPUs for {silent_s:.0f} s" if silent_s > record_s else None
+        return f"no readings from the GPU collector for {silent_s:.0f} s" if silent_s > record_s else None
 
     def between(
         self, t0_s: float, t1_s: float, *, own_pids: Collection[int] = (), started_s: float | None = None
@@ -317,10 +308,9 @@ class GpuTimeline:
         """Return the usage of the devices over a past stretch of monotonic time.
 
         Args:
-            own_pids: Processes of the trial, as this process numbers them; also those that have ended.
-            started_s: When the trial was started. From then on memory counts; and where process ids are those of
-                another namespace, a process that came later is taken for the trial's own. None: memory counts from
-                `t0_s`, and the owner of such a process is not known.
+            own_pids: Processes of the trial, by this process's ids, ended ones included.
+            started_s: Start of the trial, after which memory counts. If process ids are of another namespace, later
+                arrivals are the trial's. None: memory counts from `t0_s`, and their owner is unknown.
         """
         with self._lock:
             usages = []
@@ -329,7 +319,7 @@ class GpuTimeline:
                 absences = (absence for absence in self._absences if absence.loss.uuid == uuid)
                 losses = (one.loss.name for one in absences if one.loss.t_s <= t1_s and one.until_s >= t0_s)
                 usages.append(replace(usage, lost=next(losses, None)))
-            # The driver's loss is that of all devices, and spoils no stretch that ended before it.
+            # The driver's loss is one of all devices; it does not affect stretches that ended before.
             driver_loss = self._lasting().get(None)
             lost = driver_loss.why if driver_loss and driver_loss.t_s <= t1_s else None
             return DevicesUsage(devices=tuple(usages), driver=self._driver, lost=lost)
@@ -345,20 +335,20 @@ class GpuTimeline:
 
 @dataclass
 class _Absence:
-    """Stretch of time in which a device, or the driver, was lost."""
+    """Time in which a device, or the driver, was lost."""
 
     loss: GpuLost
     until_s: float = math.inf
 
 
-_BESIDE_S = 2 * STATE_S  # a reading that far outside a stretch still tells about its end
+_NEAR_S = 2 * STATE_S  # readings this far outside a stretch describe its end
 _BUSY_AT_ALL = 0.01
 _ROUNDING_S = 1e-3
 
 
 @dataclass(kw_only=True)
 class DeviceTimeline:
-    """Records of one device, each kind in order of time."""
+    """Records of one device, each kind in time order."""
 
     uuid: str
     name: str = ""
@@ -377,7 +367,7 @@ class DeviceTimeline:
             case BusyWindows():
                 self.polled = record.source == Capability.RATES
                 last_s = self.windows[-1][0] if self.windows else -math.inf
-                # A device that came back tells its ring again.
+                # A returned device repeats its ring.
                 self.windows += [window for window in record.windows if window[0] - window[1] > last_s - _ROUNDING_S]
             case GpuState():
                 self.states.append(record)
@@ -391,9 +381,9 @@ class DeviceTimeline:
                 pass
 
     def forget(self, before_s: float) -> None:
-        """Drop readings from before that time; absent capabilities stay, and so does the newest state.
+        """Drop readings from before that time, except absent capabilities and the newest state.
 
-        Its process list tells who held the device before a trial began.
+        Its process list shows which processes held the device before a trial.
         """
         del self.windows[: bisect_left(self.windows, before_s, key=lambda window: window[0])]
         del self.states[: bisect_left(self.states[:-1], before_s, key=lambda state: state.t_s)]
@@ -401,18 +391,18 @@ class DeviceTimeline:
             del records[: bisect_left(records, before_s, key=lambda record: record.t_s)]
 
     def between(self, t0_s: float, t1_s: float, own_pids: frozenset[int], started_s: float | None) -> DeviceUsage:
-        """Return the usage over a stretch of time but for losses; see `GpuTimeline.between`."""
+        """Return the usage over a stretch of time, without losses (`GpuTimeline.between`)."""
         windows = _inside(self.windows, t0_s, t1_s)
         covered_s = math.fsum(length_s for _, length_s, _ in windows)
         busy = math.fsum(length_s * busy for _, length_s, busy in windows) / covered_s if covered_s else None
         states = [state for state in self.states if t0_s <= state.t_s <= t1_s]
-        beside = [state for state in self.states if t0_s - _BESIDE_S <= state.t_s <= t1_s + _BESIDE_S]
+        near = [state for state in self.states if t0_s - _NEAR_S <= state.t_s <= t1_s + _NEAR_S]
         memory_s = t0_s if started_s is None else started_s, t1_s + STATE_S
         memory = [state.memory_bytes for state in self.states if memory_s[0] <= state.t_s <= memory_s[1]]
-        power_w = _mean_power(beside, t0_s, t1_s)
+        power_w = _mean_power(near, t0_s, t1_s)
         reasons = [state.reasons for state in states if state.reasons is not None]
         own, foreign, foreign_pids, attribution = self._shares(t0_s, t1_s, busy, own_pids, started_s)
-        told = [(record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
+        parts = [(record, overlap_s) for record in self.activity if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
         figures = GpuFigures(
             uuid=self.uuid,
             name=self.name or self.uuid,
@@ -422,9 +412,9 @@ class DeviceTimeline:
             peak_memory_bytes=max((used for used in memory if used is not None), default=None),
             power_w=power_w,
             energy_j=None if power_w is None else power_w * (t1_s - t0_s),
-            sm_activity=weighted_mean((record.sm, overlap_s) for record, overlap_s in told),
-            tensor_activity=weighted_mean((record.tensor, overlap_s) for record, overlap_s in told),
-            dram_activity=weighted_mean((record.dram, overlap_s) for record, overlap_s in told),
+            sm_activity=weighted_mean((record.sm, overlap_s) for record, overlap_s in parts),
+            tensor_activity=weighted_mean((record.tensor, overlap_s) for record, overlap_s in parts),
+            dram_activity=weighted_mean((record.dram, overlap_s) for record, overlap_s in parts),
             own_fraction=own,
             foreign_fraction=foreign,
             throttled_fraction=_mean(float(not THROTTLING.isdisjoint(some)) for some in reasons),
@@ -434,8 +424,8 @@ class DeviceTimeline:
             t0_s=t0_s,
             windows=tuple(windows),
             sm_clock_mhz=_mean(state.sm_clock_mhz for state in states),
-            temperature_start_c=_nearest(beside, t0_s),
-            temperature_end_c=_nearest(beside, t1_s),
+            temperature_start_c=_nearest(near, t0_s),
+            temperature_end_c=_nearest(near, t1_s),
             clock_reasons={reason: n / len(reasons) for reason, n in Counter(chain.from_iterable(reasons)).items()},
             foreign_pids=foreign_pids,
             attribution=attribution,
@@ -445,20 +435,20 @@ class DeviceTimeline:
     def _shares(
         self, t0_s: float, t1_s: float, busy: float | None, own_pids: frozenset[int], started_s: float | None
     ) -> tuple[float | None, float | None, tuple[int, ...], KernelAttribution]:
-        """Return own share, foreign share, foreign processes, and the method that told them apart."""
+        """Return own share, foreign share, foreign processes, and the method that separated them."""
         unknown = (None, None, (), KernelAttribution.UNKNOWN)
-        # What began before the trial is also about whoever was there then, such as the trial before it.
+        # Records that began before the trial include earlier processes, such as those of the previous trial.
         known = [record for record in self.shares if started_s is None or record.t0_s >= started_s]
-        told = [(record, overlap_s) for record in known if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
-        asked_s = math.fsum(overlap_s for _, overlap_s in told)
-        if not told:
+        parts = [(record, overlap_s) for record in known if (overlap_s := _overlap_s(record, t0_s, t1_s)) > 0.0]
+        known_s = math.fsum(overlap_s for _, overlap_s in parts)
+        if not parts:
             return unknown
         by_pid: dict[int, float] = {}
-        for record, overlap_s in told:
+        for record, overlap_s in parts:
             for pid, share in record.shares:
-                by_pid[pid] = by_pid.get(pid, 0.0) + share * overlap_s / asked_s
+                by_pid[pid] = by_pid.get(pid, 0.0) + share * overlap_s / known_s
         if busy is not None and busy > _BUSY_AT_ALL and not by_pid:
-            return unknown  # kernels ran, and the driver does not show whose: a container
+            return unknown  # kernels ran, but the driver hides whose: a container
         seen_pids = self._holders_until(math.inf) | by_pid.keys()
         if not by_pid or not own_pids.isdisjoint(seen_pids):
             own, attribution = own_pids, KernelAttribution.BY_PROCESS
@@ -483,14 +473,14 @@ def _inside(windows: Sequence[BusyWindow], t0_s: float, t1_s: float) -> list[Bus
 
 
 def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> float | None:
-    """Return the mean power of a stretch, from readings around it: of the energy, where the device counts it.
+    """Return the mean power over a stretch, from the counted energy if there is one.
 
-    None where the readings are about less than half of it: its last second may not have been read yet.
+    None if the readings cover half of it or less; its last second may not have been read yet.
     """
     energy = [(state.t_s, state.energy_j) for state in states if state.energy_j is not None]
-    started_anew = any(later[1] < earlier[1] for earlier, later in pairwise(energy))  # with the driver
+    was_reset = any(later[1] < earlier[1] for earlier, later in pairwise(energy))  # with the driver
     power = [(state.t_s, state.power_w) for state in states if state.power_w is not None]
-    if len(energy) >= 2 and not started_anew:
+    if len(energy) >= 2 and not was_reset:
         ends_s = np.clip([t0_s, t1_s], energy[0][0], energy[-1][0])
         if ends_s[1] - ends_s[0] > 0.5 * (t1_s - t0_s):
             start_j, end_j = np.interp(ends_s, [t_s for t_s, _ in energy], [joule for _, joule in energy])
@@ -502,7 +492,7 @@ def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> float |
 
 
 def _nearest(states: Iterable[GpuState], t_s: float) -> int | None:
-    known = [state for state in states if state.temperature_c is not None and abs(state.t_s - t_s) <= _BESIDE_S]
+    known = [state for state in states if state.temperature_c is not None and abs(state.t_s - t_s) <= _NEAR_S]
     nearest = min(known, key=lambda state: abs(state.t_s - t_s), default=None)
     return None if nearest is None else nearest.temperature_c
 
