@@ -1,1 +1,1 @@
-"""Measurements of a trial: steps, host and GPU, and the statistics that turn them into numbers."""
+"""Measurements of trials: steps, host, GPUs, and their statistics."""

@@ -1,9 +1,8 @@
-"""Cycles of training that stops and goes: bursts, stalls, the ends of epochs; and how sure a speed over them is.
+"""Cycles of steps between stalls, and the standard error of a speed.
 
-A cycle ends where training is fast again after slow steps. Speed is work over time of whole cycles, a ratio estimator
-over regenerative cycles (Law, *Simulation Modeling and Analysis*, 5th ed., section 9.5): a window that ends anywhere
-holds a stall too many or too few. Cycles are the steps of a slower rhythm, so the same rule finds the cycles of cycles,
-such as the ends of epochs in training that comes in bursts.
+A cycle ends where training is fast again after slow steps. Speed is a ratio estimator over whole, regenerative cycles
+(Law, *Simulation Modeling and Analysis*, 5th ed., section 9.5); any other window holds a stall too many or too few.
+Cycles of cycles are slower rhythms, such as the ends of epochs.
 """
 
 import math
@@ -16,53 +15,46 @@ from numpy.typing import ArrayLike, NDArray
 from autotune.measure.statistics import LEAST_CYCLES
 
 Series = NDArray[np.float64]
-"""Numbers in the order of time, shape (n,)."""
+"""Numbers in time order, shape (n,)."""
 
 MSER_BATCH = 5
 """Observations in one batch mean of MSER-5."""
 
-_INDISTINCT = 1e-6
-_SAME = 1e-9  # two values closer than this differ by rounding
+_RESOLUTION = 1e-6  # of a clock, relative to a mean of steps
+_ROUNDING = 1e-9  # values closer than this are equal
 
 
 def mser5_truncation(series: ArrayLike) -> int:
-    """Return the number of observations at the start that belong to the warm-up.
+    """Return the number of observations at the start that belong to the warm-up, by MSER-5.
 
-    MSER-5: of the means of consecutive batches of 5, drop the first so many that the squared standard error of
-    the mean of the rest is smallest, at most half of them (White, "An effective truncation heuristic for bias
-    reduction in simulation output", Simulation 69(6), 1997).
-
-    Args:
-        series: Observations in order of time; a rest of fewer than 5 at the end takes no part.
+    Drops the leading means of 5 that minimize the squared standard error of the mean of the rest (White, "An effective
+    truncation heuristic for bias reduction in simulation output", Simulation 69(6), 1997).
 
     Returns:
-        Number of observations to drop: a multiple of 5, at most half of the series.
+        A multiple of 5, at most half of the series.
     """
     values = np.asarray(series, dtype=float)
     batches = len(values) // MSER_BATCH
     if batches < 2:
         return 0
     means = values[: batches * MSER_BATCH].reshape(batches, MSER_BATCH).mean(axis=1)
-    # Centred on the half that is always kept: sums of squares from the end stay free of cancellation.
+    # Centred on the half that is always kept, against cancellation in the sums of squares.
     level = means[batches // 2 :].mean()
     means -= level
     kept = np.arange(batches, 0, -1)
     sums = np.cumsum(means[::-1])[::-1]
     squares = np.cumsum(means[::-1] ** 2)[::-1]
     error = (squares - sums**2 / kept) / kept**2
-    # What differs by less than a clock can tell is equal; of equals, the cut that keeps most wins.
-    error = np.maximum(error, (_INDISTINCT * level) ** 2 / kept)
+    # Differences below the clock's resolution are ties; of these argmin takes the smallest cut.
+    error = np.maximum(error, (_RESOLUTION * level) ** 2 / kept)
     return int(np.argmin(error[: batches // 2 + 1])) * MSER_BATCH
 
 
 def integrated_autocorrelation_time(series: ArrayLike) -> float:
-    """Return the number of observations that carry as much information as one independent one.
+    """Return how many observations carry as much information as one independent one, at least 1.
 
-    ``1 + 2 * sum(autocorrelation)`` up to Sokal's self-consistent window of 5 such times (Sokal, "Monte Carlo
-    methods in statistical mechanics", 1997, section 3).
-
-    Returns:
-        At least 1 (white noise): a negative correlation is never credited. 1 for a constant series.
+    ``1 + 2 * sum(autocorrelation)`` up to Sokal's self-consistent window of 5 such times (Sokal, "Monte Carlo methods
+    in statistical mechanics", 1997, section 3).
     """
     values = np.asarray(series, dtype=float)
     n = len(values)
@@ -80,13 +72,11 @@ def integrated_autocorrelation_time(series: ArrayLike) -> float:
 
 
 class TwoGroups(NamedTuple):
-    """Values split into a lower and an upper group.
+    """Lower and upper group of some values, with their means.
 
     Attributes:
-        order: Indices of the values, lowest first.
-        below: Number of values in the lower group: the first of that order.
-        low: Mean of the lower group.
-        high: Mean of the upper one.
+        order: Indices of the values, ascending by value.
+        below: Size of the lower group, the first of `order`.
         explained: Share of the variance that is between the groups.
     """
 
@@ -98,16 +88,16 @@ class TwoGroups(NamedTuple):
 
 
 def two_groups(values: Series, weights: Series) -> TwoGroups | None:
-    """Split values where the variance between two groups of them is largest; None where all are equal.
+    """Split values where the variance between the groups is largest; None if all are equal.
 
     Otsu, "A threshold selection method from gray-level histograms", IEEE Trans. SMC 9(1), 1979.
 
     Args:
-        weights: Weight of each value, e.g. the time that it stands for.
+        weights: Weight of each value, e.g. its duration.
     """
     order = np.argsort(values, kind="stable")
     values, weights = values[order], weights[order] / weights.sum()
-    borders = np.flatnonzero(np.diff(values) > _SAME) + 1
+    borders = np.flatnonzero(np.diff(values) > _ROUNDING) + 1
     if not len(borders):
         return None
     mean = float(weights @ values)
@@ -125,30 +115,30 @@ def two_groups(values: Series, weights: Series) -> TwoGroups | None:
 
 
 Ends = NDArray[np.intp]
-"""Numbers of the steps before which something ends, in ascending order, shape (n,)."""
+"""Step indices before which a cycle ends, ascending, shape (n,)."""
 
 Lengths = NDArray[np.intp]
-"""Numbers of steps from one end to the next, shape (n,)."""
+"""Steps from one end to the next, shape (n,)."""
 
 SLOW = 2.0
-"""Times the time per unit of work of the fast steps that slow ones take at least, on average."""
+"""Least ratio of the mean time per unit of work of slow steps to that of fast steps."""
 
-_SHORT = 100.0  # autocorrelation times within a series, below which they cannot be estimated well
-_SURE = 0.01  # standard error over mean
-_UNEVEN = 0.3  # standard deviation over mean: that of what comes at random is 1
-_FEW = 0.1  # of the fast steps at the start, that may be slow
-_LEAST, _LEAST_TO_COMPARE = 4, 8  # steps, and cycles, of which some may be slow: few that come at random differ, too
-_APART = 0.8  # of the variance of ln pace: normal and uniform noise, divided at its middle, have 0.64 and 0.75
+_SHORT = 100.0  # autocorrelation times: a shorter series estimates them poorly
+_LENGTH_ERROR = 0.01  # relative standard error of a known cycle length
+_REGULAR = 0.3  # largest coefficient of variation; that of random gaps is 1
+_FEW = 0.1  # largest share of slow steps among the fast ones at the start
+_LEAST, _LEAST_TO_COMPARE = 4, 8  # steps, and cycles, to find slow ones among: a few differ by chance
+_SEPARATED = 0.8  # least explained variance of ln pace; normal and uniform noise, split in the middle: 0.64 and 0.75
 
 
 class Cycles(NamedTuple):
     """Cycles of steps.
 
     Attributes:
-        ends: Ends of the longest regular ones of which there are `LEAST_CYCLES` whole ones; None where there are none.
-        lengths: Steps in each of the longest ones, which may have been seen once, and not whole.
-        beat_s: Usual time of the longest ones that were seen whole; None where none was.
-        are_any: Whether some steps are slow, of another kind than the others.
+        ends: Ends of the longest regular cycles of which `LEAST_CYCLES` are whole; None if there are none.
+        lengths: Steps in each whole cycle of the slowest rhythm.
+        beat_s: Median time of the longest whole cycles; None without any.
+        are_any: Whether some steps are slow.
     """
 
     ends: Ends | None
@@ -158,24 +148,19 @@ class Cycles(NamedTuple):
 
 
 def cycle_length(lengths: Lengths) -> int | None:
-    """Return the number of steps in a cycle; None where it is not known to a percent.
+    """Return the number of steps in a cycle; None unless it is known to 1 %.
 
-    A window of so many steps holds one stall, wherever it begins.
+    A window of that many steps holds one stall, wherever it begins.
     """
-    if len(lengths) < 2 or lengths.std(ddof=1) > _SURE * math.sqrt(len(lengths)) * lengths.mean():
+    if len(lengths) < 2 or lengths.std(ddof=1) > _LENGTH_ERROR * math.sqrt(len(lengths)) * lengths.mean():
         return None
     return round(float(lengths.mean()))
 
 
 def find_cycles(durations_s: Series, units: Series) -> Cycles:
-    """Find the cycles of steps.
-
-    Args:
-        durations_s: Time of each step.
-        units: Work of each step.
-    """
+    """Find the cycles in steps with these durations and units of work."""
     found = list(_rhythms(durations_s, units))
-    enough = [ends for ends in found if len(ends) > LEAST_CYCLES and _are_even(np.diff(ends))]
+    enough = [ends for ends in found if len(ends) > LEAST_CYCLES and _are_regular(np.diff(ends))]
     whole = [_sums(durations_s, ends) for ends in found if len(ends) > 1]
     return Cycles(
         ends=enough[-1] if enough else None,
@@ -185,16 +170,16 @@ def find_cycles(durations_s: Series, units: Series) -> Cycles:
     )
 
 
-def _are_even(lengths: Lengths) -> bool:
-    """Return whether cycles have about as many steps each.
+def _are_regular(lengths: Lengths) -> bool:
+    """Return whether cycles have about equally many steps.
 
-    Where stalls come at random, what lies between them is no unit: to end with one would leave out the long ones.
+    A window that ends at a random stall would omit the long gaps.
     """
-    return float(lengths.std()) <= _UNEVEN * float(lengths.mean())
+    return float(lengths.std()) <= _REGULAR * float(lengths.mean())
 
 
 def _rhythms(durations_s: Series, units: Series) -> Iterator[Ends]:
-    """Yield the ends of cycles of the fastest rhythm, then of slower ones: between two of them lies a whole cycle."""
+    """Yield the ends of cycles, the fastest rhythm first."""
     ends, least = np.arange(1, len(durations_s) + 1), _LEAST
     while (slow := _slow(durations_s, units)) is not None and len(slow) >= least:
         returns = _returns(slow)
@@ -206,15 +191,15 @@ def _rhythms(durations_s: Series, units: Series) -> Iterator[Ends]:
 
 
 def _slow(durations_s: Series, units: Series) -> NDArray[np.bool_] | None:
-    """Return which steps are slow; None where they are of one kind.
+    """Return which steps are slow, by ln pace; None if all are of one kind.
 
-    The groups are those of ln pace, each step weighted by its time: a stall in a hundred steps counts as what it takes.
+    Steps are weighted by duration, so one stall in a hundred steps counts by its time.
     """
     if len(durations_s) < _LEAST:
         return None
     pace = durations_s / units
     groups = two_groups(np.log(pace), durations_s)
-    if groups is None or groups.explained < _APART:
+    if groups is None or groups.explained < _SEPARATED:
         return None
     is_slow = np.zeros(len(pace), dtype=bool)
     is_slow[groups.order[groups.below :]] = True
@@ -222,29 +207,27 @@ def _slow(durations_s: Series, units: Series) -> NDArray[np.bool_] | None:
 
 
 def _returns(slow: NDArray[np.bool_]) -> Ends:
-    """Return the slow steps after which comes a fast one."""
+    """Return the indices of slow steps that a fast one follows."""
     return np.flatnonzero(slow[:-1] & ~slow[1:])
 
 
 def _sums(series: Series, ends: Ends) -> Series:
-    """Return the sums between one end and the next."""
     return np.diff(np.concatenate(([0.0], np.cumsum(series)))[ends])
 
 
 def first_end(durations_s: Series, units: Series) -> int | None:
-    """Return the number of steps up to the end of the first stall; None where none has ended."""
+    """Return the number of steps up to the end of the first stall; None before it."""
     slow = _slow(durations_s, units)
     returns = None if slow is None else _returns(slow)
     return None if returns is None or not len(returns) else int(returns[0]) + 1
 
 
 def warm_up(durations_s: Series, units: Series) -> int:
-    """Return the number of steps at the start that training does not come back to.
+    """Return the number of steps at the start whose speed does not recur.
 
-    Slow ones after which none is slow for twice the time that has passed; fast ones after which none is fast for four
-    times that: of a program that ran ahead of its device, or of batches that were ready before the first step; then
-    what MSER-5 would cut of the rest, if no later stretch of as many steps is like it. A stall is like others of its
-    kind, and stays.
+    Drops a start with slow steps if none is slow afterwards for twice its time; or else a start with fast steps if none
+    is fast afterwards for four times its time (a program ahead of its device, or prefetched batches). Then drops the
+    MSER-5 truncation, unless a later stretch of equal length is like it. Recurring stalls stay.
     """
     slow = _slow(durations_s, units)
     begin = 0 if slow is None else _slow_start(durations_s, slow) or _fast_start(durations_s, slow)
@@ -277,18 +260,18 @@ def _fast_start(durations_s: Series, slow: NDArray[np.bool_]) -> int:
 
 
 def speed_error(durations_s: Series, units: Series, ends: Ends | None) -> float:
-    """Return the relative standard error of the speed: from whole cycles where these are known, else from the steps.
+    """Return the relative standard error of the speed, from whole cycles if these are known, else from steps.
 
     The error of a ratio is that of the mean of ``duration - pace * work``.
 
     Args:
-        ends: Ends of cycles, from 0 to the number of steps; None where there are none.
+        ends: Ends of cycles, from 0 to the number of steps.
     """
     time_s = float(durations_s.sum())
     speed = float(units.sum()) / time_s
     if ends is not None and len(ends) > LEAST_CYCLES:
         durations_s, units = _sums(durations_s, ends), _sums(units, ends)
-    elif ends is not None:  # how much cycles differ shows in other trials
+    elif ends is not None:  # too few cycles; their spread shows between trials
         while (slow := _slow(durations_s, units)) is not None:
             durations_s, units = durations_s[~slow], units[~slow]
         speed = float(units.sum() / durations_s.sum())
@@ -298,10 +281,10 @@ def speed_error(durations_s: Series, units: Series, ends: Ends | None) -> float:
 
 
 def _autocorrelation_time(series: Series) -> float:
-    """Return the integrated autocorrelation time; of short series that of an AR(1) without its bias, if that is more.
+    """Return the integrated autocorrelation time; of short series at least that of an AR(1), corrected for bias.
 
-    There the correlation of neighbours comes out too small, by ``(1 + 3r) / n`` (Kendall, "Note on bias in the
-    estimation of autocorrelation", Biometrika 41, 1954).
+    In a short series, lag-1 autocorrelation is too small by ``(1 + 3r) / n`` (Kendall, "Note on bias in the estimation
+    of autocorrelation", Biometrika 41, 1954).
     """
     n, squares = len(series), float(series @ series)
     if n < 4 or squares <= 0.0:

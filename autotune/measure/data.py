@@ -1,9 +1,7 @@
-"""What a trial trained on, by the fingerprints of its samples, and whether another trial trained on the same.
+"""Comparison of the training data of trials, by fingerprints of samples (`autotune.trainee.samples`).
 
-The trainer's process takes the fingerprints (`autotune.trainee.samples`): two hashes of each sample, of its content and
-of its labels, and two moments. Here they are compared. A trial is short, so most often it has seen a part of a pass
-alone, in an order that differs from trial to trial. What can be expected then is known from trials of today's config:
-how often one of them meets the samples of another.
+Most trials see part of one pass, each in another order. The expected overlap is therefore estimated from baseline
+trials: how often one meets the samples of another.
 """
 
 import json
@@ -25,33 +23,32 @@ from autotune.records import DataEffect, DataFinding, TraineeEvent
 
 Hashes = NDArray[np.uint64]
 
-_CERTAIN = 1e-7  # probability of so large a difference by chance: one in many thousand comparisons may be wrong
+_CERTAIN = 1e-7  # p-value: many thousand comparisons may have one false difference
 _DOUBTFUL = 0.01
-_ENOUGH = 20  # expected events, of which none or a few say something
+_ENOUGH = 20  # expected events; the absence of fewer shows nothing
 _ENOUGH_MOMENTS = 100
 _ALL, _NEARLY_ALL, _FEW = 0.9, 0.85, 0.5  # of what is expected
-_NEW = 0.02  # share of today's samples that may be unknown, where a few others say something
-_NEAR = 0.002  # of the standard deviation of samples' sums: two implementations differ by less, two samples by more
+_NEW = 0.02  # largest unseen share of the baseline's samples at which a few other samples are evidence
+_NEAR = 0.002  # of the standard deviation of samples' sums: implementations differ by less, samples by more
 _MOST_BYTES = 8_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrialData:
-    """Samples that a trial trained on, as far as they were looked at; arrays are ``(n_samples,)``.
+    """Inspected samples of a trial; arrays are ``(n_samples,)``.
 
     Attributes:
-        passes: Number of the pass over the data that each belongs to.
-        places: Its place in that pass.
-        content: Hash of its content; where samples have short fields alone, of these.
-        labels: Hash of its labels; empty where it has none.
-        moments: Sum of the elements of its first field, and of their squares, ``(n_samples, 2)``; empty where there is
-            none.
-        stride: Only batches whose number in the pass is a multiple of it were looked at.
+        passes: Index of each sample's pass over the data.
+        places: Position in that pass.
+        content: Hash of the content, or of short fields if there are no others.
+        labels: Hash of the labels; may be empty.
+        moments: Sum and sum of squares of the first field's elements, ``(n_samples, 2)``; may be empty.
+        stride: Only batches whose index in the pass is a multiple of it were inspected.
         batch: Samples in most batches.
-        per_update: Samples in most updates of the weights; None if unknown, and where they vary.
+        per_update: Samples in most updates of the weights; None if unknown or varying.
         pass_lengths: Samples in each whole pass, by the steps.
-        has_ends: Whether the data iterator showed where passes end; otherwise the reported steps did.
-        is_unseen: Whether its batches lay where they are not looked at.
+        has_ends: Whether the data iterator, not the reported steps, showed the ends of passes.
+        is_unseen: Whether some batches could not be inspected.
     """
 
     passes: NDArray[np.intp] = field(default_factory=lambda: np.empty(0, np.intp))
@@ -68,16 +65,14 @@ class TrialData:
 
     @property
     def size(self) -> int:
-        """Number of samples that were looked at."""
         return len(self.passes)
 
     def only(self, chosen: NDArray[np.bool_]) -> "TrialData":
-        """Return it with some of its samples."""
         parts = {name: getattr(self, name) for name in ("passes", "places", "content", "labels", "moments")}
         return replace(self, **{name: values[chosen] for name, values in parts.items() if len(values)})
 
     def first_pass(self, samples: float = math.inf, stride: int = 1) -> "TrialData":
-        """Return it with the first so many samples of its first pass, as far as a stride looks at them."""
+        """Return a copy with the inspected samples among the first so many of the first pass."""
         in_first = (self.passes == 0) & (self.places < samples)
         return self.only(in_first & (self.places // self.batch % max(stride, 1) == 0))
 
@@ -88,11 +83,7 @@ class TrialData:
 
 
 def read_data(folder: Path, events: Sequence[TraineeEvent]) -> TrialData:
-    """Read what a trial trained on from its folder; nothing of it is trusted further than to be numbers.
-
-    Args:
-        events: What the trial reported, in the order of time.
-    """
+    """Read the samples of a trial from its folder; malformed lines are ignored. Events are in time order."""
     ends_s = [event.t_s for event in events if event.kind == "epoch_end"]
     per_update, pass_lengths = _of_steps(events)
     known: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("passes", "places", *_WIDTHS)}
@@ -115,11 +106,11 @@ def read_data(folder: Path, events: Sequence[TraineeEvent]) -> TrialData:
                 known[name].append(values if width == 8 else values.reshape(-1, 2))
     joined = {name: np.concatenate(parts) for name, parts in known.items() if parts}
     size = len(joined.get("passes", ()))
-    joined = {name: values for name, values in joined.items() if len(values) == size}  # else some batches lack it
+    joined = {name: values for name, values in joined.items() if len(values) == size}  # else missing in some batches
     if "content" not in joined and "labels" in joined:
         joined["content"] = joined.pop("labels")
     for number in set(joined["passes"].tolist()) if "passes" in joined and of_set else ():
-        of_pass = joined["passes"] == number  # in graphs batches are counted over all passes
+        of_pass = joined["passes"] == number  # graphs count batches over all passes
         joined["places"][of_pass] -= joined["places"][of_pass].min() if number else 0
     return TrialData(
         **joined,
@@ -149,7 +140,7 @@ def _lines(folder: Path) -> Iterable[dict[str, Any]]:
 
 
 def _is_sound(line: dict[str, Any]) -> bool:
-    """Return whether a line is one of a batch that can be read."""
+    """Return whether a line describes a readable batch."""
     numbers = line.get("k") == "batch" and all(
         isinstance(line.get(name), int) and 0 <= line[name] < 10**9 for name in ("at", "n", "set")
     )
@@ -164,7 +155,7 @@ def _is_sound(line: dict[str, Any]) -> bool:
 
 
 def _of_steps(events: Sequence[TraineeEvent]) -> tuple[int | None, tuple[int, ...]]:
-    """Return the samples in most updates, and those in each whole pass, as the steps show them."""
+    """Return the samples in most updates, and those in each whole pass, by the steps."""
     updates, passes = Counter[int](), []
     in_update, in_pass, stream = 0.0, 0.0, main_stream(events)
     for event in (event for event in events if event.stream == stream):
@@ -176,61 +167,61 @@ def _of_steps(events: Sequence[TraineeEvent]) -> tuple[int | None, tuple[int, ..
                     updates[round(in_update)] += 1
                 in_update = 0.0
         elif event.kind == "epoch_end":
-            # as its loader counted them: a device may complete the last steps behind the end of the pass
+            # by its loader's count: a device may complete the last steps after the pass
             in_pass = in_pass if event.samples is None else event.samples
             if not math.isnan(in_pass) and in_pass:
                 passes.append(round(in_pass))
             in_pass = 0.0
     size = max(updates, key=updates.__getitem__, default=None)
-    is_usual = size is not None and updates[size] > updates.total() / 2.0  # batches by length have no one size
+    is_usual = size is not None and updates[size] > updates.total() / 2.0  # batches by length vary
     return size if is_usual else None, tuple(passes)
 
 
 def compare_data(
-    today: Sequence[TrialData],
+    baseline: Sequence[TrialData],
     other: TrialData,
     earlier: Sequence[TrialData] = (),
     *,
     may_freeze: bool = False,
     accumulated: float = 1.0,
 ) -> DataFinding:
-    """Compare what a trial trained on with what trials of today's config did.
+    """Compare the data of a trial with those of baseline trials.
 
     Args:
-        today: Of the trials of today's config, at least one.
-        earlier: Of earlier trials of the same point as the trial's.
-        may_freeze: Whether samples may be kept from one pass to the next, as a cache does: then two passes verify it.
-        accumulated: Times today's samples of a step that accumulation makes up for, where updates are not seen.
+        baseline: At least one trial.
+        earlier: Earlier trials of the same point.
+        may_freeze: Whether samples may be kept between passes, as by a cache: only a second pass verifies those.
+        accumulated: Factor on samples per step that gradient accumulation makes up for, if updates are not seen.
     """
-    if (found := _shuffled_less(today, (other, *earlier))) and today[0].batch == other.batch:
+    if (found := _shuffled_less(baseline, (other, *earlier))) and baseline[0].batch == other.batch:
         return DataFinding(DataEffect.DIFFERENT, found)
-    sizes = [one.per_update for one in today if one.per_update]
+    sizes = [one.per_update for one in baseline if one.per_update]
     size = round(median(sizes)) if sizes else None
     is_other_batch = size is not None and other.per_update not in (None, size, round(size * accumulated))
     in_batches = () if is_other_batch else (_pass_lengths, _unknown_samples, _other_samples)
-    repeats = _repeats(today, other)
+    repeats = _repeats(baseline, other)
     if repeats is not None and repeats.effect is DataEffect.DIFFERENT:
         return repeats
     for test in (_frozen, _moved_labels, *in_batches):
-        if (found := test(today, other)) is not None:
+        if (found := test(baseline, other)) is not None:
             return DataFinding(DataEffect.DIFFERENT, found)
     if is_other_batch:
         return DataFinding(DataEffect.BATCH, f"{size} → {other.per_update} samples per update")
     if other.is_unseen and not other.size:
-        return DataFinding(DataEffect.UNVERIFIED, "its batches lie where they are not looked at")
-    if not other.size or not any(one.size for one in today):
+        return DataFinding(DataEffect.UNVERIFIED, "its batches could not be inspected")
+    if not other.size or not any(one.size for one in baseline):
         return DataFinding(DataEffect.UNVERIFIED, "batches not visible; `step(batch=batch)` shows them")
-    return repeats or _alike(today, other, may_freeze=may_freeze)
+    return repeats or _same_data(baseline, other, may_freeze=may_freeze)
 
 
-def _repeats(today: Sequence[TrialData], other: TrialData) -> DataFinding | None:
-    """Return whether samples come several times in a pass which come once in today's; None if they do not.
+def _repeats(baseline: Sequence[TrialData], other: TrialData) -> DataFinding | None:
+    """Return a finding if samples recur within a pass and do not in the baseline's; else None.
 
-    Samples that merely look alike meet in both: by chance in proportion to the square of their number. A stream that is
-    repeated has no ends of passes: batches by length mix samples of neighbouring ones, so some come again and others
-    are left out. There only copies of all samples are certain.
+    Similar samples collide in both, in proportion to the square of their number. In a repeated stream, batches by
+    length mix neighbouring passes, so some samples recur and others are missing: only copies of all samples are
+    certain.
     """
-    parts = [one.first_pass(other.places.max(initial=-1) + 1) for one in today]
+    parts = [one.first_pass(other.places.max(initial=-1) + 1) for one in baseline]
     pairs = sum(one.size**2 / 2.0 for one in parts)
     own = other.first_pass(max((one.places.max(initial=-1) + 1 for one in parts), default=0))
     if not pairs or own.size < _ENOUGH:
@@ -240,11 +231,11 @@ def _repeats(today: Sequence[TrialData], other: TrialData) -> DataFinding | None
     if met < max(_ENOUGH, 0.05 * own.size) or _poisson_tail(met, expected) > _CERTAIN:
         return None
     times, distinct = 1.0 + 2.0 * (met - expected) * own.stride / own.size, len(np.unique(own.identity))
-    mean_others = 2.0 * met / own.size  # of one kind; more differ than of copies of all where only some are copied
+    mean_others = 2.0 * met / own.size  # per sample; copies of some leave more distinct ones than copies of all
     if times > 1.8 and distinct <= 1.1 * own.size * -math.expm1(-mean_others) / mean_others:
-        return DataFinding(DataEffect.DIFFERENT, f"every sample comes about {times:.0f} times in a pass")
+        return DataFinding(DataEffect.DIFFERENT, f"every sample occurs about {times:.0f} times per pass")
     effect = DataEffect.DIFFERENT if other.has_ends else DataEffect.UNVERIFIED
-    return DataFinding(effect, f"samples come again in a pass: {distinct} of {own.size} differ")
+    return DataFinding(effect, f"samples repeat within a pass: {distinct} of {own.size} are distinct")
 
 
 def _coincidences(data: TrialData) -> float:
@@ -252,25 +243,25 @@ def _coincidences(data: TrialData) -> float:
     return float((counts * (counts - 1) / 2).sum())
 
 
-def _frozen(today: Sequence[TrialData], other: TrialData) -> str | None:
-    """Return that samples are the same in each pass which are drawn anew in today's; else None."""
+def _frozen(baseline: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return evidence that all passes have the same samples, and the baseline's do not; else None."""
     again, expected = _met_again(other)
     if expected < _ENOUGH or again < _FEW * expected:
         return None
-    seen = [_met_again(one) for one in today]
-    of_today, possible = (sum(one) for one in zip(*seen, strict=True))
+    seen = [_met_again(one) for one in baseline]
+    of_baseline, possible = (sum(one) for one in zip(*seen, strict=True))
     length = next(iter(other.pass_lengths), 0)
-    if possible < _ENOUGH and length:  # no second pass: do trials of today's config meet each other's samples?
-        pairs = list(combinations((one.first_pass() for one in today), 2))
-        of_today = float(sum(len(np.intersect1d(one.content, two.content)) for one, two in pairs))
+    if possible < _ENOUGH and length:  # no second pass: compare baseline trials with each other
+        pairs = list(combinations((one.first_pass() for one in baseline), 2))
+        of_baseline = float(sum(len(np.intersect1d(one.content, two.content)) for one, two in pairs))
         possible = sum(one.size * two.size / length for one, two in pairs)
-    if possible < _ENOUGH or of_today > 0.05 * possible:
+    if possible < _ENOUGH or of_baseline > 0.05 * possible:
         return None
-    return "augmentation is frozen: samples are the same in each pass, and drawn anew in today's"
+    return "augmentation is frozen: each pass has the same samples; today each has new ones"
 
 
 def _met_again(data: TrialData) -> tuple[float, float]:
-    """Return how many samples of later passes were there in the first one, and how many would be if all were."""
+    """Return how many samples of later passes occur in the first, and how many would if all did."""
     first, later = data.content[data.passes == 0], data.content[data.passes > 0]
     if not len(first) or not len(later):
         return 0.0, 0.0
@@ -278,10 +269,10 @@ def _met_again(data: TrialData) -> tuple[float, float]:
     return float(again), len(later) / data.stride
 
 
-def _moved_labels(today: Sequence[TrialData], other: TrialData) -> str | None:
-    """Return that samples have other labels than today's; else None."""
+def _moved_labels(baseline: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return evidence that samples have other labels than in the baseline; else None."""
     of_content: dict[int, set[int]] = {}
-    for one in (one for one in today if len(one.labels) and len(one.content)):
+    for one in (one for one in baseline if len(one.labels) and len(one.content)):
         for content, label in zip(one.content.tolist(), one.labels.tolist(), strict=True):
             of_content.setdefault(content, set()).add(label)
     if not len(other.labels) or not len(other.content):
@@ -290,28 +281,28 @@ def _moved_labels(today: Sequence[TrialData], other: TrialData) -> str | None:
     known = [label in of_content[content] for content, label in pairs if len(of_content.get(content, ())) == 1]
     if len(known) < _ENOUGH or sum(known) > _ALL * len(known):
         return None
-    return f"labels belong to other samples: {len(known) - sum(known)} of {len(known)} that were compared"
+    return f"labels belong to other samples: {len(known) - sum(known)} of {len(known)} compared"
 
 
-def _pass_lengths(today: Sequence[TrialData], other: TrialData) -> str | None:
-    """Return that a pass holds more or fewer samples than today's ever did; else None."""
-    known = [length for one in today for length in one.pass_lengths]
+def _pass_lengths(baseline: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return evidence that a pass is longer or shorter than any of the baseline's; else None."""
+    known = [length for one in baseline for length in one.pass_lengths]
     if not known or not other.pass_lengths:
         return None
     usual, own = round(median(known)), round(median(other.pass_lengths))
     spread = max(known) - min(known)
     if abs(own - usual) <= spread + 0.001 * usual or min(known) <= own <= max(known):
         return None
-    return f"{own} samples in a pass instead of {usual}"
+    return f"{own} samples per pass instead of {usual}"
 
 
-def _shuffled_less(today: Sequence[TrialData], own: Sequence[TrialData]) -> str | None:
-    """Return that neighbours stay closer together from pass to pass, or between trainings, than today's; else None."""
+def _shuffled_less(baseline: Sequence[TrialData], own: Sequence[TrialData]) -> str | None:
+    """Return evidence that neighbours stay closer between passes or trainings than the baseline's; else None."""
     for way, where in ((_apart_in_passes, "in the next pass"), (_apart_in_trials, "in the next training")):
-        of_today, of_own = way(today), way(own)
-        if of_today is None or of_own is None or of_today < _ENOUGH or of_own > 0.4 * of_today:
+        of_baseline, of_own = way(baseline), way(own)
+        if of_baseline is None or of_own is None or of_baseline < _ENOUGH or of_own > 0.4 * of_baseline:
             continue
-        return f"samples are shuffled less: neighbours are {of_own:.0f} apart {where}, and {of_today:.0f} in today's"
+        return f"samples are shuffled less: neighbours are {of_own:.0f} apart {where}, {of_baseline:.0f} today"
     return None
 
 
@@ -324,61 +315,58 @@ def _apart_in_trials(trials: Sequence[TrialData]) -> float | None:
 
 
 def _least_apart(pairs: Iterable[tuple[TrialData, TrialData]]) -> float | None:
-    """Return how far neighbours in the first pass of each pair are apart in the other, at least; None if unknown."""
+    """Return the least distance, over the pairs, of the first's neighbours in the second; None if unknown."""
     known = [_apart(first, later) for first, later in pairs if first.size and later.size]
     return min((apart for apart in known if apart is not None), default=None)
 
 
 def _apart(first: TrialData, later: TrialData) -> float | None:
     places = dict(zip(later.identity.tolist(), later.places.tolist(), strict=True))
-    if len(places) < _ALL * later.size:  # not one of a kind
+    if len(places) < _ALL * later.size:  # samples are not unique
         return None
     order = [places.get(one) for one in first.identity[np.argsort(first.places)].tolist()]
     apart = [abs(one - two) for one, two in pairwise(order) if one is not None and two is not None]
     return float(median(apart)) if len(apart) >= 2 * _ENOUGH else None
 
 
-def _unknown_samples(today: Sequence[TrialData], other: TrialData) -> str | None:
-    """Return that some samples are none of today's, where nearly all of these are known; else None.
+def _unknown_samples(baseline: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return evidence of samples outside the baseline's data, if these are nearly all known; else None.
 
-    They are where there are as many as a pass holds, and few were met once: the share of those estimates the chance
-    that the next look meets a new one (Good 1953).
+    They are if a whole pass was seen, and few samples only once: that share estimates the probability that the next one
+    is new (Good, 1953).
     """
-    known, counts = np.unique(np.concatenate([one.content for one in today]), return_counts=True)
-    lengths = [length for one in today for length in one.pass_lengths]
+    known, counts = np.unique(np.concatenate([one.content for one in baseline]), return_counts=True)
+    lengths = [length for one in baseline for length in one.pass_lengths]
     if not lengths or len(known) < max(_ENOUGH_MOMENTS, (1.0 - _NEW) * median(lengths)):
         return None
     share, size = (int((counts == 1).sum()) + 1) / counts.sum(), len(other.content)
     unknown = int((~np.isin(other.content, known)).sum())
     if share > _NEW or not 0.03 * size < unknown < _FEW * size:
         return None
-    # twice: which samples a trial looks at most is not the same in all
+    # twice, because trials differ in the samples that they inspect most
     if unknown < _ENOUGH // 4 or _poisson_tail(unknown, 2.0 * share * size) > _CERTAIN:
         return None
-    return f"{unknown} of {size} samples are none of today's"
+    return f"{unknown} of {size} samples are not among today's"
 
 
-def _other_samples(today: Sequence[TrialData], other: TrialData) -> str | None:
-    """Return that a trial met other samples than trials of today's config would; else None."""
-    met, expected = _meetings(today, other)
+def _other_samples(baseline: Sequence[TrialData], other: TrialData) -> str | None:
+    """Return evidence that a trial met other samples than baseline trials would; else None."""
+    met, expected = _meetings(baseline, other)
     is_less = met < _FEW * expected and _poisson_tail_below(met, expected) < _CERTAIN
-    is_anew = is_less and _are_drawn_anew(today, other) is not False
-    if expected >= _ENOUGH and is_less and not is_anew and not _are_nearly_met(today, other, expected):
-        return f"{met:.0f} of its samples are among today's, where {expected:.0f} would be"
-    if expected >= _ENOUGH and not is_anew:
+    is_redrawn = is_less and _are_redrawn(baseline, other) is not False
+    if expected >= _ENOUGH and is_less and not is_redrawn and not _are_nearly_met(baseline, other, expected):
+        return f"{met:.0f} of its samples are among today's, {expected:.0f} expected"
+    if expected >= _ENOUGH and not is_redrawn:
         return None
-    for name, one, two in _moments_of(today, other):
+    for name, one, two in _moments_of(baseline, other):
         if _ks_probability(one, two) < _CERTAIN:
-            return f"its samples have another distribution ({name} of their values)"
+            return f"its samples are distributed differently ({name} of their values)"
     return None
 
 
-def _meetings(today: Sequence[TrialData], other: TrialData) -> tuple[float, float]:
-    """Return how many samples a trial has in common with trials of today's config, and how many it would have.
-
-    The latter is known from how many these have in common with each other, over the same part of a pass.
-    """
-    known = [one for one in today if one.size]
+def _meetings(baseline: Sequence[TrialData], other: TrialData) -> tuple[float, float]:
+    """Return the number of samples shared with baseline trials, and that expected from the overlap among these."""
+    known = [one for one in baseline if one.size]
     if len(known) < 2 or not other.size:
         return 0.0, 0.0
     stride = max(one.stride for one in (*known, other))
@@ -389,12 +377,12 @@ def _meetings(today: Sequence[TrialData], other: TrialData) -> tuple[float, floa
     return float(sum(len(np.intersect1d(one.content, own.content)) for one in parts)), expected
 
 
-def _are_drawn_anew(today: Sequence[TrialData], other: TrialData) -> bool | None:
-    """Return whether a trial has today's samples with other random numbers; None where its labels do not tell.
+def _are_redrawn(baseline: Sequence[TrialData], other: TrialData) -> bool | None:
+    """Return whether a trial has the baseline's samples under other random numbers; None if labels don't show it.
 
-    Trials of today's config that begin with the same seed draw the same augmentation; workers have seeds of their own.
+    Baseline trials with one seed draw the same augmentation; workers have separate seeds.
     """
-    (first, of_first), *rest = [_by_place(one) for one in today if one.size] or [({}, {})]
+    (first, of_first), *rest = [_by_place(one) for one in baseline if one.size] or [({}, {})]
     repeated = [content == first[place] for one, _ in rest for place, content in one.items() if place in first]
     content, labels = _by_place(other)
     if len(repeated) < _ENOUGH or sum(repeated) < _NEARLY_ALL * len(repeated):
@@ -403,12 +391,12 @@ def _are_drawn_anew(today: Sequence[TrialData], other: TrialData) -> bool | None
     if len(met) < _ENOUGH or sum(met) > 0.05 * len(met):
         return False
     known = [label == of_first[place] for place, label in labels.items() if place in of_first]
-    is_told = len(known) >= _ENOUGH and len(set(labels.values())) > 1 and sum(known) >= _NEARLY_ALL * len(known)
-    return True if is_told else None
+    labels_match = len(known) >= _ENOUGH and len(set(labels.values())) > 1 and sum(known) >= _NEARLY_ALL * len(known)
+    return True if labels_match else None
 
 
 def _by_place(data: TrialData) -> tuple[dict[int, int], dict[int, int]]:
-    """Return the content and the label of each sample of the first pass, by its place."""
+    """Return content and label of each sample of the first pass, by position."""
     first = data.first_pass()
     places = first.places.tolist()
     return dict(zip(places, first.content.tolist(), strict=False)), dict(
@@ -416,83 +404,81 @@ def _by_place(data: TrialData) -> tuple[dict[int, int], dict[int, int]]:
     )
 
 
-def _are_nearly_met(today: Sequence[TrialData], other: TrialData, expected: float) -> bool:
-    """Return whether as many samples as expected have nearly the same sums: what another implementation computes.
+def _are_nearly_met(baseline: Sequence[TrialData], other: TrialData, expected: float) -> bool:
+    """Return whether as many samples as expected have nearly equal sums: the same data by another implementation.
 
-    Where samples of today's trials are that near to each other anyway, it shows nothing.
+    False if the baseline's samples are that close to each other.
     """
-    pooled = np.unique(np.concatenate([one.moments for one in today]), axis=0)
+    pooled = np.unique(np.concatenate([one.moments for one in baseline]), axis=0)
     if len(pooled) < 2 * _ENOUGH or not len(other.moments):
         return False
     near = _NEAR * pooled.std(axis=0)
-    alike = sum(_count_near(one.moments, other.moments, near) for one in today)
+    matches = sum(_count_near(one.moments, other.moments, near) for one in baseline)
     by_chance = _count_near(pooled[::2], pooled[1::2], near) / len(pooled[1::2])
-    return by_chance < 0.1 and alike > _NEARLY_ALL * expected
+    return by_chance < 0.1 and matches > _NEARLY_ALL * expected
 
 
-def _count_near(known: NDArray[np.float64], asked: NDArray[np.float64], near: NDArray[np.float64]) -> int:
-    """Return how many rows have a known one within these distances."""
+def _count_near(known: NDArray[np.float64], wanted: NDArray[np.float64], near: NDArray[np.float64]) -> int:
+    """Return how many rows have a known row within these distances."""
     known = known[np.argsort(known[:, 0])]
-    begins, ends = (np.searchsorted(known[:, 0], asked[:, 0] + sign * near[0]) for sign in (-1.0, 1.0))
-    rows = zip(begins.tolist(), ends.tolist(), asked[:, 1].tolist(), strict=True)
+    begins, ends = (np.searchsorted(known[:, 0], wanted[:, 0] + sign * near[0]) for sign in (-1.0, 1.0))
+    rows = zip(begins.tolist(), ends.tolist(), wanted[:, 1].tolist(), strict=True)
     return sum(bool((np.abs(known[begin:end, 1] - one) <= near[1]).any()) for begin, end, one in rows)
 
 
 def _moments_of(
-    today: Sequence[TrialData], other: TrialData
+    baseline: Sequence[TrialData], other: TrialData
 ) -> Iterable[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield the moments of samples in the same part of a pass: name, today's, the other's."""
+    """Yield the moments of samples in the same part of a pass: name, baseline's, other's."""
     limit = min(
-        max((one.first_pass().places.max(initial=-1) for one in today), default=-1),
+        max((one.first_pass().places.max(initial=-1) for one in baseline), default=-1),
         other.first_pass().places.max(initial=-1),
     )
     own = other.first_pass(limit + 1).moments
-    pooled = np.concatenate([one.first_pass(limit + 1).moments for one in today])
+    pooled = np.concatenate([one.first_pass(limit + 1).moments for one in baseline])
     if min(len(own), len(pooled)) >= _ENOUGH_MOMENTS:
         yield "sum", pooled[:, 0], own[:, 0]
         yield "sum of squares", pooled[:, 1], own[:, 1]
 
 
-def _alike(today: Sequence[TrialData], other: TrialData, *, may_freeze: bool) -> DataFinding:
-    """Return the evidence that a trial trains on the same as today's; or that there is too little."""
-    met, expected = _meetings(today, other)
-    is_anew = _are_drawn_anew(today, other) if met < _FEW * expected else False
-    if is_anew is None:
-        return DataFinding(
-            DataEffect.UNVERIFIED, "today's trials draw the same random numbers each, and this one others"
-        )
-    if expected >= _ENOUGH and met < _FEW * expected and not is_anew:
+def _same_data(baseline: Sequence[TrialData], other: TrialData, *, may_freeze: bool) -> DataFinding:
+    """Return the evidence that the data are the baseline's, or that there is too little."""
+    met, expected = _meetings(baseline, other)
+    is_redrawn = _are_redrawn(baseline, other) if met < _FEW * expected else False
+    if is_redrawn is None:
+        return DataFinding(DataEffect.UNVERIFIED, "today's trials share their random numbers, this one has others")
+    if expected >= _ENOUGH and met < _FEW * expected and not is_redrawn:
         return DataFinding(DataEffect.SAME, "samples match to within rounding")
-    if is_anew:
-        expected = 0.0  # they are those of today, and none of them comes again
+    if is_redrawn:
+        expected = 0.0  # the same samples under other random numbers: none can match
     if expected >= _ENOUGH and met < _NEARLY_ALL * expected and _poisson_tail_below(met, expected) < _DOUBTFUL:
-        return DataFinding(DataEffect.UNVERIFIED, f"{met:.0f} samples match, where {expected:.0f} would")
+        return DataFinding(DataEffect.UNVERIFIED, f"{met:.0f} samples match, {expected:.0f} expected")
     if expected >= _ENOUGH:
         return DataFinding(DataEffect.SAME, f"{met:.0f} samples match")
-    compared = [len(own) for _, _, own in _moments_of(today, other)]
+    compared = [len(own) for _, _, own in _moments_of(baseline, other)]
     if compared and may_freeze and _met_again(other)[1] < _ENOUGH:
         return DataFinding(DataEffect.UNVERIFIED, "no second pass was seen, so augmentation may be frozen")
     if compared:
-        return DataFinding(DataEffect.SAME, f"{min(compared):,} samples are distributed alike")
-    return DataFinding(DataEffect.UNVERIFIED, "too few samples were seen")
+        return DataFinding(DataEffect.SAME, f"{min(compared):,} samples are similarly distributed")
+    return DataFinding(DataEffect.UNVERIFIED, "too few samples seen")
 
 
 def _poisson_tail(observed: float, expected: float) -> float:
-    """Return an upper bound of the probability of so many events or more (Chernoff)."""
+    """Return an upper bound of the probability of at least this many events (Chernoff)."""
     if observed <= expected or not expected:
         return 1.0
     return math.exp(observed - expected - observed * math.log(observed / expected))
 
 
 def _poisson_tail_below(observed: float, expected: float) -> float:
-    """Return an upper bound of the probability of so few events or fewer (Chernoff)."""
+    """Return an upper bound of the probability of at most this many events (Chernoff)."""
     if observed >= expected:
         return 1.0
     return math.exp(observed - expected - (observed * math.log(observed / expected) if observed else 0.0))
 
 
 def _ks_probability(one: NDArray[np.float64], two: NDArray[np.float64]) -> float:
-    """Return the probability of so large a difference of two samples of one distribution (Kolmogorov-Smirnov)."""
+    """Return the p-value of the two-sample Kolmogorov-Smirnov test."""
     values = np.concatenate([one, two])
     first, second = (np.searchsorted(np.sort(part), values, side="right") / len(part) for part in (one, two))
     root = math.sqrt(len(one) * len(two) / (len(one) + len(two)))

@@ -1,4 +1,4 @@
-"""Facts of the host, its file systems and its processes, and the CPU time and memory of the processes of a trial."""
+"""Facts of the host, its file systems and processes; CPU time and memory of a trial's processes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ import psutil
 from autotune.clock import Clock, Poller, SystemClock
 from autotune.measure.probe import HostUsage
 
-# Of one core (the loop around it makes 0.01): where a sample is dear, with hundreds of threads, the next comes later.
+# Of one core (with the loop around it 0.01): samples of hundreds of threads are expensive, so less frequent.
 _COST_SHARE = 0.008
 _LEAST_COVERED = 0.5
-_BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16", "bf16")  # x86, and ARM's in the end
+_BFLOAT16_FEATURES = ("avx512_bf16", "amx_bf16", "bf16")  # the last one is ARM's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,11 +31,10 @@ class MachineFacts:
     """Resources of the machine that this process may use.
 
     Attributes:
-        cores: CPUs that it may run on, a cgroup's quota rounded up; at least 1.
-        memory_bytes: Main memory, or a cgroup's limit if that is less.
-        cpu_bfloat16: True if the CPU multiplies bfloat16 itself.
-        boot_id: The kernel's name for this boot: it tells a restarted machine from one that went on. None if
-            the kernel does not say.
+        cores: CPUs in its affinity, or a cgroup's quota rounded up if less; at least 1.
+        memory_bytes: Main memory, or a cgroup's limit if less.
+        cpu_bfloat16: Whether the CPU has bfloat16 instructions.
+        boot_id: The kernel's id of this boot.
     """
 
     cores: int
@@ -47,11 +46,7 @@ class MachineFacts:
 
 
 def machine_facts(root: Path = Path("/")) -> MachineFacts:
-    """Read the facts of the machine.
-
-    Args:
-        root: Folder in which ``proc`` and ``sys`` are mounted.
-    """
+    """Read the facts of the machine; ``proc`` and ``sys`` are mounted in ``root``."""
     quotas = (quota for folder in cgroup_folders(root) if (quota := cpu_quota(folder)) is not None)
     cores = [float(len(os.sched_getaffinity(0))), *quotas]
     memory = [psutil.virtual_memory().total, *memory_limits(root)]
@@ -70,14 +65,14 @@ def machine_facts(root: Path = Path("/")) -> MachineFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryState:
-    """State of the memory that this process may use, right now.
+    """Current state of the memory that this process may use.
 
     Attributes:
         total_bytes: Main memory, or a cgroup's limit if that is less.
-        available_bytes: Part of it that a program can have without swapping.
+        available_bytes: Without swapping.
         limit_bytes: The cgroup's limit; None if none is below the machine's memory.
-        swap_used_bytes: Swap in use on the whole machine.
-        pressure: Share of the last 10 s, 0..1, in which some process waited for memory; None where that is not told.
+        swap_used_bytes: On the whole machine.
+        pressure: Share of the last 10 s, 0..1, in which some process waited for memory; None if unknown.
     """
 
     total_bytes: int
@@ -88,11 +83,7 @@ class MemoryState:
 
 
 def memory_state(root: Path = Path("/")) -> MemoryState:
-    """Read the state of the memory.
-
-    Args:
-        root: Folder in which ``proc`` and ``sys`` are mounted.
-    """
+    """Read the state of the memory; ``proc`` and ``sys`` are mounted in ``root``."""
     memory = psutil.virtual_memory()
     limits = [limit for limit in memory_limits(root) if limit < memory.total]
     left = [max(0, limit - used) for folder in cgroup_folders(root) for limit, used in _limit_and_use(folder)]
@@ -115,15 +106,15 @@ def _limit_and_use(folder: Path) -> list[tuple[int, int]]:
 
 
 def asleep_s() -> float:
-    """Return the time since boot for which the machine was suspended: the monotonic clock stood still then."""
+    """Return how long the machine has been suspended since boot; the monotonic clock leaves that out."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
 def io_pressure(path: Path = Path("/proc/pressure/io")) -> float | None:
-    """Return the share of the last 10 s, 0..1, in which some process waited for a disk; None where that is not told.
+    """Return the share of the last 10 s, 0..1, in which some process waited for a disk; None if unknown.
 
     Args:
-        path: The kernel's file; that of another resource has the same form.
+        path: The kernel's file; other resources' files have the same format.
     """
     text = text_of(path)
     match = re.search(r"^some avg10=(\d+(?:\.\d+)?)", text or "", re.MULTILINE)
@@ -131,7 +122,7 @@ def io_pressure(path: Path = Path("/proc/pressure/io")) -> float | None:
 
 
 def is_in_container(root: Path = Path("/")) -> bool:
-    """Return whether this process runs in a container, as far as Docker, Podman, LXC and Kubernetes show it."""
+    """Return whether marks of Docker, Podman, LXC or Kubernetes show a container."""
     marks = (".dockerenv", "run/.containerenv", "run/secrets/kubernetes.io", "run/host/container-manager")
     return any((root / mark).exists() for mark in marks)
 
@@ -143,15 +134,13 @@ class _Sample(NamedTuple):
 
 
 class HostProbe:
-    """Probe of the CPU time and memory of all processes of a trial; see `Probe`.
+    """`Probe` of the CPU time and memory of all processes of a trial.
 
-    It samples up to 4 times a second from a thread of its own, less often where a sample is so dear that this
-    would take more than 1 % of a core. A process that has ended keeps the CPU time last seen of it; of those that come
-    and go between two samples, the accounts of those that have waited for them tell.
+    A thread samples up to 4 times a second, less often if that would take 1 % of a core. Ended processes keep their
+    last CPU time; short-lived ones count through the accounts of the parents that reaped them.
 
-    Of the processes below this one those are the trial's that carry its id, that are in the session of the one it was
-    opened with (the guard gives each trial one), or that began below such a process: the launcher of several training
-    processes and each of these, whether or not they report steps, also one that has made itself a daemon since.
+    A trial's processes are those below this one that carry its id, are in the session of the opened process (the guard
+    starts one per trial), or started below such a process, daemons included.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -163,18 +152,13 @@ class HostProbe:
         self._poller: Poller | None = None
 
     def open(self, trial_id: str, pid: int) -> None:
-        """Start watching a trial; one that is already gone gives no samples."""
         first = process_stat(pid)
         session = 0 if first is None else first.session
         self._poller = Poller(lambda: self._read(trial_id, pid, session), name=f"host-probe-{pid}")
         self._poller.start()
 
     def between(self, t0_s: float, t1_s: float) -> HostUsage | None:
-        """Return the usage; see `Probe.between`. CPU time is the mean over the samples inside.
-
-        Returns:
-            None before the first sample.
-        """
+        """Return the usage, with CPU time as a mean over the samples inside; None before the first sample."""
         with self._lock:
             samples, pids = [sample for sample in self._samples if sample.t_s <= t1_s], self._pids
         if not samples:
@@ -191,13 +175,12 @@ class HostProbe:
         )
 
     def close(self) -> None:
-        """Stop watching; see `Probe.close`."""
         if self._poller is not None:
             self._poller.stop()
             self._poller = None
 
     def _read(self, trial_id: str, first: int, session: int) -> float | None:
-        """Take a sample; return the seconds until the next, None once nothing of the trial is left."""
+        """Take a sample; return the seconds until the next, None if no process of the trial is left."""
         began_s = time.thread_time()
         stats = self._of_the_trial(trial_id, first, session)
         if not stats:
@@ -219,7 +202,7 @@ class HostProbe:
                 stat.parent in own
                 or pid == first
                 or (pid, stat.started_s) in self._cpu_s  # its parent has ended since
-                or (stat.session == session and session in below)  # else it is our own terminal's
+                or (stat.session == session and session in below)  # else it is the session of our own terminal
                 or _carries(pid, trial_id)
             ):
                 own[pid] = stat
@@ -227,7 +210,7 @@ class HostProbe:
 
 
 def _carries(pid: int, trial_id: str) -> bool:
-    """Return True if a process was started as one of that trial."""
+    """Return whether a process was started with the id of that trial."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return f"AUTOTUNE_TRIAL_ID={trial_id}".encode() in file.read().split(b"\0")
@@ -235,11 +218,11 @@ def _carries(pid: int, trial_id: str) -> bool:
         return False
 
 
-# Limits that cgroups set to this process: quotas of CPU time, and memory, of the first and the second version.
+# Limits of cgroups v1 and v2 on CPU time and memory.
 
 
 def cpu_quota(folder: Path) -> float | None:
-    """Return the limit in cores that one cgroup sets; None if it sets none."""
+    """Return the cgroup's limit in cores; None if it sets none."""
     quota, _, period = (text_of(folder / "cpu.max") or "max").partition(" ")  # v2: one file
     if quota == "max":
         quota = text_of(folder / "cpu.cfs_quota_us") or "-1"  # v1: two
@@ -248,7 +231,7 @@ def cpu_quota(folder: Path) -> float | None:
 
 
 def memory_limits(root: Path) -> Iterator[int]:
-    """Yield the limits in bytes; v1 writes a number beyond any machine's memory for none."""
+    """Yield the limits in bytes; v1 writes a number beyond any machine's memory for no limit."""
     for folder in cgroup_folders(root):
         for name in ("memory.max", "memory.limit_in_bytes"):
             limit = text_of(folder / name)
@@ -257,10 +240,9 @@ def memory_limits(root: Path) -> Iterator[int]:
 
 
 def cgroup_folders(root: Path) -> list[Path]:
-    """Return the folders of our cgroups in every hierarchy, each before its ancestors.
+    """Return the folders of this process's cgroups in every hierarchy, each before its ancestors.
 
-    A container may see the host's path in ``/proc/self/cgroup`` while its own cgroup is mounted at the top:
-    folders that do not exist are left out, and the walk to the top finds it.
+    A container may show the host's path and mount its cgroup at the top: folders that do not exist are skipped.
     """
     folders = []
     for line in (text_of(root / "proc/self/cgroup") or "").splitlines():
@@ -275,7 +257,7 @@ def cgroup_folders(root: Path) -> list[Path]:
 
 
 def text_of(path: Path | str) -> str | None:
-    """Return the text of a file of the kernel, without space around it; None if it cannot be read."""
+    """Return the stripped text of a file of the kernel; None if it cannot be read."""
     try:
         # Not Path.read_text: some are read many times a second. Names may hold any bytes.
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -287,16 +269,16 @@ def text_of(path: Path | str) -> str | None:
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
-# Fields of a line of /proc/stat that are the work of processes: user (guests included), nice, system. Interrupts are
-# nobody's, and what the hypervisor gave to other machines is none of this one's processes either.
+# Fields of /proc/stat for processes: user (guests included), nice, system. Interrupts and time that the hypervisor
+# gave to other machines belong to no process.
 _OF_PROCESSES = slice(0, 3)
 
 
 class BusyCpu:
-    """Reader of the CPU time that processes have used of the cores which this process may use.
+    """Reader of the CPU time that processes have used on the cores available to this process.
 
-    In a cgroup with a quota that is the time of all processes in that cgroup: /proc/stat shows the host's cores there,
-    most of them other people's. Else it is the time of the cores on which this process may run.
+    Under a cgroup quota it is the time of the cgroup's processes, because /proc/stat shows all of the host's cores
+    there. Otherwise it is the time on the cores of this process's affinity.
 
     Args:
         root: Folder in which ``proc`` and ``sys`` are mounted.
@@ -314,7 +296,7 @@ class BusyCpu:
         quotas = [(quota, folder) for folder in folders if (quota := cpu_quota(folder)) is not None]
         if quotas and min(quotas)[0] < self.cores:
             quota, folder = min(quotas)
-            # The first version has the account in a hierarchy of its own, where our path may be the same.
+            # v1 has the account in a separate hierarchy, in which our path may be the same.
             accounts = [place / name for place in (folder, *folders) for name in ("cpu.stat", "cpuacct.usage")]
             self._usage = next((account for account in accounts if _account_s(account) is not None), None)
             self.cores = quota
@@ -322,7 +304,7 @@ class BusyCpu:
         self.is_whole_machine = self._usage is None and present <= self._usable
 
     def busy_s(self) -> float | None:
-        """Return that time in seconds since some moment; None where the kernel does not tell it."""
+        """Return that time in seconds from an arbitrary zero; None if the kernel does not report it."""
         if self._usage is not None:
             return _account_s(self._usage)
         wanted = {"cpu"} if self.is_whole_machine else self._usable
@@ -337,7 +319,7 @@ class BusyCpu:
 
 
 def _account_s(account: Path) -> float | None:
-    """Return the CPU time of a cgroup: cpu.stat of the second version in µs, cpuacct.usage of the first in ns."""
+    """Return the CPU time of a cgroup: cpu.stat (v2) counts µs, cpuacct.usage (v1) ns."""
     text = text_of(account) or ""
     if account.name == "cpuacct.usage":
         return int(text) / 1e9 if text.isdecimal() else None
@@ -347,11 +329,7 @@ def _account_s(account: Path) -> float | None:
 
 @dataclass(frozen=True, kw_only=True)
 class CpuSample:
-    """CPU times at one moment.
-
-    Attributes:
-        own: Our processes, by id.
-    """
+    """CPU times at one moment, with own processes by id."""
 
     t_s: float
     busy_s: float
@@ -359,11 +337,10 @@ class CpuSample:
 
 
 def foreign_cores(before: CpuSample, after: CpuSample) -> float:
-    """Return the cores that others used between two samples, on average; at least 0.
+    """Return the mean number of cores that other processes used between two samples; at least 0.
 
-    A process that has ended took its time with it: into its parent's account of those that it has waited for, or, where
-    the parent does not care for its children, nowhere. So there are two lower bounds of our own time: the difference of
-    all accounts, and the time of those alone that are still there; the larger one counts.
+    An ended process's time moves to its parent's account, or is lost if that ignores its children. So the difference of
+    all accounts and the time of processes that still run are lower bounds of the own time; the larger one is used.
     """
     all_accounts_s = _own_s(after.own, waited=True) - _own_s(before.own, waited=True)
     stayed = {pid: stat for pid, stat in before.own.items() if _is_same(after.own.get(pid), stat)}
@@ -382,11 +359,7 @@ def _is_same(one: ProcessStat | None, other: ProcessStat) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class BusyProcess:
-    """Process that uses the CPU.
-
-    Attributes:
-        cores: Cores that it used on average, with its children that have ended.
-    """
+    """Process that uses the CPU; `cores` is a mean that includes ended children."""
 
     pid: int
     name: str
@@ -395,11 +368,11 @@ class BusyProcess:
 
 @dataclass(frozen=True, kw_only=True)
 class ForeignProcesses:
-    """Use of the CPU by others, between two looks at all processes.
+    """CPU use of other processes between two listings.
 
     Attributes:
-        busiest: The process that used most; None if none used any.
-        kernel_cores: Cores that threads of the kernel used: they write to disks, also for us, and are nobody.
+        busiest: None if none used any.
+        kernel_cores: Of kernel threads, e.g. writing to disks, possibly for this process.
     """
 
     busiest: BusyProcess | None
@@ -409,11 +382,7 @@ class ForeignProcesses:
 def foreign_processes(
     before: Mapping[int, ProcessStat], after: Mapping[int, ProcessStat], own: Collection[int], *, span_s: float
 ) -> ForeignProcesses:
-    """Return the use of the CPU by others.
-
-    Args:
-        span_s: Time between the looks, above 0.
-    """
+    """Return the CPU use of other processes; ``span_s`` is the time between the listings, above 0."""
     kernel_s, busiest = 0.0, None
     for pid, stat in after.items():
         if pid in own:
@@ -438,31 +407,31 @@ _NETWORK = re.compile(
 
 
 def file_system(path: Path) -> str | None:
-    """Return the type of the file system that a path is on, or would be made on, such as ``ext4``; None if unknown."""
+    """Return the type of file system of an existing or future path, e.g. ``ext4``."""
     place = Path(os.path.realpath(path))
     try:
         mounted = [part for part in psutil.disk_partitions(all=True) if place.is_relative_to(part.mountpoint)]
     except OSError:
         return None
-    # Of several on one point the last one is seen.
+    # Of several mounts on one point the last one is visible.
     return max(enumerate(mounted), key=lambda one: (len(one[1].mountpoint), one[0]))[1].fstype if mounted else None
 
 
 def is_network(kind: str) -> bool:
-    """Return whether a type of file system is on another machine, as far as its name tells."""
+    """Return whether this type of file system is on another machine, judging by its name."""
     return _NETWORK.fullmatch(kind) is not None
 
 
 def is_rotating(path: Path) -> bool | None:
-    """Return whether a path is on a disk that rotates; None if that is not known, as on most overlays and networks."""
+    """Return whether a path is on a rotating disk; None if unknown, as on most overlays and networks."""
     try:
         device = os.stat(path).st_dev
         place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
     except (OSError, ValueError, RuntimeError):
         return None
-    # a partition is a folder in that of its disk
-    told = (text_of(folder / "queue" / "rotational") for folder in (place, place.parent))
-    return next((text == "1" for text in told if text is not None), None)
+    # the folder of a partition is in that of its disk
+    values = (text_of(folder / "queue" / "rotational") for folder in (place, place.parent))
+    return next((text == "1" for text in values if text is not None), None)
 
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -474,10 +443,10 @@ class ProcessStat:
     """Process as proc_pid_stat(5) shows it.
 
     Attributes:
-        name: Its command's name, at most 15 bytes.
-        started_s: Time of its start since boot.
-        waited_cpu_s: CPU time of its children that have ended and that it has waited for, with theirs.
-        is_dead: Whether it has ended and only waits to be reaped.
+        name: Name of its command, at most 15 bytes.
+        started_s: Start time since boot.
+        waited_cpu_s: CPU time of its reaped descendants.
+        is_dead: Whether it is a zombie.
     """
 
     name: str
@@ -497,7 +466,7 @@ def process_stat(pid: int) -> ProcessStat | None:
     if not text:
         return None
     head, _, rest = text.rpartition(")")  # the name may hold spaces and parentheses
-    fields = rest.split()  # from field 3 on
+    fields = rest.split()  # fields 3 and later
     return ProcessStat(
         name=head.partition("(")[2],
         started_s=int(fields[19]) / _TICKS_PER_S,
@@ -506,7 +475,7 @@ def process_stat(pid: int) -> ProcessStat | None:
         cpu_s=(int(fields[11]) + int(fields[12])) / _TICKS_PER_S,
         waited_cpu_s=(int(fields[13]) + int(fields[14])) / _TICKS_PER_S,
         resident_bytes=int(fields[21]) * _PAGE_BYTES,
-        # One whose first thread alone has ended looks dead too, and still runs.
+        # A process whose first thread has ended looks dead too; it runs if it has others.
         is_dead=fields[0] in _DEAD and int(fields[17]) <= 1,
         is_kernel_thread=bool(int(fields[6]) & 0x00200000),  # PF_KTHREAD of the kernel's sched.h
     )
@@ -519,10 +488,10 @@ def all_processes() -> dict[int, ProcessStat]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return all descendants of a process, each after its parent; empty if it is gone.
+    """Return all descendants of a process, parents first; empty if it is gone.
 
-    The kernel's own lists of children cost as much as the tree has threads. Kernels built without them leave
-    the scan of all processes of the machine, which costs several times more on a large server.
+    The kernel's lists of children cost as much as the tree has threads; the scan for kernels without them costs several
+    times more on a large server.
     """
     found: list[int] = []
     parents = [pid]
@@ -541,7 +510,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def descendants_by_scan(pid: int) -> list[int]:
-    """Return all descendants of a process, found among all processes of the machine."""
+    """Return all descendants of a process by a scan of all processes."""
     try:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -549,20 +518,19 @@ def descendants_by_scan(pid: int) -> list[int]:
 
 
 class ProcessTree:
-    """Processes below some roots, the roots included: also those whose parents have ended since they were seen."""
+    """Processes below some roots, the roots included; a process stays known when its parent ends."""
 
     def __init__(self, roots: Iterable[int]) -> None:
         self._known: dict[int, float] = {}  # process id → start
         self.add_roots(roots)
 
     def add_roots(self, roots: Iterable[int]) -> None:
-        """Add processes, which are alive, with all that will be below them."""
         for pid in roots:
             if pid not in self._known and (stat := process_stat(pid)) is not None:
                 self._known[pid] = stat.started_s
 
     def known(self) -> dict[int, ProcessStat]:
-        """Return those that are still there of the processes that were found before, without looking for new ones."""
+        """Return the known processes that still run, without a search for new ones."""
         found = {}
         for pid, started_s in list(self._known.items()):
             stat = process_stat(pid)
@@ -573,7 +541,7 @@ class ProcessTree:
         return found
 
     def look(self) -> dict[int, ProcessStat]:
-        """Look for new processes, and return all that are there."""
+        """Search for new processes; return all that run."""
         found = self.known()
         for root in [pid for pid, stat in found.items() if stat.parent not in found]:
             for pid in descendants(root):
@@ -584,32 +552,29 @@ class ProcessTree:
 
 
 def holders_of(pids: Iterable[int], device: str) -> frozenset[int]:
-    """Return those of some processes that have a file open whose path begins like this, such as a device."""
+    """Return the processes that have a file open whose path has this prefix, such as a device."""
     return frozenset(pid for pid in pids if _has_open(pid, device))
 
 
 def _has_open(pid: int, device: str) -> bool:
     with contextlib.suppress(OSError):  # it has ended
         for number in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # closed meanwhile
+            with contextlib.suppress(OSError):  # just closed
                 if os.readlink(f"/proc/{pid}/fd/{number}").startswith(device):
                     return True
     return False
-
-
-# Search for files that some process has open for writing, as far as this user may inspect processes.
 
 
 _FLAGS = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE)
 
 
 def files_being_written() -> frozenset[tuple[int, int]]:
-    """Return the device and inode of each regular file that is open for writing."""
+    """Return the device and inode of each regular file that a process visible to this user has open for writing."""
     found: set[tuple[int, int]] = set()
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             numbers = os.listdir(f"/proc/{pid}/fd")
-        except OSError:  # gone, or somebody else's
+        except OSError:  # ended, or another user's
             continue
         found.update(file for number in numbers if (file := _written_through(pid, number)))
     return frozenset(found)
@@ -621,7 +586,7 @@ def _written_through(pid: str, number: str) -> tuple[int, int] | None:
         if not S_ISREG(about.st_mode):
             return None
         flags = _FLAGS.search(Path(f"/proc/{pid}/fdinfo/{number}").read_bytes())
-    except OSError:  # closed meanwhile
+    except OSError:  # just closed
         return None
     writes = flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
     return (about.st_dev, about.st_ino) if writes else None

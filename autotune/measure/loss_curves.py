@@ -1,7 +1,7 @@
-"""Loss curves: how the loss of a training went, and the means, errors and times that are read from it. Pure.
+"""Loss curves of trainings, and the levels, errors and times read from them.
 
-The mean loss per sample does not depend on the size of the batch, whatever its distribution; a median of batches does,
-since the mean of more samples is less skewed. So stretches are averaged.
+Stretches are averaged because the mean loss per sample does not depend on the batch size; a median of batches does, as
+means of more samples are less skewed.
 """
 
 import math
@@ -13,21 +13,21 @@ from statistics import fmean
 from autotune.records import LossCurve, TraineeEvent
 
 STRETCHES = 96
-"""Stretches of equal time that a curve is cut into."""
+"""Equal stretches of time in a curve."""
 
 LATE = 0.75
-"""Start of the part that tells the level at some time, as a share of that: a loss falls with the logarithm of time."""
+"""Start of the stretch averaged for the level at a time, as a share of that time: losses fall with its logarithm."""
 
 _LEAST_LOSSES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossLevel:
-    """Level of a loss at some time: its mean over the late part before that.
+    """Level of a loss at a time: its mean over the stretch before.
 
     Attributes:
-        error: Its standard error, from the differences of stretches that follow one another, which a falling level
-            hardly moves; None where there are too few.
+        error: Standard error, from differences of consecutive stretches, which a falling level hardly moves; None if
+            there are fewer than four.
     """
 
     mean: float
@@ -35,16 +35,16 @@ class LossLevel:
 
 
 def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCurve | None, float | None]:
-    """Return the loss curve of a training, and the mean of its first losses.
+    """Return the loss curve of a training, and the mean of its first three losses.
 
-    Losses that are no numbers are left out: a batch now and then has one in trainings that go on well.
+    Losses that are not finite are skipped: healthy trainings have some.
 
     Args:
-        events: All that it reported, in the order of time.
-        longest_s: Time from its first step up to which losses count.
+        events: In time order.
+        longest_s: Time after the first step until which losses count.
 
     Returns:
-        The curve, None where there are fewer than eight losses; and their beginning, None without any.
+        The curve, None with fewer than eight losses; the mean.
     """
     first_step_s = next((event.t_s for event in events if event.kind == "step"), None)
     if first_step_s is None:
@@ -59,7 +59,7 @@ def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCu
             continue
         if math.isfinite(event.loss) and 0.0 <= passed_s <= longest_s:
             seen.append((passed_s, event.loss, samples))
-    first = fmean(loss for _, loss, _ in seen[:3]) if seen else None  # losses that tell where it began
+    first = fmean(loss for _, loss, _ in seen[:3]) if seen else None
     if len(seen) < _LEAST_LOSSES:
         return None, first
     length_s = seen[-1][0] / STRETCHES
@@ -75,11 +75,11 @@ def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCu
 
 
 def evaluation_curve(events: Sequence[TraineeEvent], longest_s: float) -> LossCurve | None:
-    """Return the losses of the latest evaluations of a training, each where it began; None without any.
+    """Return the losses of the latest evaluations, each at its start.
 
     Args:
-        events: All that it reported, in the order of time.
-        longest_s: Time from its first step up to which evaluations count.
+        events: In time order.
+        longest_s: Time after the first step until which evaluations count.
     """
     first_step_s: float | None = None
     samples: float | None = 0.0
@@ -99,19 +99,15 @@ def evaluation_curve(events: Sequence[TraineeEvent], longest_s: float) -> LossCu
 
 
 def _curve(ends_s: Iterable[float], losses: Iterable[float], samples: Sequence[float | None]) -> LossCurve:
-    """Return a curve; without samples where one is not known."""
+    """Return a curve, without samples unless all are known."""
     known = tuple(one for one in samples if one is not None)
     rounded = tuple(float(f"{loss:.7g}") for loss in losses)
     return LossCurve(ends_s=tuple(ends_s), losses=rounded, samples=known if len(known) == len(samples) else ())
 
 
 def through_points(points: LossCurve) -> LossCurve:
-    """Return the curve of equal stretches through the losses of evaluations, straight in the logarithm of time.
-
-    Args:
-        points: The evaluations; what was before the first is as at the first.
-    """
-    import numpy as np  # a study without a race is read without it
+    """Return a curve of equal stretches from the first evaluation on, linear between them in the logarithm of time."""
+    import numpy as np  # not needed to read a study without a race
 
     first_s, last_s = points.ends_s[0], points.ends_s[-1]
     stretches = (last_s * place / STRETCHES for place in range(1, STRETCHES + 1))
@@ -125,10 +121,10 @@ def through_points(points: LossCurve) -> LossCurve:
 
 
 def level_at(curve: LossCurve, t_s: float, *, from_s: float | None = None) -> LossLevel:
-    """Return the level of a loss at some time after the first step.
+    """Return the level of a loss at a time after the first step.
 
     Args:
-        from_s: Start of the part that tells it; None for `LATE` of the time.
+        from_s: Start of the stretch that is averaged; None for `LATE` of the time.
     """
     begin_s = LATE * t_s if from_s is None else from_s
     parts = [
@@ -136,7 +132,7 @@ def level_at(curve: LossCurve, t_s: float, *, from_s: float | None = None) -> Lo
         for (start_s, end_s), loss in zip(pairwise((0.0, *curve.ends_s)), curve.losses, strict=True)
     ]
     inside = [(loss, length_s) for loss, length_s in parts if length_s > 0.0]
-    if not inside:  # between two losses, or behind the last
+    if not inside:  # between two losses, or after the last
         return LossLevel(mean=parts[-1][0] if t_s > curve.ends_s[-1] else parts[0][0], error=None)
     mean = math.fsum(loss * length_s for loss, length_s in inside) / math.fsum(length_s for _, length_s in inside)
     losses = [loss for loss, _ in inside]
@@ -147,17 +143,13 @@ def level_at(curve: LossCurve, t_s: float, *, from_s: float | None = None) -> Lo
 
 
 def fall_at(curve: LossCurve, t_s: float) -> float:
-    """Return by how much a loss falls at some time for each unit of the logarithm of time; below 0 where it rises."""
+    """Return the decrease of a loss per unit of ln time; negative if it rises."""
     late, before = level_at(curve, t_s), level_at(curve, LATE * t_s, from_s=LATE * LATE * t_s)
     return (before.mean - late.mean) / -math.log(LATE)
 
 
 def time_of(curve: LossCurve, samples: float) -> float:
-    """Return the time after the first step at which training had gone through so many samples.
-
-    Args:
-        samples: The number of samples, at most those of the curve.
-    """
+    """Return the time after the first step at which ``samples``, at most the curve's, had been trained on."""
     points = [(0.0, 0.0), *zip(curve.samples, curve.ends_s, strict=True)]
     for (before, before_s), (after, after_s) in pairwise(points):
         if after >= samples:
@@ -167,7 +159,7 @@ def time_of(curve: LossCurve, samples: float) -> float:
 
 
 def time_to(curves: Sequence[LossCurve], level: float, longest_s: float) -> float | None:
-    """Return the time after which the mean level of some curves has come down to a level; None if it has not."""
+    """Return the time at which the mean level of some curves first reaches a level; None if it does not."""
     before = None
     for place in range(1, STRETCHES + 1):
         t_s = longest_s * place / STRETCHES

@@ -1,4 +1,4 @@
-"""What a trial's training came to between its steps: evaluations, checkpoints and the ends of epochs."""
+"""Pauses of a trial between its steps: evaluations, checkpoints and the ends of epochs."""
 
 from collections.abc import Sequence
 
@@ -9,14 +9,13 @@ from autotune.records import PAUSE_FIELDS, Pauses, TraineeEvent
 
 
 def pauses_of(events: Sequence[TraineeEvent], window: Window, *, default_samples: float | None = None) -> Pauses | None:
-    """Return the pauses of a trial after which it trained on; None if there were none.
+    """Return the pauses of a trial after which training resumed.
 
-    A pause takes what the step that it falls into takes beyond a usual step of the window: so its time holds what it
-    brings with it, such as a loader that starts anew, which no event reports. One that comes with the first steps is
-    part of the start, and how often the like will come is not known of it: it is none.
+    A pause costs what its step takes beyond the window's median step, including effects that no event reports, such as
+    a restart of the loader. Pauses within the first steps are ignored, because their frequency is unknown.
 
     Args:
-        default_samples: Samples in a step where the steps do not tell; None counts steps.
+        default_samples: Samples per step if steps don't report them; None counts steps.
     """
     stream = main_stream(events)
     steps = [event for event in events if event.kind == "step" and event.stream == stream]
@@ -26,7 +25,7 @@ def pauses_of(events: Sequence[TraineeEvent], window: Window, *, default_samples
     for event in events:
         if event.kind not in PAUSE_FIELDS or event.pid != steps[0].pid or not ends_s[0] <= event.t_s < ends_s[-1]:
             continue
-        # an epoch's end may be reported at the very time of the step before it, a pause at that of the step it is in
+        # at equal times, an epoch's end comes after the step before it, a pause before the end of its step
         place = int(np.searchsorted(ends_s, event.t_s, "right" if event.kind == "epoch_end" else "left"))
         if place > LEAST_STEPS:
             counts[PAUSE_FIELDS[event.kind]] += 1

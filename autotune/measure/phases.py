@@ -1,4 +1,4 @@
-"""Speeds of a trial in each of its phases: training, training on the same batches again and again, loading alone."""
+"""Speeds of a trial in each phase: training, replay of the same batches, loading alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autotune.records import FIRST_PHASE, PAUSES, Ratio, TraineeEvent, TrialPhas
 
 _LEAST_S = 1e-6
 Span = tuple[float, float]
-"""Begin and end, in seconds of the monotonic clock."""
+"""Start and end, in seconds of the monotonic clock."""
 
 
 @dataclass(kw_only=True)
@@ -22,11 +22,10 @@ class PhaseRound:
     """One round of phases.
 
     Attributes:
-        speeds: Samples per second of each phase, batches where samples are not reported; phases without enough steps
-            are missing.
-        spans: The stretch of time that each of them was measured in.
-        batch: Samples in a step of training, 1 where they are not reported; None if there was none.
-        wait_s: Time that such a step waited for data, on average; None where it is not reported.
+        speeds: Samples per second in each phase (batches if samples are not reported) with enough steps.
+        spans: Measured time of each phase.
+        batch: Samples per training step, 1 if not reported; None without steps.
+        wait_s: Mean time per training step spent waiting for data; None if not reported.
     """
 
     speeds: dict[TrialPhase, float] = field(default_factory=dict)
@@ -37,12 +36,12 @@ class PhaseRound:
 
 @dataclass(frozen=True, kw_only=True)
 class PhasedTrial:
-    """Speeds of one trial that was taken through phases.
+    """Speeds of one trial in phases.
 
     Attributes:
-        counts_samples: Whether speeds are samples per second; else they are batches.
-        why_not: Reasons, for people, for which some phase could not be made.
-        replay_step_s: Time of each step while data cost nothing.
+        counts_samples: Whether speeds are in samples per second, not batches.
+        why_not: Reasons, for users, why phases are missing.
+        replay_step_s: Durations of replayed steps, for which data cost nothing.
     """
 
     rounds: Sequence[PhaseRound]
@@ -51,18 +50,14 @@ class PhasedTrial:
     replay_step_s: Sequence[float] = field(default=())
 
     def pairs(self, phase: TrialPhase, other: TrialPhase) -> list[tuple[float, float]]:
-        """Return the speeds in two phases of each round that has both."""
         return [(one.speeds[phase], one.speeds[other]) for one in self.rounds if {phase, other} <= one.speeds.keys()]
 
 
 def phased_trial(events: Sequence[TraineeEvent]) -> PhasedTrial:
-    """Return the speeds of a trial in each of its phases.
+    """Return the speeds of a trial in each phase, from its events in time order.
 
-    The first step of a phase began in the one before it, and is left out, as are steps with an evaluation or a
-    checkpoint in them. Of loading alone, the first quarter is left out.
-
-    Args:
-        events: All events of the trial, in the order of time.
+    Ignored are the first step of each phase, which began in the phase before, steps with an evaluation or a checkpoint,
+    and the first quarter of loading alone.
     """
     stream = main_stream(events)
     steps = [event for event in events if event.kind == "step" and event.stream == stream]
@@ -73,9 +68,9 @@ def phased_trial(events: Sequence[TraineeEvent]) -> PhasedTrial:
     rounds: list[PhaseRound] = []
     replayed_s: list[float] = []
     ends_s = [event.t_s for event in begins[1:]]
-    for begin, end_s in zip(begins, ends_s, strict=False):  # the last phase was cut short
+    for begin, end_s in zip(begins, ends_s, strict=False):  # the last phase is incomplete
         phase = begin.phase
-        assert phase is not None, "others are left out above"
+        assert phase is not None, "others are filtered above"
         if phase is FIRST_PHASE or not rounds:
             rounds.append(PhaseRound())
         if phase is TrialPhase.LOAD:
@@ -101,7 +96,7 @@ def phased_trial(events: Sequence[TraineeEvent]) -> PhasedTrial:
 
 
 def _timed(steps: Sequence[TraineeEvent], pauses_s: Sequence[float]) -> list[tuple[TraineeEvent, float]]:
-    """Return each step with the end of the one before it, those with a pause in between left out."""
+    """Return each step without a pause, with the end of the step before it."""
     return [
         (step, before.t_s)
         for before, step in pairwise(steps)
@@ -110,21 +105,21 @@ def _timed(steps: Sequence[TraineeEvent], pauses_s: Sequence[float]) -> list[tup
 
 
 def _training(timed: Sequence[tuple[TraineeEvent, float]], *, counts_samples: bool) -> tuple[float, Span] | None:
-    """Return the speed of steps and the time that they lie in; None of too few."""
+    """Return the speed of steps and their time span; None if there are too few."""
     time_s = sum(step.t_s - before_s for step, before_s in timed)
-    if len(timed) < 2 or time_s < _LEAST_S:  # with a time of their own, in a phase
+    if len(timed) < 2 or time_s < _LEAST_S:
         return None
     amount = sum(step.samples or 0.0 for step, _ in timed) if counts_samples else float(len(timed))
     return amount / time_s, (timed[0][1], timed[-1][0].t_s)
 
 
 def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[float, Span] | None:
-    """Return the speed of loading and the time that it lies in; None of too few batches."""
+    """Return the speed of loading and its time span; None if there are too few batches."""
     all_s = sum(event.duration_s or 0.0 for event in drawn)
     settled, past_s = [], 0.0
     for event in drawn:
         past_s += event.duration_s or 0.0
-        # of the time for which batches are drawn: buffers that were full have run empty by then
+        # buffers that were full at the start of loading are empty by then
         if past_s > 0.25 * all_s:
             settled.append(event)
     time_s = sum(event.duration_s or 0.0 for event in settled)
@@ -136,25 +131,24 @@ def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[fl
 
 
 CANNOT_MATTER = 1.02
-"""Gain below which a bound says that a change cannot matter; points that differ by less cannot be told apart."""
+"""Gain that a bound must exceed for a change to matter: points that differ by less are indistinguishable."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """Speeds of training, of the step alone and of the loader alone, and the ratios between them.
+    """Speeds of training, of the step alone and of the loader alone, and their ratios. None is unknown.
 
     Attributes:
-        free_data: Speed with data that costs nothing over that of training; None if it was not measured.
-        free_step: Speed of the loader alone over that of training; None if it was not measured.
+        free_data: Speed with data at no cost over that of training.
+        free_step: Speed of the loader alone over that of training.
         speeds: Median speed in each phase, in samples per second, or batches.
-        cores: Cores that the trial kept busy in each phase; phases in which that is not known are missing.
-        batch: Samples in a step, 1 where speeds are batches; None if it is not known.
-        wait_s: Time that a step of training waited for data; None if it is not known.
-        why_not: Reasons for which a phase could not be made.
-        fraction: Share of the time of training that is like what the phases have seen; the rest, such as evaluations,
-            stays as it is, and the ratios are those of the whole.
-        anew: Share of the time in which something is done anew, as on the same few batches nothing is: not taken for
-            data.
+        cores: Cores in use in each phase, if known.
+        batch: Samples per step, 1 if speeds are in batches.
+        wait_s: Time per training step spent waiting for data.
+        why_not: Reasons for missing phases.
+        fraction: Share of training time that the phases represent; the ratios are of all training, whose rest, e.g.
+            evaluations, stays as it is.
+        anew: Share of time for work that replayed batches don't repeat, which is not a cost of data.
     """
 
     free_data: Ratio | None
@@ -169,7 +163,7 @@ class Bounds:
     anew: float = 0.0
 
     def within(self, fraction: float) -> Bounds:
-        """Return them for a training of which the phases have seen only a share of the time."""
+        """Return the bounds of a training of which the phases represent this share of time."""
         of_whole = replace(self, fraction=fraction)
         free_data, free_step = (
             one and _at_each_end(one, of_whole.in_whole) for one in (self.free_data, self.free_step)
@@ -177,18 +171,18 @@ class Bounds:
         return replace(of_whole, free_data=free_data, free_step=free_step)
 
     def less(self, anew: float) -> Bounds:
-        """Return them without what is done anew."""
+        """Return the bounds without this share of work that replay does not repeat."""
         if self.free_data is None or not anew:
             return self
         free_data = _at_each_end(self.free_data, lambda gain: max(1.0, 1.0 / (1.0 / gain + anew)))
         return replace(self, free_data=free_data, anew=anew)
 
     def in_whole(self, ratio: float) -> float:
-        """Return what the whole training gains where the part that the phases have seen gets so many times as fast."""
+        """Return the gain of all training if the part that the phases represent becomes this much faster."""
         return 1.0 / (1.0 - self.fraction + self.fraction / ratio)
 
     def may_gain(self, *, on_step: bool) -> bool:
-        """Return whether a change of the step alone, or of the input alone, may gain something worth having."""
+        """Return whether a change of the step alone, or of the input alone, may matter."""
         bound = self.free_step if on_step else self.free_data
         return bound is None or bound.high > CANNOT_MATTER
 
@@ -198,10 +192,10 @@ def _at_each_end(ratio: Ratio, change: Callable[[float], float]) -> Ratio:
 
 
 def bounds_of(trial: PhasedTrial, cpu_cores: Callable[[float, float], float | None]) -> Bounds:
-    """Return the bounds that a phased trial shows.
+    """Return the bounds that a trial in phases shows.
 
     Args:
-        cpu_cores: Returns the cores that it kept busy between two times; None if that is not known.
+        cpu_cores: Returns the cores in use between two times; None if unknown.
     """
     train, load, replay = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
     speeds = {
@@ -229,19 +223,19 @@ def bounds_of(trial: PhasedTrial, cpu_cores: Callable[[float, float], float | No
     )
 
 
-# Ratios of speeds that were measured in turn, with their intervals.
+# Ratios of interleaved speeds.
 
 
 _ROUND_SD = 0.015
-"""Prior standard deviation of ln speed between rounds of phases within one trial."""
+"""Prior standard deviation of ln speed between rounds of phases of one trial."""
 
 
 def ratio_of(pairs: Sequence[tuple[float, float]], *, sd: float = _ROUND_SD) -> Ratio | None:
-    """Return the ratio of the first of each pair to the second, with its 95 % interval; None without pairs.
+    """Return the ratio of the first of each pair to the second; None without pairs.
 
     Args:
-        pairs: Speeds that were measured one after the other.
-        sd: Standard deviation of the ln of one of them, as known before; it counts like two degrees of freedom.
+        pairs: Speeds measured one after the other.
+        sd: Prior standard deviation of the ln of one speed, with two degrees of freedom.
     """
     differences = [math.log(one / other) for one, other in pairs if one > 0 and other > 0]
     if not differences:
@@ -254,7 +248,7 @@ def without(share: float, error: float) -> Ratio:
     """Return the speed without something that takes a share of the time, over the speed with it.
 
     Args:
-        error: Half-width of its 95 % interval.
+        error: Half-width of the share's 95 % interval.
     """
     low, high = (min(max(bound, 0.0), 0.99) for bound in (share - error, share + error))
     return Ratio(ratio=1.0 / (1.0 - min(max(share, 0.0), 0.99)), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))

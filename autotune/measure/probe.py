@@ -8,22 +8,21 @@ from typing import Protocol
 from autotune.records import GpuConditions, GpuMeasurement, Validity
 
 MemorySeries = tuple[tuple[float, int], ...]
-"""Memory in use over time: (monotonic time in seconds, bytes), in the order of time."""
+"""Memory in use: (monotonic time in seconds, bytes), in time order."""
 
 
 class Probe(Protocol):
     """Instrument that watches the processes of one trial.
 
-    A probe is opened once and closed once; who opened it closes it. It never ends a trial: what cannot be
-    read is absent from the answer.
+    The caller opens it once and closes it once. It never ends a trial: values that cannot be read are None.
     """
 
     def open(self, trial_id: str, pid: int) -> None:
         """Start watching; return at once.
 
         Args:
-            trial_id: Value of their ``AUTOTUNE_TRIAL_ID``; a fork of a warm interpreter does so in its memory only.
-            pid: One of them, such as the first that reported.
+            trial_id: ``AUTOTUNE_TRIAL_ID`` of the processes; a fork of a warm interpreter has it in memory only.
+            pid: One of the processes, e.g. the first that reported.
         """
         ...
 
@@ -32,7 +31,7 @@ class Probe(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop watching; may be called again, and without `open`."""
+        """Stop watching; idempotent, also without `open`."""
         ...
 
 
@@ -41,11 +40,10 @@ class HostUsage:
     """Host resources that a trial's processes used.
 
     Attributes:
-        cpu_cores: Their CPU time per second of wall time; None where it was looked at for less than half of that time.
-        peak_memory_bytes: Largest sum of their resident sets so far. Pages that processes share count once
-            for each, so this is an upper bound.
-        memory: That sum over the stretch, each (time in seconds, bytes), in the order of time.
-        pids: Ids of the processes seen so far; also of those that have ended.
+        cpu_cores: CPU time per second of wall time; None if less than half of the stretch was sampled.
+        peak_memory_bytes: Largest sum of resident sets so far, an upper bound: shared pages count once per process.
+        memory: That sum over the stretch.
+        pids: Processes seen so far, ended ones included.
     """
 
     cpu_cores: float | None
@@ -59,9 +57,8 @@ class TrialGpus:
     """GPUs of one trial, in the order in which it sees them.
 
     Attributes:
-        reported: True if the trial itself says that it uses them; else it may use them.
-        model: Place of the one that the model is on, where the config says so: utilization is that of this one.
-        data: Place of the one that prepares the data, where the config says so.
+        reported: Whether the trial reported that it uses them; otherwise it may use them.
+        model, data: Index of the GPU of the model, whose utilization counts, and of data; None if not in the config.
     """
 
     uuids: tuple[str, ...] = ()
@@ -72,17 +69,16 @@ class TrialGpus:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuUsage:
-    """Usage of a trial's GPUs.
+    """Usage of a trial's GPUs. None is unknown.
 
     Attributes:
-        utilization: Share of time in which at least one kernel ran, 0..1, weighted by time, mean of the scored GPUs;
-            None where it was not measured.
-        peak_memory_bytes: Most memory that was in use on one of them so far, by all; None if it cannot be read.
-        power_w: Mean electric power of all of them together; None if it cannot be read.
-        devices: Measurement of each GPU; empty if they were not told apart.
-        spoiled: `Validity.CONTAMINATED` or `Validity.THROTTLED` if that is known; else None.
-        remark: Sentence, for people, on missing utilization or on what spoiled the trial; empty if there is neither.
-        conditions: State of the GPUs meanwhile; None if they were not watched.
+        utilization: Share of time in which a kernel ran, 0..1, mean of the scored GPUs.
+        peak_memory_bytes: Most memory in use on one of them so far, by all processes.
+        power_w: Mean total power.
+        devices: Empty if they were not measured separately.
+        spoiled: `Validity.CONTAMINATED` or `Validity.THROTTLED`, if known.
+        remark: Sentence, for users, on missing utilization or on what spoiled the trial; may be empty.
+        conditions: State of the GPUs; None if they were not watched.
     """
 
     utilization: float | None = None
@@ -95,20 +91,20 @@ class GpuUsage:
 
 
 class GpuProbe(Protocol):
-    """Instrument that watches the GPUs of one trial after the other. Like a `Probe` it never ends a trial."""
+    """Instrument that watches the GPUs of one trial at a time. Like a `Probe` it never ends a trial."""
 
     def open(self, kept: Path) -> None:
-        """Prepare for a trial that is about to be started; return at once.
+        """Prepare for a trial that is about to start; return at once.
 
         Args:
-            kept: File for the raw readings of that trial.
+            kept: File for the raw readings.
         """
         ...
 
     def lost(self, trial: TrialGpus) -> str | None:
-        """Return the reason, for people, why a GPU of the trial, or its driver, is lost; None while none is.
+        """Return the reason, for users, why a GPU of the trial, or its driver, is lost; None if none is.
 
-        To be called every second or so: it also takes what there is to read.
+        Call it about every second: it also drains the readings.
         """
         ...
 
@@ -118,11 +114,11 @@ class GpuProbe(Protocol):
         """Return the usage over a past stretch of monotonic time; None if nothing is measured here.
 
         Args:
-            own_pids: Processes of the trial; also those that have ended.
-            started_s: When the trial was started: from then on memory counts.
+            own_pids: Processes of the trial, ended ones included.
+            started_s: Start of the trial, after which memory counts.
         """
         ...
 
     def close(self) -> None:
-        """End the readings of the trial; may be called again, and without `open`."""
+        """End the readings of the trial; idempotent, also without `open`."""
         ...

@@ -1,4 +1,4 @@
-"""Ranks of a training of several processes: what each does with its time, and which one the others wait for."""
+"""Ranks of a distributed training: how each spends its time, and the straggler."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from autotune.records import RANK_STEP, Rank, RankMeasurement, TraineeEvent
 if TYPE_CHECKING:
     from autotune.measure.window import Window
 
-_LEAST_EXCESS = 0.1  # of the time that a rank needs more than the others, to be named
-_NO_EXCHANGE = 0.9
+_LEAST_EXCESS = 0.1  # share of time beyond the others that makes a straggler
+_NO_EXCHANGE = 0.9  # share of time outside of the exchange; above it on all ranks, backward passes have none
 
 
 def ranks_of(events: Sequence[TraineeEvent], window: "Window") -> tuple[RankMeasurement, ...]:
-    """Return the measurement of each rank over the steady window of a trial; nothing for a training of one process.
+    """Return the measurement of each rank over a trial's steady window; empty for a single process.
 
     Args:
-        events: All events of the trial, each stream in order of time.
+        events: All events, each stream in time order.
     """
     of_stream = {event.stream: event.rank for event in events if event.kind == "rank" and event.rank is not None}
-    streams = {rank.number: stream for stream, rank in of_stream.items()}  # of a rank that was restarted the last
+    streams = {rank.number: stream for stream, rank in of_stream.items()}  # the last of a restarted rank
     within: dict[str, list[TraineeEvent]] = {stream: [] for stream in of_stream}
     for event in events if of_stream else ():
         if event.stream in within and window.t0_s <= event.t_s <= window.t1_s:
@@ -32,7 +32,7 @@ def ranks_of(events: Sequence[TraineeEvent], window: "Window") -> tuple[RankMeas
 
 
 def _measured(rank: Rank, own: Sequence[TraineeEvent]) -> RankMeasurement | None:
-    """Return the measurement of a rank by its own events within the window; None if it made too few steps."""
+    """Return a rank's measurement by its events within the window; None if it has too few steps."""
     steps = [event for event in own if event.kind == RANK_STEP]
     if len(steps) < 2 or steps[-1].t_s <= steps[0].t_s:
         return None
@@ -80,10 +80,9 @@ class Straggler:
     """Rank that the others wait for.
 
     Attributes:
-        excess: Share of the time for which it needs more than they do.
-        fraction: Share of its time that it waits for data, or else is outside of the exchange of gradients.
-        others: The same share of the others, their median.
-        waits_for_data: Whether data are the reason.
+        excess: Share of time that it needs beyond the others.
+        fraction: Share of its time waiting for data, or outside of the gradient exchange.
+        others: Median of that share over the others.
     """
 
     rank: RankMeasurement
@@ -94,23 +93,22 @@ class Straggler:
 
     @property
     def sentence(self) -> str:
-        """What it does, for people."""
-        does = "waits for data" if self.waits_for_data else "is busy outside of the exchange of gradients"
+        does = "waits for data" if self.waits_for_data else "is busy outside of the gradient exchange"
         return (
-            f"rank {self.rank.number} on {self.rank.node} {does} {100.0 * self.fraction:.0f} % of the time, the others "
-            f"{100.0 * self.others:.0f} %: they wait for it"
+            f"rank {self.rank.number} on {self.rank.node} delays the others: it {does} "
+            f"{100.0 * self.fraction:.0f} % of the time (others: {100.0 * self.others:.0f} %)"
         )
 
 
 def straggler(ranks: Sequence[RankMeasurement]) -> Straggler | None:
-    """Return the rank that the others wait for; None where there is none, or it cannot be told.
+    """Return the rank that the others wait for, if any.
 
-    Ranks exchange their gradients in each step, so that steps take equally long on all of them. The one that they wait
-    for is the one that spends most of that outside of the exchange.
+    Gradients are exchanged in each step, so steps take equally long on all ranks. The straggler is the rank with the
+    largest share of time outside of the exchange.
     """
     waits = {one.number: one.data_wait_fraction for one in ranks if one.data_wait_fraction is not None}
     busy = {one.number: one.own_fraction for one in ranks if one.own_fraction is not None}
-    # where even the idlest is never in a backward pass for long, gradients are exchanged elsewhere, as by DeepSpeed
+    # if even the idlest is hardly ever in a backward pass, gradients are exchanged elsewhere, as in DeepSpeed
     known = busy if len(busy) == len(ranks) and min(busy.values(), default=0.0) < _NO_EXCHANGE else waits
     if len(ranks) < 2 or len(known) < len(ranks):
         return None

@@ -1,10 +1,9 @@
-"""Score: comparison of two trials, and the judgement of confirming pairs.
+"""Score of trials, and judgement of confirming pairs.
 
-All comparisons are on natural logarithms, where a ratio is a difference: speed is ``ln(T / T0)`` with ``T`` in
-samples per second. The score adds ``w · (ln(S / S0) + ln(U / U0))``, at most `MOST_FOR_STEADINESS`, with ``S = 1 / (1 +
-cv)``, the steadiness of the steps, and ``U``, the GPU's utilization: it orders points whose speed cannot be told apart,
-and never makes up for speed. Only the objective ``utilization`` maximizes ``U``: there the score is ``ln(U / U0)``,
-among points no slower than the baseline.
+Comparisons use natural logarithms: speed is ``ln(T / T0)`` with ``T`` in samples per second. The score adds ``w · (ln(S
+/ S0) + ln(U / U0))``, at most `MOST_FOR_STEADINESS`, with the steadiness of steps ``S = 1 / (1 + cv)`` and the GPU's
+utilization ``U``: it orders points of indistinguishable speed and never offsets a loss of speed. The objective
+``utilization`` has the score ``ln(U / U0)``, among points no slower than the baseline.
 """
 
 import math
@@ -19,29 +18,29 @@ STEADINESS_WEIGHT = 0.03
 """Weight of ln steadiness and ln utilization in the score; 0 for the objective ``throughput``."""
 
 MOST_FOR_STEADINESS = 0.03
-"""Most that these two can add to ln speed, or take from it: what trials of one point differ by in any case."""
+"""Limit on the sum of these two in the score: trials of one point differ by as much."""
 
 LEAST_SCORE_GAIN = 1.02
-"""The score ratio that the whole 95 % interval must exceed: smaller gains are not worth a change of config."""
+"""Score ratio that the whole 95 % interval must exceed: smaller gains don't justify a change of config."""
 
 LEAST_SPEED = 0.98
-"""The speed ratio that the whole interval must exceed: no gain may cost speed."""
+"""Speed ratio that the whole interval must exceed: no gain may cost speed."""
 
 LEAST_STEADIER = 1.1
-"""The ratio of steadiness, or of utilization, that the whole interval must exceed to be worth a change by itself."""
+"""Ratio of steadiness or utilization that the whole interval must exceed to justify a change alone."""
 
 _OF_A_CLASS_SD = 0.02  # of the ln ratio of two points, between machines of a class
-_NO_LESS = 0.95  # what the other of the two has to keep
-_STEADINESS_SD = 0.05  # prior of ln steadiness and ln utilization between trials; counts as two degrees of freedom
+_NO_LESS = 0.95  # least ratio of both steadiness and utilization
+_STEADINESS_SD = 0.05  # prior of ln steadiness and ln utilization between trials, with two degrees of freedom
 
 LEAST_PAIRS = 4
-"""Least number of confirming pairs that can deny a gain; pairs come in even numbers (ABBA)."""
+"""Fewest confirming pairs that can reject a gain; pairs come in even numbers (ABBA)."""
 
 FEWEST_PAIRS = 2
-"""Least number of pairs that a sequential confirmation may stop after: they can show a large gain, and deny none."""
+"""Fewest pairs of a sequential confirmation: they can confirm a large gain, and reject none."""
 
 _CONFIDENCE = 0.95
-# Of a sequential confirmation, whose intervals together hold the true ratio in at least 95 % (Jennison & Turnbull,
+# Of a sequential confirmation, whose intervals jointly hold the true ratio in at least 95 % (Jennison & Turnbull,
 # "Repeated confidence intervals", J. R. Statist. Soc. B 51, 1989); `python -m scripts.bench confirmation` checks it.
 _CONFIDENCE_OF_FEWEST = 0.99
 _CONFIDENCE_BEFORE_LAST = 0.985
@@ -50,12 +49,12 @@ _CONFIDENCE_AT_LAST = 0.965
 
 @dataclass(frozen=True, kw_only=True)
 class Objective:
-    """Objective of a search: the definition of its score.
+    """Objective of a search, which defines its score.
 
     Attributes:
-        measures: Description of the score, for people.
-        steadiness_weight: Weight of ln steadiness and ln utilization, where the score is made of speed.
-        by_utilization: True if the score is the GPU's utilization instead of speed.
+        measures: Description of the score, for users.
+        steadiness_weight: Weight of ln steadiness and ln utilization in a score of speed.
+        by_utilization: Whether the score is the GPU's utilization instead of speed.
     """
 
     name: str
@@ -63,22 +62,19 @@ class Objective:
     steadiness_weight: float = 0.0
     by_utilization: bool = False
 
-    def is_told_by(self, measurement: Measurement) -> bool:
-        """Return True if a measurement holds what the objective needs: an unknown utilization is not 0."""
+    def can_score(self, measurement: Measurement) -> bool:
+        """Return whether a measurement has what the objective needs: an unknown utilization is not 0."""
         return not self.by_utilization or measurement.gpu_utilization is not None
 
     def penalty(self, lead: float, ln_speed: float) -> float:
-        """Return the penalty of a point that is slower than the baseline, where speed is not in the score.
+        """Return the amount to subtract from the ln score of a point slower than the baseline; 0 if speed is the score.
 
-        Such a point counts as no better than the baseline, and as worse by as much as it is slower. So a GPU that is
-        busy because training is slow never wins, and the search still learns the direction of higher speed.
+        The point then scores below the baseline by as much as it is slower, so slow training never wins by keeping the
+        GPU busy, and the search learns the direction of speed.
 
         Args:
-            lead: Its mean ln score less the baseline's.
-            ln_speed: Its mean ln speed less the baseline's.
-
-        Returns:
-            At least 0, to be subtracted from its ln score.
+            lead: Mean ln score relative to the baseline's.
+            ln_speed: Mean ln speed relative to the baseline's.
         """
         slower = math.log(LEAST_SPEED) - ln_speed
         return max(0.0, lead) + slower if self.by_utilization and slower > 0.0 else 0.0
@@ -95,32 +91,34 @@ UTILIZATION = Objective(
 )
 
 OBJECTIVES: Mapping[str, Objective] = {one.name: one for one in (EFFECTIVE_UTILIZATION, UTILIZATION, THROUGHPUT)}
-"""Objectives that a config may name."""
+"""Objectives by their names in the config."""
 
 
 def steadiness(cv: float) -> float:
-    """Return ``1 / (1 + cv)``: 1 for steps of equal time per unit of work, less for uneven ones; in (0, 1]."""
+    """Return ``1 / (1 + cv)``, in (0, 1]; 1 for equal times per unit of work."""
     return 1.0 / (1.0 + cv)
 
 
 def ln_speed(measurement: Measurement, reference: Measurement) -> float:
-    """Return ``ln(T / T0)``, the logarithm of the speed ratio of two measurements."""
+    """Return ``ln(T / T0)`` of two measurements."""
     return math.log(measurement.speed / reference.speed)
 
 
 def ln_score(measurement: Measurement, reference: Measurement, objective: Objective = EFFECTIVE_UTILIZATION) -> float:
-    """Return the ln score ratio: speed, with steadiness and utilization where both know them; or utilization.
+    """Return the ln score ratio of two measurements.
+
+    Steadiness and utilization count if both have them.
 
     Args:
-        objective: The objective; both trials must tell it (`Objective.is_told_by`).
+        objective: Must be able to score both (`Objective.can_score`).
     """
     if objective.by_utilization:
         one, other = _ln_utilization(measurement), _ln_utilization(reference)
-        assert one is not None, "a trial without utilization has no score by it"
-        assert other is not None, "nor has one that is compared with such a trial"
+        assert one is not None, "a trial without utilization has no score"
+        assert other is not None, "a reference without utilization gives no score"
         return one - other
     known = [(ln(measurement), ln(reference)) for ln in (_ln_steadiness, _ln_utilization)]
-    # an unknown variation is not a large one
+    # unknown values do not count as bad ones
     steadier = sum(one - other for one, other in known if one is not None and other is not None)
     added = objective.steadiness_weight * steadier
     return ln_speed(measurement, reference) + max(-MOST_FOR_STEADINESS, min(MOST_FOR_STEADINESS, added))
@@ -131,22 +129,20 @@ def _ln_steadiness(measurement: Measurement) -> float | None:
 
 
 def _ln_utilization(measurement: Measurement) -> float | None:
-    # the driver counts in whole percent: below one, all are alike
+    # the driver reports whole percents, so values below one are equal
     return None if measurement.gpu_utilization is None else math.log(max(0.01, measurement.gpu_utilization))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judgement:
-    """Result of the confirming pairs.
+    """Result of the confirming pairs, as ratios of the candidate to the baseline.
 
     Attributes:
-        speed: Ratio of the candidate's samples per second to the baseline's.
-        steadiness: Ratio of steadiness; None where it is not known, or no part of the objective.
-        utilization: Ratio of the GPU's utilization; None where it was not measured, or is no part of the objective.
-        pairs: Number of pairs.
-        standard_error: Standard error of the ln score ratio.
-        of_machines: Judgements of the pairs of each machine; empty where one machine made them all.
-        confidence: Confidence level of the intervals, the lowest of the machines', see `confidence_of`.
+        steadiness: None if unknown, or not in the objective.
+        utilization: None if not measured, or not in the objective.
+        standard_error: Of the ln score ratio.
+        of_machines: Judgement of each machine's pairs; empty if there is one machine.
+        confidence: Confidence level of the intervals, the lowest of the machines'.
     """
 
     speed: Ratio
@@ -161,40 +157,35 @@ class Judgement:
 
     @property
     def better(self) -> bool:
-        """True if the gain is confirmed: score and speed above their limits, each with its whole interval."""
+        """Whether the gain is confirmed: the whole intervals of score and speed are above their limits."""
         return self.score.low > LEAST_SCORE_GAIN and self.speed.low > LEAST_SPEED
 
     @property
     def smallest_gain(self) -> float:
-        """Smallest true gain in score, e.g. 0.05, that pairs of this number and spread detect with probability 1/2."""
+        """True gain in score, e.g. 0.05, that pairs of this number and spread detect with probability 1/2."""
         return LEAST_SCORE_GAIN * self.score.ratio / self.score.low - 1.0
 
     @property
     def steadier(self) -> bool:
-        """True if it is shown to be as fast and steadier: evener steps, or a busier GPU, and none of them the worse."""
+        """Whether it is confirmed as fast, with steadier steps or a busier GPU, and neither of them worse."""
         return not self.better and self.speed.low > LEAST_SPEED and self._is_steadier(lambda ratio: ratio.low)
 
     @property
     def wins(self) -> bool:
-        """True if it is shown to be better or steadier."""
         return self.better or self.steadier
 
     @property
     def is_conclusive(self) -> bool:
-        """True if it shows a gain, or its pairs are enough to deny one."""
+        """Whether it confirms a gain, or has enough pairs to reject one."""
         return self.wins or self.pairs >= LEAST_PAIRS
 
     @property
     def may_be_steadier(self) -> bool:
-        """True if it looks as if further pairs could show that."""
+        """Whether further pairs may confirm it as steadier."""
         return self.speed.ratio > LEAST_SPEED and self._is_steadier(lambda ratio: ratio.ratio)
 
     def widened(self, sd: float) -> "Judgement":
-        """Return it with wider intervals, for an error that its pairs have in common.
-
-        Args:
-            sd: Standard deviation of that error, of ln speed.
-        """
+        """Return a judgement with wider intervals, for an error of ln speed with this sd that its pairs share."""
         if not sd:
             return self
         z = student_t_quantile(0.5 + _CONFIDENCE / 2.0, math.inf)
@@ -210,12 +201,8 @@ class Judgement:
         return any(end(ratio) > LEAST_STEADIER for ratio in known) and all(ratio.ratio > _NO_LESS for ratio in known)
 
     def is_futile(self, planned_pairs: int) -> bool:
-        """Return True if the rest of the planned pairs would hardly confirm a gain any more, as far as these tell.
-
-        Args:
-            planned_pairs: The most pairs of the confirmation, on each machine.
-        """
-        if self.of_machines:  # together they may show what one alone does not
+        """Return whether the rest of the planned pairs, on each machine, is unlikely to confirm a gain."""
+        if self.of_machines:  # jointly they may confirm what one alone does not
             return all(one.is_futile(planned_pairs) for one in self.of_machines)
         if self.pairs >= planned_pairs:
             return not self.better
@@ -233,13 +220,13 @@ def _widened(ratio: Ratio, half_width: float) -> Ratio:
 
 
 def confidence_of(pairs: int, planned_pairs: int | None) -> float:
-    """Return the confidence level of the interval after so many pairs.
+    """Return the confidence level of the interval after some pairs.
 
-    A sequential confirmation stops as soon as it is sure, so its earlier intervals are wider: whenever it stops, they
-    hold the true ratio as often as that of a confirmation with a fixed number of pairs.
+    A sequential confirmation stops at the first confirming interval, so its earlier ones are wider, for the coverage of
+    a fixed number of pairs.
 
     Args:
-        planned_pairs: The most pairs of a sequential confirmation; None for one with a fixed number.
+        planned_pairs: Most pairs of a sequential confirmation; None for a fixed number.
     """
     if planned_pairs is None:
         return _CONFIDENCE
@@ -259,33 +246,29 @@ def judge(
 ) -> Judgement:
     """Judge a candidate by pairs of trials interleaved with the baseline.
 
-    All pairs count: to leave out the slow ones selects on the outcome, and training that stops now and then has slow
-    trials by nature. The ratio is that of the mean time of a sample on either side, over trials that are weighted by
-    what is known of their errors. Trials of training with stalls differ at least by what the number of stalls in them
-    varies, which is known from the steps of all pairs together, much better than from a few trials: the prior variance
-    is not below that. A pair far from all others, beyond what stalls explain, counts as a less far one, and the
-    interval is wider for it (`winsorized`).
+    All pairs count: to drop slow ones would select on the outcome, and training with stalls has slow trials by nature.
+    The ratio is that of mean times per sample, with trials weighted by their known errors. The prior variance is at
+    least that from the number of stalls per trial, which the steps of all pairs show much better than a few trials.
+    Outliers beyond that are winsorized, which widens the interval.
 
-    While caches are being filled, speeds are estimates without the time that steps waited for data: an upper bound for
-    full caches; as measured, a config is as slow as it will ever be. The true speed with full caches lies between the
-    two, so the intervals reach from the candidate as measured against the baseline's estimate to the candidate's
-    estimate against the baseline as measured.
+    While caches are being filled, the speed without waiting for data is an upper bound on that with full caches, and
+    the measured speed a lower bound. The intervals reach from the measured candidate over the estimated baseline to the
+    estimated candidate over the measured baseline.
 
     Args:
-        pairs: (baseline, candidate), at least one; trials that selected the candidate must not be among them.
-        prior_variance: Variance of one pair's difference of ln score, from the study's other trials: twice that of one
-            trial. It serves the speed too, from which a score made of it differs by a fraction of a percent.
-        prior_df: Its degrees of freedom; 0 if nothing is known.
-        speed_prior: Variance and degrees of freedom for ln speed, where the score is not made of it.
-        objective: The objective; all trials must tell it.
-        planned_pairs: The most pairs of a sequential confirmation; None for one with a fixed number.
+        pairs: (baseline, candidate), at least one; without trials that selected the candidate.
+        prior_variance: Variance of one pair's difference of ln score, twice that of one trial, from other trials. It
+            also serves speed, from which a score made of it differs by a fraction of a percent.
+        prior_df: Degrees of freedom of `prior_variance`; 0 if nothing is known.
+        speed_prior: Variance and degrees of freedom for ln speed, if the score is not made of it.
+        planned_pairs: Most pairs of a sequential confirmation; None for a fixed number.
 
     Raises:
         ValueError: One pair and no prior: there is no interval.
     """
     confidence = confidence_of(len(pairs), planned_pairs)
     speeds = [ln_speed(candidate, baseline) for baseline, candidate in pairs]
-    # What orders points of equal speed is no gain: it is judged by itself.
+    # Steadiness only orders points of equal speed: it is judged separately.
     scores = speeds
     if objective.by_utilization:
         scores = [ln_score(candidate, baseline, objective) for baseline, candidate in pairs]
@@ -295,7 +278,7 @@ def judge(
     beyond = 0.0 if winsorized(speeds, of_speed[0]).pulled else ln_ratio - fmean(speeds)
     speed_ratio = score_ratio = _ratio(speeds, estimated, of_speed, confidence, beyond, _half_width_of_cycles(pairs))
     if objective.by_utilization:
-        score_ratio = _ratio(scores, [(0.0, 0.0)] * len(pairs), prior, confidence)  # a utilization is no estimate
+        score_ratio = _ratio(scores, [(0.0, 0.0)] * len(pairs), prior, confidence)  # utilization is not estimated
     shown = winsorized(scores, prior[0])
     df = prior[1] + len(shown.values) - shown.pulled - 1
     _, half_width = shown.interval(prior, confidence)
@@ -314,12 +297,12 @@ def judge(
 def _seen_in_steps(
     pairs: Sequence[tuple[Measurement, Measurement]], prior: tuple[float, float]
 ) -> tuple[float, tuple[float, float]]:
-    """Return ln of the candidate's speed over the baseline's, and the prior with what the steps tell of stalls.
+    """Return the ln speed ratio, and the prior with the variance from stalls.
 
     Args:
         prior: Prior variance of a pair's difference, and its degrees of freedom.
     """
-    # where nothing was repeated, trials differ as they usually do
+    # without repeats, assume the usual spread of trials
     between = prior[0] / 2.0 if prior[1] else TYPICAL_CV**2
     (baseline, first), (candidate, second) = (_weighted_pace(side, between) for side in zip(*pairs, strict=True))
     # The variance of a sum over rare events is known about as well as from half as many normal observations.
@@ -331,13 +314,13 @@ def _seen_in_steps(
 
 
 def _weighted_pace(trials: Sequence[Measurement], between: float) -> tuple[float, float]:
-    """Return the mean time of a sample over some trials, and what stalls add to its relative variance.
+    """Return the mean time per sample over some trials, and the relative variance that stalls add.
 
     Args:
-        between: Variance of ln speed between trials, stalls left out.
+        between: Variance of ln speed between trials, without stalls.
     """
     work, time_s = [one.speed * one.window_s for one in trials], math.fsum(one.window_s for one in trials)
-    # that of one trial falls with its work, not with its time, which is longer where it had more stalls
+    # a trial's variance falls with its work, not with its time, which more stalls make longer
     in_all = math.fsum((one.speed_error * one.window_s) ** 2 for one in trials) / time_s**2
     of_stalls = [in_all * math.fsum(work) / one for one in work]
     weights = [1.0 / (between + one) for one in of_stalls]
@@ -347,13 +330,13 @@ def _weighted_pace(trials: Sequence[Measurement], between: float) -> tuple[float
 
 
 def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
-    """Unite what several machines of one class have shown, each by pairs of its own.
+    """Combine the judgements of machines of one class.
 
-    Where they agree within their noise their ratios are pooled, each by the width of its interval and by what machines
-    of a class differ (a random-effects model of known variance; DerSimonian and Laird, "Meta-analysis in clinical
-    trials", Controlled Clinical Trials 7, 1986). Where they do not, the ratio is their mean and the interval reaches
-    from the lowest end to the highest, so that a gain is confirmed where it is on every one (an intersection-union
-    test; Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24, 1982).
+    If they agree within noise, ratios are pooled by the widths of their intervals and the variance within a class (a
+    random-effects model of known variance; DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled
+    Clinical Trials 7, 1986). Otherwise the ratio is their mean and the interval spans theirs, so a gain must be
+    confirmed on every machine (an intersection-union test; Berger, "Multiparameter hypothesis testing and acceptance
+    sampling", Technometrics 24, 1982).
     """
     if len(judgements) == 1:
         return judgements[0]
@@ -376,7 +359,7 @@ def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
 
 
 def _agree(ratios: Sequence[Ratio]) -> bool:
-    """Return whether machines differ by no more than noise: Cochran's Q, against two standard deviations of it."""
+    """Return whether machines differ by no more than noise: Cochran's Q within two standard deviations."""
     pooled, freedom = math.log(_pooled(ratios).ratio), len(ratios) - 1
     q = math.fsum(4.0 * _weight(ratio) * (math.log(ratio.ratio) - pooled) ** 2 for ratio in ratios)
     return q <= freedom + 2.0 * math.sqrt(2.0 * freedom)
@@ -392,7 +375,7 @@ def _pooled(ratios: Sequence[Ratio]) -> Ratio:
 
 
 def _weight(ratio: Ratio) -> float:
-    """Return the weight of one machine: one over the square of its half-width, as ln, and of what a class differs."""
+    """Return a machine's weight: the inverse square of its ln half-width, widened by the spread within a class."""
     return 1.0 / ((math.log(ratio.high / ratio.low) / 2.0) ** 2 + (2.0 * _OF_A_CLASS_SD) ** 2)
 
 
@@ -412,11 +395,10 @@ def _ratio(
     """Return the ratio over some pairs, with its interval.
 
     Args:
-        estimated: ln of the estimated share of the baseline's and of the candidate's speed, for each pair.
-        prior: Prior variance of a pair's difference, and its degrees of freedom.
-        confidence: Coverage probability of the interval.
-        beyond: What the ratio over all of the time is more than the mean, as ln.
-        unseen: Half-width of what further pairs would not tell.
+        estimated: ln of the estimated share of the baseline's and the candidate's speed, of each pair.
+        prior: Variance of a pair's difference, and degrees of freedom.
+        beyond: ln ratio over all of the time, less the mean of the pairs.
+        unseen: Half-width of an error that further pairs would not reveal.
     """
     mean, _ = winsorized(ln_ratios, prior[0]).interval(prior, confidence)
     lows = [value - candidate for value, (_, candidate) in zip(ln_ratios, estimated, strict=True)]
@@ -433,7 +415,7 @@ def _ratio(
 def _ratio_of(
     pairs: Sequence[tuple[Measurement, Measurement]], ln: Callable[[Measurement], float | None], confidence: float
 ) -> Ratio | None:
-    """Return the ratio of something else than speed; None where a trial does not tell it."""
+    """Return the ratio of a quantity other than speed; None if a trial lacks it."""
     known = [(ln(baseline), ln(candidate)) for baseline, candidate in pairs]
     differences = [other - one for one, other in known if one is not None and other is not None]
     if len(differences) < len(pairs):
@@ -442,11 +424,10 @@ def _ratio_of(
 
 
 def _half_width_of_cycles(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:
-    """Return the half-width, as ln, of what trials do not tell whose window holds too few whole cycles.
+    """Return the ln half-width of the error of trials with too few whole cycles.
 
-    Every one of them begins at the same place of its cycle, and holds a stall too many or too few: pairs agree, and are
-    wrong together. A short stall is noise like others, and so is one that the minority of a side's trials have: then
-    pairs differ by it.
+    They all begin at the same place of a cycle with a stall too many or too few, so pairs share the error. Short
+    stalls, and those in a minority of a side's trials, are ordinary noise.
     """
     errors = [
         [one.speed_error if lacks_cycles(one.cycles, one.speed_error) else 0.0 for one in side]
@@ -456,7 +437,7 @@ def _half_width_of_cycles(pairs: Sequence[tuple[Measurement, Measurement]]) -> f
 
 
 def _ln_estimated(measurement: Measurement) -> float:
-    """Return the estimated share of a trial's speed, as a logarithm: 0 unless its caches were being filled."""
+    """Return the ln of the estimated share of a trial's speed: 0 unless its caches were being filled."""
     return math.log(measurement.speed / measurement.samples_per_s)
 
 
@@ -470,18 +451,14 @@ def pairs_needed(
     at_most: int = 40,
     sequential: bool = False,
 ) -> int:
-    """Return the number of pairs that will probably confirm an expected gain.
+    """Return the number of pairs that will probably confirm an expected gain: even, at most ``at_most``.
 
     Args:
         pair_sd: Standard deviation of one pair's difference.
-        least: The ratio that the whole interval has to exceed.
+        least: Ratio that the whole interval must exceed.
         prior_df: Degrees of freedom of that standard deviation.
-        power: Probability of confirming the gain, 0 to 1.
-        sequential: True if the confirmation may stop as soon as it is sure, from `FEWEST_PAIRS` on.
-
-    Returns:
-        An even number, at least `LEAST_PAIRS`, or `FEWEST_PAIRS` of a sequential confirmation; ``at_most`` (rounded
-        down to even) where more would be needed.
+        power: Probability of confirming the gain, 0..1.
+        sequential: Whether the confirmation may stop early, so `FEWEST_PAIRS` may do instead of `LEAST_PAIRS`.
     """
     margin = expected_ln_gain - math.log(least)
     most = max(LEAST_PAIRS, at_most - at_most % 2)

@@ -1,6 +1,6 @@
-"""Statistics of repeated trials: pure functions with their sources.
+"""Statistics of repeated trials.
 
-Trial-level quantities are natural logarithms of throughput, so a variance of 0.0064 is a spread of 8 %.
+Quantities of trials are ln throughput: a variance of 0.0064 is a spread of 8 %.
 """
 
 import math
@@ -10,41 +10,34 @@ from statistics import NormalDist, median, median_high
 from typing import NamedTuple
 
 SLOW_OUTLIER_FLOOR = 0.3
-"""ln speed that a trial must be below its config's median before it is an outlier, however little the others spread.
+"""Least distance in ln speed of an outlier below its config's median.
 
-At 0.15 the usual spread of 8 % is taken for outliers, and A/A confirmations say "better" in 5.8 %.
+At 0.15 the usual spread of 8 % produces outliers, and A/A confirmations are positive in 5.8 %.
 """
 
 TYPICAL_CV = 0.08
-"""Spread of ln throughput between trials of one config, as observed on several machines; the prior of estimates."""
+"""Prior spread of ln throughput between trials of one config, observed on several machines."""
 
 LEAST_CYCLES = 3
-"""Whole cycles that a window has to hold before it ends with one."""
+"""Whole cycles that a window must hold to end with one."""
 
 SHORT_STALL = 0.02
-"""Relative error of a speed by a stall too many or too few, up to which it is noise like other noise."""
+"""Relative error of a speed from one stall too many or too few, up to which it is ordinary noise."""
 
-_LARGEST_TRIAL_VARIANCE = SLOW_OUTLIER_FLOOR**2  # beyond it is a disturbed period, not the noise of trials
+_LARGEST_TRIAL_VARIANCE = SLOW_OUTLIER_FLOOR**2  # more is not noise but a disturbance
 
 
 def lacks_cycles(cycles: int | None, speed_error: float) -> bool:
-    """Return whether stalls were seen that make a speed uncertain, and too few whole cycles of them."""
+    """Return whether stalls make a speed uncertain, and too few whole cycles were seen."""
     return cycles is not None and cycles < LEAST_CYCLES and speed_error > SHORT_STALL
 
 
-@lru_cache(maxsize=1024)  # judging one record asks for the same few many times
+@lru_cache(maxsize=1024)  # judging a record needs the same few many times
 def student_t_quantile(p: float, df: float) -> float:
-    """Return a quantile of Student's t distribution.
+    """Return the t with ``P(T <= t) = p`` of Student's distribution; ``df`` is positive, and may be infinite.
 
-    Newton's method on the distribution function from the normal quantile, which lies below the answer for
-    every ``df``; the function is concave there, so the steps never overshoot. (SciPy has this; 35 MB for one
-    number.)
-
-    Args:
-        df: Degrees of freedom, any positive number, also infinite.
-
-    Returns:
-        The t with ``P(T <= t) = p``.
+    Newton's method from the normal quantile, which is below the answer for every ``df``; the distribution function is
+    concave there, so steps never overshoot. SciPy, 35 MB, is avoided.
 
     Raises:
         ValueError: ``p`` or ``df`` is out of range.
@@ -54,7 +47,7 @@ def student_t_quantile(p: float, df: float) -> float:
     if p < 0.5:
         return -student_t_quantile(1.0 - p, df)
     z = NormalDist().inv_cdf(p)
-    if df > 1e6:  # from here on the expansion around the normal is exact to 1e-11
+    if df > 1e6:  # the expansion around the normal is then exact to 1e-11
         return z + (z**3 + z) / (4.0 * df)  # Abramowitz & Stegun 26.7.5, first terms
     tail = 1.0 - p
     log_scale = math.lgamma((df + 1) / 2) - math.lgamma(df / 2) - 0.5 * math.log(df * math.pi)
@@ -94,11 +87,11 @@ def pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
     """Return the variance within groups of repeats, pooled over the groups.
 
     Args:
-        groups: For each point, the results of its trials; groups of fewer than two are ignored.
+        groups: Results of each point's trials; groups of one are ignored.
 
     Returns:
-        The variance of one trial and its degrees of freedom; ``(0.0, 0.0)`` if nothing was repeated, which
-        `moderated_interval` takes as no prior knowledge. The variance of a difference of two trials is twice that.
+        Variance of one trial (half that of a difference) and degrees of freedom; ``(0.0, 0.0)`` without repeats, which
+        `moderated_interval` takes as no prior.
     """
     squares, df = 0.0, 0
     for group in groups:
@@ -110,16 +103,16 @@ def pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
 
 
 def robust_pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, float]:
-    """Return the variance within groups of repeats without what something has slowed down, pooled over the groups.
+    """Return the pooled variance within groups of repeats, without slow outliers.
 
-    Left out are values more than ``max(0.3, 6 MAD)`` below the (upper) median of their group, with the median absolute
-    deviation over all groups; the variance is at most that of a spread of 30 %.
+    Outliers are more than ``max(0.3, 6 MAD)`` below the (upper) median of their group, with the MAD over all groups;
+    the variance is at most that of a spread of 30 %.
 
     Args:
-        groups: For each point, ln speed or ln score of its trials.
+        groups: ln speed or ln score of each point's trials.
 
     Returns:
-        As `pooled_variance`.
+        Like `pooled_variance`.
     """
     repeated = [group for group in groups if len(group) >= 2]
     if not repeated:
@@ -135,22 +128,18 @@ def robust_pooled_variance(groups: Iterable[Sequence[float]]) -> tuple[float, fl
 def moderated_interval(
     differences: Sequence[float], prior_variance: float, prior_df: float, confidence: float = 0.95
 ) -> tuple[float, float]:
-    """Return the mean of paired differences with a confidence interval from a moderated t.
+    """Return the mean of paired differences with its half-width, by a moderated t.
 
-    The variance of the few differences is pooled with a prior variance,
-    ``(d0 * s0² + d * s²) / (d0 + d)``, and the quantile is that of ``d0 + d`` degrees of freedom (Smyth, "Linear
-    models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004). Where four
-    and more differences spread wider than the prior has it, that counts less, in proportion: something has come that it
-    does not know of, such as a neighbour on the machine.
+    The variance is pooled with a prior, ``(d0 * s0² + d * s²) / (d0 + d)`` with ``d0 + d`` degrees of freedom (Smyth,
+    "Linear models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004). If
+    four or more differences spread wider than the prior, its weight falls in proportion: something new, such as another
+    process, affects them.
 
     Args:
-        prior_df: Its degrees of freedom; 0 gives the ordinary t interval.
-
-    Returns:
-        The mean and the half-width of the interval around it.
+        prior_df: ``d0``; 0 gives the ordinary t interval.
 
     Raises:
-        ValueError: The variance is unknown: one difference and no prior.
+        ValueError: One difference and no prior.
     """
     n = len(differences)
     df = prior_df + n - 1
@@ -166,36 +155,41 @@ def moderated_interval(
 
 
 def weighted_mean(values: Iterable[tuple[float | None, float]]) -> float | None:
-    """Return the mean of the known values, each with the time that it stands for, in seconds; None without any."""
+    """Return the mean of the known values, weighted by duration; None without any.
+
+    Args:
+        values: Value and its duration in seconds.
+    """
     known = [(value, length_s) for value, length_s in values if value is not None]
     total_s = math.fsum(length_s for _, length_s in known)
     return math.fsum(value * length_s for value, length_s in known) / total_s if total_s else None
 
 
 class Winsorized(NamedTuple):
-    """Paired differences of which a few that lay far off were pulled closer.
+    """Paired differences with a few outliers pulled in.
 
     Attributes:
-        pulled: Number of these.
+        pulled: Number of outliers.
     """
 
     values: Sequence[float]
     pulled: int
 
     def interval(self, prior: tuple[float, float], confidence: float) -> tuple[float, float]:
-        """Return their mean, and the half-width of its interval, as `moderated_interval`.
+        """Return the mean and half-width like `moderated_interval`, widened for the outliers.
 
-        It is wider for what was pulled (Tukey & McLaughlin, "Less vulnerable confidence and significance procedures for
-        location based on a single sample", Sankhya A 25, 1963).
+        Tukey & McLaughlin, "Less vulnerable confidence and significance procedures for location based on a single
+        sample", Sankhya A 25, 1963.
         """
         mean, half_width = moderated_interval(self.values, *prior, confidence)
         return mean, half_width * len(self.values) / (len(self.values) - self.pulled)
 
 
 def winsorized(differences: Sequence[float], prior_variance: float) -> Winsorized:
-    """Return paired differences, those far from the median pulled to the nearest of the others.
+    """Return paired differences, with outliers pulled to the nearest other value.
 
-    Far is more than ``max(0.3, 4 MAD)`` and three prior standard deviations, of five and more of which most are nearer.
+    Outliers are beyond ``max(0.3, 4 MAD)`` and three prior standard deviations from the median, of at least five
+    differences of which most are nearer.
     """
     middle = median(differences)
     usual = max(
@@ -213,19 +207,15 @@ def winsorized(differences: Sequence[float], prior_variance: float) -> Winsorize
 def optimal_window_s(
     start_cost_s: float, within_variance_s: float, between_variance: float, *, min_s: float, max_s: float
 ) -> float:
-    """Return the best length of a trial's measuring window, where another trial could be started instead.
+    """Return the best measuring window of a trial, given that another trial could be started instead.
 
-    The length that gives the smallest error of a mean over trials for a given total time, ``√(start cost ·
-    within-trial variance / between-trial variance)`` (Kalibera & Jones, "Rigorous benchmarking in reasonable
-    time", ISMM 2013, section 6).
+    It minimizes the error of a mean over trials in a given total time: ``√(start cost · within-trial variance /
+    between-trial variance)`` (Kalibera & Jones, "Rigorous benchmarking in reasonable time", ISMM 2013, section 6).
 
     Args:
-        start_cost_s: Time that a trial takes before its window begins.
-        within_variance_s: Variance within a trial of a mean over 1 s of steady state (seconds, as it falls with time).
-        between_variance: Variance between trials of one point beyond that.
-
-    Returns:
-        Seconds, from ``min_s`` to ``max_s``; ``max_s`` where trials do not differ.
+        start_cost_s: Time of a trial before its window.
+        within_variance_s: Variance within a trial of a mean over 1 s of steady state.
+        between_variance: Further variance between trials of one point; 0 gives ``max_s``.
     """
     if between_variance <= 0.0:
         return max_s

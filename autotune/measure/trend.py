@@ -1,4 +1,4 @@
-"""Trend of a series that may hold outliers: its slope, and how steadily it goes."""
+"""Robust trend of a series: slope and monotonicity."""
 
 import math
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from autotune.measure.cycles import Series
 
 
 class Trend(NamedTuple):
-    """Slope of a line through points, with its 95 % interval, and how often later values are larger: -1 to 1."""
+    """Slope with its 95 % interval, and Kendall's tau, -1..1."""
 
     slope: float
     low: float
@@ -20,8 +20,8 @@ class Trend(NamedTuple):
 def trend(times: Series, values: Series) -> Trend:
     """Return the median of the slopes between all pairs of points, and Kendall's tau.
 
-    P. K. Sen, "Estimates of the regression coefficient based on Kendall's tau", J. Am. Stat. Assoc. 63, 1968: of
-    so many points a quarter may be far off.
+    Up to a quarter of the points may be outliers (P. K. Sen, "Estimates of the regression coefficient based on
+    Kendall's tau", J. Am. Stat. Assoc. 63, 1968).
 
     Args:
         times: Shape (n_points,), ascending; at least four.

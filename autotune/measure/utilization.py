@@ -1,12 +1,11 @@
-"""GPU utilization of a point over time: its oscillation, pooled over the trials, and the effective utilization.
+"""GPU utilization of a point: oscillation over time, pooled over trials, and the best busy rate.
 
-A driver does not say when the GPU was busy, only for which share of each of its sample windows (1/6 s to 1 s). A cycle
-shows in that series from 3 windows a period on. A faster one is averaged away, or folded into a slow beat that is
-not there: the share of a step that waits for data tells about those. A single trial is too short for a verdict on its
-GPU: the driver windows of all trials of a point are pooled, and there is no verdict before there are enough of them.
+A driver reports the busy share of each of its sample windows (1/6 s to 1 s). Cycles of 3 or more windows show in that
+series; shorter ones are averaged away or aliased, and only the share of time waiting for data reveals them. One trial
+is too short for a verdict, so the windows of all trials of a point are pooled.
 
-The method: take out the trend, split the windows into a low and a high level (Otsu, "A threshold selection method
-from gray-level histograms", IEEE Trans. SMC 9(1), 1979), and look for the period in the autocorrelation (Box, Jenkins,
+The trend is removed, the windows are split into a low and a high level (Otsu, "A threshold selection method from
+gray-level histograms", IEEE Trans. SMC 9(1), 1979), and the period is found in the autocorrelation (Box, Jenkins,
 Reinsel & Ljung, "Time Series Analysis", 5th ed. 2015, chapter 2).
 """
 
@@ -22,39 +21,38 @@ from autotune.measure.statistics import moderated_interval, pooled_variance
 from autotune.records import GpuRole
 
 LEAST_WINDOWS = 12
-"""Driver windows below which there is no verdict."""
+"""Fewest driver windows for a verdict."""
 
 LEAST_SWING = 0.15
-"""Distance between the means of the low and the high windows that counts; less is how steady steps look to a driver."""
+"""Least distance between the means of the low and the high windows; steady steps vary by less."""
 
 LEAST_RISE = 0.15
-"""Change of the trend from end to end that counts."""
+"""Least change of a trend from end to end."""
 
 LEAST_TREND_S = 8.0
-"""Length of a trial from which on it can show a trend.
+"""Shortest trial that can show a trend: input pipelines stall every few seconds at most, so it has several stalls.
 
-A shorter one sees a piece of a wave, and where waves begin with the trial, each of them the same piece: 2 cycles from
-high to low fall like a slope. Stalls of an input pipeline come every few seconds at most, so this long a trial sees
-several.
+A shorter one shows part of a wave, the same in all trials if waves begin with them: 2 cycles that start high look like
+a slope.
 """
 
 IDLE = 0.1
-"""Busy share below which a driver window counts as idle."""
+"""Busy share below which a driver window is idle."""
 
 LEAST_SPLIT = 0.6
 """Share of the variance that the two levels of a cycle must explain."""
 
 LEAST_PEAK = 0.4
-"""Autocorrelation that a cycle must have with the next one and with the one after that."""
+"""Least autocorrelation of a cycle at one and at two periods."""
 
 LEAST_PERIOD_WINDOWS = 3
-"""Driver windows in the shortest period that the driver can show."""
+"""Driver windows in the shortest period that they can show."""
 
 LEAST_PERIOD_S = LEAST_PERIOD_WINDOWS / 6
-"""Shortest period that any driver can show: its windows are 1/6 s at least."""
+"""Shortest period that any driver can show: its windows are 1/6 s or longer."""
 
-_ROUNDING = 1e-9  # 0.40 - 0.25 must be the 15 points that it is
-_FINE = 16  # points of the interpolated autocorrelation for each lag
+_ROUNDING = 1e-9  # 0.40 - 0.25 must count as 0.15
+_FINE = 16  # points of the interpolated autocorrelation per lag
 _LANCZOS_LAGS = 8
 
 
@@ -63,14 +61,14 @@ class Pattern(StrEnum):
 
     FLAT = "flat"
     CYCLIC = "cyclic"
-    BURSTY = "bursty"  # up and down, but not periodic, or too fast for the period to be known
+    BURSTY = "bursty"  # not periodic, or too fast for the driver to show the period
     DRIFT = "drift"
     INSUFFICIENT = "insufficient"
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Segment:
-    """Driver windows of one trial, in order of time.
+    """Driver windows of one trial, in time order.
 
     Attributes:
         asked_s: Length of the steady window that they were taken from.
@@ -84,25 +82,17 @@ class Segment:
 
     @classmethod
     def within(cls, t0_s: float, t1_s: float, windows: Iterable[tuple[float, float, float]]) -> "Segment":
-        """Return the driver windows that lie wholly in the steady window.
-
-        Args:
-            t0_s: Start of the steady window.
-            t1_s: End of the steady window.
-            windows: End, length and busy share of each driver window, in order of time.
-        """
+        """Return the driver windows (end, length, busy share), in time order, that lie wholly in the steady window."""
         kept = [window for window in windows if window[0] - window[1] >= t0_s and window[0] <= t1_s]
         ends_s, lengths_s, busy = np.array(kept, dtype=float).reshape(-1, 3).T
         return cls(asked_s=t1_s - t0_s, ends_s=ends_s, lengths_s=lengths_s, busy=busy)
 
     @property
     def covered_s(self) -> float:
-        """Time that the driver windows cover."""
         return float(self.lengths_s.sum())
 
     @property
     def mids_s(self) -> Series:
-        """Middle of each driver window."""
         return self.ends_s - self.lengths_s / 2
 
     @property
@@ -113,18 +103,17 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Oscillation:
-    """Verdict on utilization over time; levels are shares of time, 0..1, and absent where there was no window.
+    """Verdict on utilization over time; levels are shares of time, 0..1, and None without windows.
 
     Attributes:
-        low: Level of the lower of the two groups that the driver windows fall into; without the trend if that drifts.
+        low: Level of the lower group of driver windows, detrended if the trend counts.
         high: Level of the upper group.
-        mean: Average over the time that the windows cover.
-        p10: Level that at least a tenth of this time is at or below.
-        idle: Share of this time in windows that were busy for less than a tenth.
-        duty: Share of this time at the high level; what lies between the levels counts in proportion. None also where
-            all windows are alike.
-        rise: Change of the trend over the longest segment, negative where it falls; 0 where none is long enough.
-        period_s: Length of a cycle; None unless the verdict is `Pattern.CYCLIC`.
+        mean: Average over the covered time.
+        p10: 10th percentile over the covered time.
+        idle: Share of the covered time in windows that were busy for less than a tenth.
+        duty: Share of the covered time at the high level, with windows between the levels in proportion.
+        rise: Change of the trend over the longest segment, negative if it falls; 0 if none is long enough.
+        period_s: Length of a cycle; None unless `Pattern.CYCLIC`.
     """
 
     pattern: Pattern
@@ -141,19 +130,18 @@ class Oscillation:
 def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> Oscillation:
     """Return the verdict on the utilization of one point.
 
-    * ``cyclic``: the two groups are `LEAST_SWING` apart, mostly within segments, and explain `LEAST_SPLIT` of the
-      variance, and the autocorrelation peaks at one period and again at two. The first peak must also be beyond chance.
-    * ``drift``: not cyclic, and within segments of `LEAST_TREND_S` the trend rises or falls by `LEAST_RISE`, beyond
-      what chance does to one of them: what begins with each trial, such as a wave, is alike in all, so that more trials
-      do not make a trend surer. That one trial lies above another is no drift: trials differ for many reasons.
+    * ``cyclic``: the two groups are `LEAST_SWING` apart, at least half of that within segments, and explain
+      `LEAST_SPLIT` of the variance; the autocorrelation peaks at one period, significantly, and at two.
+    * ``drift``: not cyclic, and the trend within segments of `LEAST_TREND_S` changes by `LEAST_RISE`, significantly for
+      one of them: an effect that begins with each trial, such as a wave, is equal in all, so more trials add no
+      evidence. Differences between trials are no drift.
     * ``bursty``: neither, and the groups are `LEAST_SWING` apart.
     * ``flat``: none of these. ``insufficient``: fewer than `LEAST_WINDOWS` driver windows.
 
     Args:
-        segments: One for each trial. Levels are those of all trials; the trend and the period are looked for within
-            each, never across their borders, and must be common to all.
-        step_s: Time of a training step, positive, where it is known and steady. A wave faster than the driver windows
-            can show as a slow beat; with this it is recognized, and no period is claimed.
+        segments: One per trial. Levels are of all trials; trend and period are found within segments and common to all.
+        step_s: Time of a training step, positive, if known and steady. It reveals that a period is an alias of the
+            steps, and then none is reported.
     """
     filled = [segment for segment in segments if len(segment.busy)]
     if not filled:
@@ -167,9 +155,9 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
     rise = slope * max(segment.span_s for segment in filled)
     window_s = float(np.median(lengths_s))
     rows = [_resampled(segment, trend, window_s) for segment, trend in zip(filled, trends, strict=True)]
-    # a trend must be this many times its standard error, or bursts would fake one
+    # 3 standard errors: bursts would otherwise look like a trend
     drifts = abs(rise) >= LEAST_RISE and abs(slope) >= 3.0 * _slope_error_per_s(rows, window_s)
-    # A cycle that does not fit the segment a whole number of times has a small trend too: the levels stay raw.
+    # Cycles that don't fit the segment a whole number of times have a small trend too: their levels stay raw.
     levelled = busy - np.concatenate(trends) if drifts else busy
     levels = _two_levels(levelled, lengths_s)
     verdict = Oscillation(
@@ -187,7 +175,7 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
     period = _cycle(rows, levels)
     if period is None:
         return replace(verdict, pattern=Pattern.DRIFT) if drifts else verdict
-    if step_s is not None and _is_beat(period, levels.swing, mean, step_s / window_s):
+    if step_s is not None and _is_alias(period, levels.swing, mean, step_s / window_s):
         return verdict
     return replace(verdict, pattern=Pattern.CYCLIC, period_s=period * window_s)
 
@@ -206,7 +194,7 @@ def _slope_per_s(segments: Sequence[Segment]) -> float:
 
 
 def _slope_error_per_s(rows: Sequence[Series], window_s: float) -> float:
-    """Return the standard error of that slope, as from the longest segment alone; what is correlated counts less."""
+    """Return the standard error of that slope from the longest segment, corrected for autocorrelation."""
     known = np.concatenate([row[~np.isnan(row)] for row in rows])
     spread = max(float(np.var(np.flatnonzero(~np.isnan(row))) * np.sum(~np.isnan(row))) for row in rows)
     if spread <= 0.0:
@@ -216,12 +204,7 @@ def _slope_error_per_s(rows: Sequence[Series], window_s: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Levels:
-    """Two groups of driver windows.
-
-    Attributes:
-        swing: Distance of the means of the groups.
-        split: Share of the variance that lies between the groups.
-    """
+    """Two groups of driver windows, with the distance of their means and the share of variance between them."""
 
     low: float
     high: float
@@ -236,15 +219,15 @@ class _Levels:
 def _two_levels(values: Series, weights: Series) -> _Levels:
     """Split the windows into two groups (`two_groups`).
 
-    The windows that contain an edge lie between the levels and pull the means of the groups together. A level is
-    the median of those that lie beyond the mean of their group, or little before it.
+    Windows with an edge lie between the levels and pull the means together, so a level is the median of the windows
+    beyond the mean of their group, or slightly before it.
     """
     groups = two_groups(values, weights)
     if groups is None:
         mean = float(np.average(values, weights=weights))
         return _Levels(low=mean, high=mean, swing=0.0, split=0.0)
     swing = groups.high - groups.low
-    # of the swing: a window this much further inside than its group's mean holds an edge
+    # a window this much further inside than its group's mean holds an edge
     margin = (1 / 8) * swing
     lowest, highest = values <= groups.low + margin, values >= groups.high - margin
     return _Levels(
@@ -256,18 +239,18 @@ def _two_levels(values: Series, weights: Series) -> _Levels:
 
 
 def _cycle(rows: Sequence[Series], levels: _Levels) -> float | None:
-    """Return the driver windows in one cycle; None if there is no cycle, or none that the driver can show."""
+    """Return the driver windows per cycle; None if there is no cycle that the driver can show."""
     if not levels.are_apart or levels.split < LEAST_SPLIT or _swing_within(rows) < levels.swing / 2:
         return None
     period = period_of(rows)
-    # a period is found to 1-2 %: one of exactly 3 windows may be read as a little less
+    # the error of a period is 1-2 %: 3 windows may be found as slightly less
     return period if period is not None and period >= 0.97 * LEAST_PERIOD_WINDOWS else None
 
 
 def _swing_within(rows: Sequence[Series]) -> float:
-    """Return the distance of the two levels of the windows about the means of their own trials.
+    """Return the distance of the two levels relative to each trial's mean.
 
-    Without it, trials at unlike levels would lend their distance to any ripple in them; one alone cannot.
+    Otherwise trials at different levels would lend their distance to a ripple within them.
     """
     if len(rows) == 1:
         return math.inf
@@ -284,20 +267,20 @@ def _duty(values: Series, weights: Series, levels: _Levels) -> float | None:
 
 
 def _quantile(values: Series, weights: Series, share: float) -> float:
-    """Return the smallest of the values that at least this share of the weight is at or below."""
+    """Return the smallest value that at least this share of the weight is at or below."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     return float(values[order][np.searchsorted(reached, share * reached[-1] * (1 - 1e-9))])
 
 
 def _resampled(segment: Segment, trend: Series, cell_s: float) -> Series:
-    """Return averages over equal cells, without trend and mean; NaN where less than half of a cell is covered."""
-    # Stamps may be rounded so that windows overlap a little: each counts from the end of the one before.
+    """Return averages over equal cells, detrended and centred; NaN if less than half of a cell is covered."""
+    # Rounded stamps may make windows overlap a little: each counts from the end of the one before.
     starts_s = np.maximum(segment.ends_s - segment.lengths_s, np.concatenate(([-math.inf], segment.ends_s[:-1])))
     lengths_s = segment.ends_s - starts_s
     values = segment.busy - trend
     values -= np.average(values, weights=segment.lengths_s)
-    # Both integrals are straight within a window and level in a gap, so interpolating them is exact.
+    # Both integrals are linear within a window and constant in a gap, so interpolation is exact.
     knots_s = np.column_stack((starts_s, segment.ends_s)).ravel()
     cells = max(1, round((knots_s[-1] - knots_s[0]) / cell_s))
     borders_s = knots_s[0] + cell_s * np.arange(cells + 1)
@@ -316,13 +299,12 @@ def _integral(amounts: Series) -> Series:
 def period_of(rows: Sequence[Series]) -> float | None:
     """Return the period in cells; None if the series is not periodic, or has fewer than 3 cycles.
 
-    One peak is not enough: random bursts have one in up to a case of ten, and two that fit together in one of fifty.
+    Two matching peaks are needed: random bursts have one in up to a tenth of cases, and two in a fiftieth.
 
     Args:
-        rows: Values at equal distances, without trend and mean, in stretches that have nothing to do with each other;
-            NaN where one is missing.
+        rows: Values at equal distances, detrended and centred, in independent stretches; NaN if missing.
     """
-    lags = 2 * max(len(row) for row in rows) // 3  # in the longest segment: lags up to a third of it
+    lags = 2 * max(len(row) for row in rows) // 3  # two periods: each is at most a third of the longest segment
     correlation = _autocorrelation(rows, lags)
     if correlation is None:
         return None
@@ -334,14 +316,14 @@ def period_of(rows: Sequence[Series]) -> float | None:
     samples = sum(int(np.sum(~np.isnan(row))) for row in rows)
     near = correlation[1 : 1 + int(crossings[0]) // _FINE]
     least_peak = max(LEAST_PEAK, 1.96 * math.sqrt((1.0 + 2.0 * float(near @ near)) / samples))
-    # The first, also where a later one is higher: narrow pulses line up with the windows best after several periods.
+    # The first, even if a later one is higher: narrow pulses align best with the windows after several periods.
     peaks = _peaks(fine, int(crossings[0]), (len(fine) - 1) // 2)
     first = next((peak for peak in peaks if fine[peak] >= least_peak), None)
     return None if first is None else _refined(fine, first)
 
 
 def _autocorrelation(rows: Sequence[Series], lags: int) -> Series | None:
-    """Return the autocorrelation at lags 0 to ``lags``, averaged over the pairs there are; None if nothing varies."""
+    """Return the autocorrelation at lags 0 to ``lags``, averaged over available pairs; None if nothing varies."""
     products, pairs = np.zeros(lags + 1), np.zeros(lags + 1)
     for row in rows:
         known = (~np.isnan(row)).astype(float)
@@ -354,10 +336,10 @@ def _autocorrelation(rows: Sequence[Series], lags: int) -> Series | None:
 
 
 def _interpolated(correlation: Series) -> Series:
-    """Return the autocorrelation at `_FINE` points a lag, by a windowed sinc (Duchon, "Lanczos filtering", 1979).
+    """Return the autocorrelation at `_FINE` points per lag, by a windowed sinc (Duchon, "Lanczos filtering", 1979).
 
-    From two cells a period on this is right between the lags as well. A peak at 2.5 lags would otherwise be missed, and
-    the one at 5 taken for the period.
+    It is exact for periods of two or more cells. Otherwise a peak at 2.5 lags would be missed, and the one at 5 taken
+    for the period.
     """
     even = np.concatenate((correlation[:0:-1], correlation))
     spaced = np.zeros(_FINE * (len(even) - 1) + 1)
@@ -370,7 +352,7 @@ def _interpolated(correlation: Series) -> Series:
 
 
 def _peaks(fine: Series, first: int, last: int) -> list[int]:
-    """Return the highest place of each positive stretch that begins after ``first`` and peaks before ``last``."""
+    """Return the maximum of each positive stretch that begins after ``first`` and peaks before ``last``."""
     positive = (fine > 0.0).astype(int)
     positive[: first + 1] = 0
     changes = np.diff(np.concatenate(([0], positive, [0])))
@@ -380,7 +362,7 @@ def _peaks(fine: Series, first: int, last: int) -> list[int]:
 
 
 def _refined(fine: Series, first: int) -> float | None:
-    """Return the period in cells from all peaks that repeat the first, by least squares; None if none does."""
+    """Return the period in cells from all peaks at multiples of the first, by least squares; None if there are none."""
     weighted, weight = float(first), 1.0
     for multiple in range(2, len(fine)):
         period = weighted / weight
@@ -397,26 +379,26 @@ def _refined(fine: Series, first: int) -> float | None:
     return weighted / weight / _FINE
 
 
-def _is_beat(period: float, swing: float, mean: float, step: float) -> bool:
-    """Return True if a wave at the pace of the steps would look like this through driver windows.
+def _is_alias(period: float, swing: float, mean: float, step: float) -> bool:
+    """Return whether driver windows would show a wave at the pace of the steps like this, as an alias.
 
-    A window holds a whole number of steps and a remainder; only the remainder moves the window's share, and by no
-    more than there is busy or idle time in it.
+    Of the whole steps and the remainder in a window, only the remainder changes its share, and by no more than its busy
+    or idle time.
 
     Args:
-        period: Period that was found, in driver windows.
+        period: Period found, in driver windows.
         swing: Distance between its groups.
         step: Time of a step, in driver windows.
     """
     remainder = (1.0 / step) % 1.0
     apart = min(remainder, 1.0 - remainder)
     most = step * min(apart, mean, 1.0 - mean)
-    # a beat's period moves quickly with the step time, which varies
+    # an alias's period changes quickly with the step time, which varies
     return step < 2.0 and swing <= most + 0.01 and abs(period * apart - 1.0) <= 0.1
 
 
 LEAST_SAMPLES = 60
-"""Driver windows, over all trials of a point, below which there is no verdict."""
+"""Fewest driver windows over all trials of a point for a verdict."""
 
 LEAST_COVERAGE = 0.9
 """Share of the steady windows that driver windows must cover."""
@@ -425,29 +407,29 @@ LEAST_BUSY_TRIALS = 2
 """Trials that a point needs for its rate to be a limit for others."""
 
 LEAST_BUSY = 0.3
-"""Utilization that such a point needs: a rate per busy second is uncertain where few seconds were busy."""
+"""Utilization that such a point needs: a rate per busy second is uncertain over few busy seconds."""
 
 MEANINGS: Mapping[Pattern, str] = {
     Pattern.FLAT: (
-        "every step looks alike: where it is high the GPU is the limit, and only a faster step helps (XLA, mixed "
-        "precision); where it is low each step waits or its kernels are too small (larger batch, XLA, prefetch)"
+        "all steps are similar: if utilization is high the GPU is the limit, and only a faster step helps (XLA, mixed "
+        "precision); if it is low each step waits or its kernels are too small (larger batch, XLA, prefetch)"
     ),
-    Pattern.CYCLIC: "the step waits for data at a regular beat: more prefetch, more workers or a cache",
+    Pattern.CYCLIC: "the step waits for data at regular intervals: more prefetch, more workers or a cache",
     Pattern.BURSTY: (
-        "the GPU is starved now and then, or too fast for the driver to show the beat: see how long steps wait for "
-        "data; more prefetch, more workers, evaluation and checkpoints less often"
+        "the GPU is starved irregularly, or at a period too short for the driver to show: check how long steps wait "
+        "for data; more prefetch, more workers, less frequent evaluation and checkpoints"
     ),
-    Pattern.DRIFT: "it has not settled: caches still fill, clocks are throttled, or batches change over the epoch",
-    Pattern.INSUFFICIENT: "too little was seen to tell: measure longer",
+    Pattern.DRIFT: "not settled yet: caches are filling, clocks are throttled, or batches change over the epoch",
+    Pattern.INSUFFICIENT: "too little data: measure longer",
 }
-"""Usual cause of each pattern, and its usual remedy."""
+"""Usual cause and remedy of each pattern."""
 
 REFERENCES: Mapping[GpuRole, tuple[float, float]] = {GpuRole.DATA: (0.60, 0.80), GpuRole.MODEL: (0.85, 0.95)}
-"""Utilization of two GPUs that share the work well, as users of two RTX 4090 state it; no part of the score."""
+"""Utilization of two GPUs that share the work well, as reported by users of two RTX 4090; not part of the score."""
 
 
 def against_reference(utilization: float, role: GpuRole) -> str:
-    """Compare the utilization of a GPU with `REFERENCES`, both ends of which are ``within``."""
+    """Compare the utilization of a GPU with `REFERENCES`, whose ends are ``within``."""
     low, high = REFERENCES[role]
     return "below" if utilization < low else "above" if utilization > high else "within"
 
@@ -459,7 +441,7 @@ class Utilization:
     Attributes:
         samples: Number of driver windows.
         covered_fraction: Share of the steady windows that they cover, 0..1.
-        oscillation: Levels, mean and verdict. They are there before there is enough to be shown: see `missing`.
+        oscillation: Levels, mean and verdict; not to be shown while `missing`.
     """
 
     samples: int
@@ -468,25 +450,26 @@ class Utilization:
 
     @property
     def missing(self) -> str | None:
-        """Reason, for people, why there is no verdict yet; None once there is enough."""
+        """Reason, for users, why there is no verdict yet; None if there is one."""
         if self.samples < LEAST_SAMPLES:
             return f"{self.samples} of {LEAST_SAMPLES} driver samples"
         if self.covered_fraction < LEAST_COVERAGE - 1e-9:  # 13.5 s of 15 s are enough
-            # Rounded down: 89.9 % must not be shown as the 90 % that it is not.
-            return f"{math.floor(self.covered_fraction * 100)} % of the time covered, {LEAST_COVERAGE:.0%} needed"
+            # Rounded down: 89.9 % must not be shown as 90 %.
+            covered = math.floor(self.covered_fraction * 100)
+            return f"{covered} % of the time covered, {100 * LEAST_COVERAGE:.0f} % needed"
         return None
 
     @property
     def mean(self) -> float | None:
-        """Share of time in which the GPU was busy, 0..1; None while not enough is known."""
+        """Share of time in which the GPU was busy, 0..1; None until enough is known."""
         return None if self.missing else self.oscillation.mean
 
 
 def pooled_utilization(segments: Sequence[Segment], *, step_s: float | None = None) -> Utilization:
-    """Pool the trials of a point; each driver window counts with its length.
+    """Pool the trials of a point, each driver window weighted by its length.
 
     Args:
-        segments: One for each trial, also those without any driver window: their time was asked for.
+        segments: One per trial, also without driver windows: their time counts as not covered.
     """
     asked_s = math.fsum(segment.asked_s for segment in segments)
     covered_s = math.fsum(segment.covered_s for segment in segments)
@@ -519,19 +502,14 @@ def _percent(share: float) -> int:
 
 
 def best_busy_rate(points: Iterable[tuple[float | None, Sequence[float]]]) -> float | None:
-    """Return the rate that the GPU has shown to be able to keep up: ``r*``.
+    """Return the rate ``r*``, in samples per busy second, that the GPU has been shown to sustain; None if unknown.
 
-    For each point of at least `LEAST_BUSY_TRIALS` trials and a utilization of `LEAST_BUSY`, the lower end of the 95 %
-    interval of its rate, on logarithms, by a moderated t: the variance of trials is pooled with that of the other
-    points (`moderated_interval`). Of these the highest, so that one lucky trial does not become a limit that nothing
-    reaches.
+    It is the highest, over points with `LEAST_BUSY_TRIALS` trials and a utilization of `LEAST_BUSY`, of the lower ends
+    of the 95 % intervals of ln rate, with the variance pooled over points (`moderated_interval`). One lucky trial thus
+    sets no unreachable limit.
 
     Args:
-        points: Of each point of a study its utilization over all trials, None while not enough is known, and the rate
-            ``T / U`` of each trial: samples per second that the GPU was busy. Those that do not qualify are left out.
-
-    Returns:
-        Training samples per busy second; None ("not known yet") while no point qualifies.
+        points: Utilization of each point, None if unknown, and the rate ``T / U`` of each trial.
     """
     repeated = [(busy, list(map(math.log, rates))) for busy, rates in points if len(rates) >= LEAST_BUSY_TRIALS]
     lows = []

@@ -1,8 +1,8 @@
-"""Steady window of a trial, found in the steps that it reported, and the `Measurement` made of it.
+"""Steady window of a trial, and its `Measurement`.
 
-A step's time is the distance from the step before it in the same stream. The first step has none: it holds
-the start of the process, tracing and compiling. Where gradients are accumulated, a step is one of the batches, and the
-window has whole rounds of them: the optimizer's update takes its time in one of each.
+A step's duration is the time since the previous step of its stream. The first has none: it includes process start,
+tracing and compiling. With gradient accumulation a step is one batch, and the window has whole rounds, because one
+batch of each has the update.
 """
 
 from collections import Counter
@@ -21,26 +21,26 @@ from autotune.measure.statistics import lacks_cycles
 from autotune.records import PAUSES, Measurement, Pauses, RankMeasurement, TraineeEvent
 from autotune.stage_times import PipelineTimes
 
-_SHORTEST_S = 1e-3  # stamps closer than this are no training
-# Of samples or work in a step: what a broken trainer reports must not become a speed.
+_SHORTEST_S = 1e-3  # a shorter window is not training
+# Of samples or work per step, against nonsense from a broken trainer.
 _SMALLEST_AMOUNT, _LARGEST_AMOUNT = 1e-9, 1e12
 
 STALL = 3.0
-"""Times the median step that a step takes at least that is a stall."""
+"""Least duration of a stall, in median steps."""
 
-_PARTS = 6  # of a window, in which growth shows
+_PARTS = 6  # of a window, to find growth
 
 LEAST_STEPS = 5
-"""Steps (one batch of MSER-5) below which there is no window at all."""
+"""Fewest steps of a window (one batch of MSER-5)."""
 
 
 class Stalls(NamedTuple):
     """Long steps.
 
     Attributes:
-        fraction: Share of all time that they take beyond usual ones.
-        wait_fraction: Share of their time that they waited for data; None where it is not known, or without any.
-        epoch_fraction: Share of their time that those took at which a pass over the data ended; None without any.
+        fraction: Share of all time that they take beyond usual steps.
+        wait_fraction: Share of their time spent waiting for data; None if unknown, or without any.
+        epoch_fraction: Share of their time in steps at which a pass over the data ended; None without any.
     """
 
     fraction: float
@@ -50,23 +50,22 @@ class Stalls(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Window:
-    """Steady part of a trial, step by step; steps that contain a pause are left out.
+    """Steady part of a trial, step by step, without steps that contain a pause. None is unknown.
 
     Attributes:
-        t0_s: Start of the first step of the window.
-        t1_s: End of the last step of the window.
-        waits_s: Time for which each step waited for data; NaN where not reported, None if by none.
+        t0_s, t1_s: Start of the first and end of the last step.
+        waits_s: Time that each step waited for data, NaN if not reported.
         samples: Samples of each step; None unless known for all.
         work: Frames or tokens of each step; None unless known for all.
-        at_epoch_ends: Whether a pass over the data ended at each step's begin or in it.
-        of_steps: Number of steps that it was taken from, after the warm-up.
+        at_epoch_ends: Whether a pass over the data ended at the start of each step or in it.
+        of_steps: Number of steps after the warm-up, from which it was taken.
         before: Number of the trial's steps before it.
-        begin_s: Begin of the first step, its batch included; None where it is not known.
-        first_wait_s: Time that the first step waited for data; None where it is not known.
-        cycle_ends: Ends of its whole cycles, from 0 to the number of steps; None where it does not consist of them.
-        cycle_lengths: Steps in each of the longest cycles that were seen whole.
-        beat_s: Time of the longest cycles of which one at least was seen whole; None without any.
-        has_stalls: Whether some steps are slow, of another kind than the others.
+        begin_s: Start of the trial's first step, its batch included.
+        first_wait_s: Time that the trial's first step waited for data.
+        cycle_ends: Ends of its whole cycles, from 0 to the number of steps; None if it does not consist of cycles.
+        cycle_lengths: Steps in each of the longest whole cycles.
+        beat_s: Median time of the longest whole cycles.
+        has_stalls: Whether some steps are slow (`cycles.SLOW`).
     """
 
     first_step_end_s: float
@@ -92,12 +91,12 @@ class Window:
 
     @property
     def time_s(self) -> float:
-        """Time of these steps: at most ``t1_s - t0_s``, less where pauses were left out."""
+        """Sum of the steps' durations: ``t1_s - t0_s`` without pauses."""
         return float(self.durations_s.sum())
 
     @property
     def units(self) -> Series:
-        """Units of work of each step: its work, else its samples, else 1."""
+        """Work of each step in the best known unit: work, samples, or 1."""
         if self.work is not None:
             return self.work
         return self.samples if self.samples is not None else np.ones(self.steps)
@@ -106,36 +105,34 @@ class Window:
         """Return the throughput.
 
         Args:
-            default_samples: Samples in a step where the steps do not say: the batch size of the config. None counts
-                steps instead of samples.
+            default_samples: Samples per step if steps don't report them: the config's batch size. None counts steps.
         """
         counted = (default_samples or 1.0) * self.steps
         return (counted if self.samples is None else float(self.samples.sum())) / self.time_s
 
     def filled_samples_per_s(self, default_samples: float | None) -> float | None:
-        """Return the throughput without waiting for data; None where steps do not report it, or do nothing else.
+        """Return the throughput without waiting for data; None if unknown, or if waiting takes nearly all of the time.
 
-        Where a cache is still being filled, this is about what it will be once it is full: loading costs next to
-        nothing then.
+        It estimates the throughput with a full cache, from which loading costs next to nothing.
         """
         if self.waits_s is None:
             return None
         working_s = self.time_s - float(np.nansum(self.waits_s))
-        # share of the time that steps must do something but wait, for that to be told from noise
+        # below this share, the time that steps work is noise
         if working_s < 0.005 * self.time_s:
             return None
         return self.samples_per_s(default_samples) * self.time_s / working_s
 
     def fastest_step_samples_per_s(self, default_samples: float | None) -> float:
-        """Return the throughput if all steps were like the fastest: an upper bound that a warm-up cannot pull down."""
+        """Return the throughput of the fastest step, an upper bound that a warm-up does not lower."""
         samples = np.full(self.steps, default_samples or 1.0) if self.samples is None else self.samples
         return float((samples / self.durations_s).max())
 
     def speeds(self, parts: int) -> tuple[float, ...]:
-        """Return the speed in each of so many parts of the window: samples per second, else units of work.
+        """Return the speeds of equal parts of the window: samples per second, else units of work.
 
         Args:
-            parts: Their number; fewer where there are fewer steps.
+            parts: Number of parts; fewer if there are fewer steps.
         """
         amounts = self.units if self.samples is None else self.samples
         pieces = [piece for piece in np.array_split(np.arange(self.steps), parts) if len(piece)]
@@ -143,7 +140,7 @@ class Window:
 
     @property
     def cycles(self) -> int | None:
-        """Number of cycles that it consists of, or that were seen whole in it; None without any stall."""
+        """Number of cycles that it consists of, or that were seen whole in it; None without stalls."""
         if self.cycle_ends is not None:
             return len(self.cycle_ends) - 1
         if not self.has_stalls:
@@ -151,14 +148,13 @@ class Window:
         return 0 if self.cycle_lengths is None else len(self.cycle_lengths)
 
     def cv(self) -> float:
-        """Return the coefficient of variation of the steps' time per unit of work."""
         pace = self.durations_s / self.units
         return float(pace.std() / pace.mean())
 
     def growth(self) -> float:
-        """Return how much slower its last sixth is than its first; 1 unless each sixth is slower than the one before.
+        """Return how much slower the last sixth is than the first; 1 unless each sixth is slower than the one before.
 
-        Of steps that do not change, the medians of six parts are in that order once in 720 times.
+        Medians of six parts of unchanging steps are in that order once in 720 windows.
         """
         if self.steps < 10 * _PARTS:
             return 1.0
@@ -166,7 +162,7 @@ class Window:
         return float(levels[-1] / levels[0]) if (np.diff(levels) > 0.0).all() else 1.0
 
     def stalls(self) -> Stalls:
-        """Return what long steps take, those of more than `STALL` times the median time per unit of work."""
+        """Return the steps above `STALL` times the median time per unit of work."""
         usual_s = float(np.median(self.durations_s / self.units)) * self.units
         long = self.durations_s > STALL * usual_s
         if not long.any():
@@ -180,34 +176,31 @@ class Window:
         )
 
     def speed_error(self) -> float:
-        """Return the relative standard error of its units of work per second."""
         return speed_error(self.durations_s, self.units, self.cycle_ends)
 
     def within_variance_s(self) -> float:
-        """Return the relative variance of this trial's throughput over 1 s of its window, autocorrelation included.
+        """Return the relative variance of throughput over 1 s of the window, with autocorrelation.
 
-        Over ``L`` seconds it is this divided by ``L``; an input of `statistics.optimal_window_s`.
+        It falls with the length of the window; an input of `statistics.optimal_window_s`.
         """
         return self.speed_error() ** 2 * self.time_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowGoal:
-    """Length that a window has to have, and the times at which to look for it.
+    """Required length of a window, and the times at which to check it.
 
-    Looking costs a pass over all steps, so it happens at chosen times only. The goal is a *length*, never a
-    precision: a rule that stops once the numbers look precise would stop at lucky moments (it holds its ±5 % 56-90 %
-    of the time). Each next look is due when the goal could be met at the earliest, and at least a quarter
-    of its length later. A warm-up is at most half, so about five looks settle any trial.
+    A check passes over all steps, so checks are few: when the goal can first be met, and at least a quarter of the
+    length apart. A warm-up is at most half, so about five suffice. The goal is a *length*, not a precision: to stop
+    once the numbers look precise is to stop at lucky moments (±5 % then holds in 56-90 %).
 
     Attributes:
-        target_s: Length that the study's noise makes worthwhile (`statistics.optimal_window_s`).
-        most_s: Length up to which a window that shows stalls has to hold `LEAST_CYCLES` of whole ones.
-        steps: Number of its steps, where it was fixed before the trial: the mean time of a fixed number of steps is
-            right whatever their times are, that over a fixed time leaves out a part of the long ones.
-        cycle: Number of steps in a cycle, of which these are a multiple; None where there are no regular ones.
-        until_step: Step of the trial that it ends with, where steps get slower: then it begins with a fixed one too, so
-            that points are compared over the same steps; None where they do not.
+        target_s: Length that the study's noise justifies (`statistics.optimal_window_s`).
+        most_s: Length until which a window with stalls must have `LEAST_CYCLES` whole cycles.
+        steps: Number of steps, if fixed before the trial: a fixed time would omit part of the long steps.
+        cycle: Steps in a cycle, of which `steps` is a multiple; None without regular cycles.
+        until_step: Last step, if steps get slower: the first is then fixed too, so points are compared over the same
+            steps.
     """
 
     min_s: float
@@ -220,11 +213,10 @@ class WindowGoal:
 
     @property
     def length_s(self) -> float:
-        """Time that the steps of the window must add up to, if they show no cycles."""
+        """Time that the steps of a window without cycles must add up to."""
         return max(self.min_s, self.target_s)
 
     def is_met_by(self, window: Window | None) -> bool:
-        """Return True if the window is long enough."""
         if self.steps is not None:
             is_whole = self.cycle is None or (window is not None and window.cycle_ends is not None)
             return window is not None and window.of_steps >= self.steps and is_whole
@@ -233,11 +225,7 @@ class WindowGoal:
         return window.time_s >= self.most_s or not lacks_cycles(window.cycles, window.speed_error())
 
     def next_look_s(self, now_s: float, window: Window | None) -> float:
-        """Return the time of the next look, after one that did not meet the goal.
-
-        Args:
-            window: Window so far; None if there was none yet.
-        """
+        """Return the time of the next check, after one that did not meet the goal."""
         if window is None:
             return now_s + self.length_s / 4
         missing_s = ((self.steps or self.min_steps) - window.of_steps) * window.time_s / window.steps
@@ -247,7 +235,7 @@ class WindowGoal:
 
 
 def main_stream(events: Sequence[TraineeEvent]) -> str | None:
-    """Return the stream with the most steps, the earliest of equals; None if no step was reported."""
+    """Return the stream with the most steps, the first of equals; None without steps."""
     steps = Counter(event.stream for event in events if event.kind == "step")
     return max(steps, key=steps.__getitem__) if steps else None
 
@@ -261,23 +249,20 @@ def steady_window(
     cycle: int | None = None,
     until_step: int | None = None,
 ) -> Window | None:
-    """Find the steady window of a trial.
+    """Find the steady window of a trial; None if fewer than `LEAST_STEPS` steps remain.
 
-    The first step is dropped, then those whose batches were ready before it began, then what came before ``after_s``,
-    then the steps with pauses in them, then the warm-up (`cycles.warm_up`), then rounds of gradient accumulation of
-    which a part is missing by now, then what is beyond the number of steps that was fixed for it, or not whole cycles.
+    Dropped are, in this order, the first step, steps whose batches were prefetched before it, steps before ``after_s``,
+    steps with pauses, the warm-up (`cycles.warm_up`), incomplete rounds of gradient accumulation, and steps beyond the
+    fixed number or outside of whole cycles.
 
     Args:
-        events: All events of the trial so far, each stream in order of time.
-        after_s: End of the first pass over the data, for a config whose caches have to fill first.
-        cut_s: When the trial was cut short; None where it ended with a step. A step under way that takes longer than
-            others by then counts, as half done: without it, speed would be too high by selection.
-        steps: Number of steps that it is to have, see `WindowGoal`; None for all that there are.
-        cycle: Number of steps in a cycle, where these are known to be a multiple of it.
-        until_step: The last step that counts, where steps get slower; the first quarter of them is the warm-up then.
-
-    Returns:
-        None while fewer than `LEAST_STEPS` steps remain.
+        events: All events so far, each stream in time order.
+        after_s: End of the first pass over the data, if the config has caches to fill.
+        cut_s: Time at which the trial was cut short. A step in progress that is already longer than others counts as
+            half done: to omit it would select for speed.
+        steps: Fixed number of steps (`WindowGoal`); None for all.
+        cycle: Steps in a cycle, if `steps` is known to be a multiple.
+        until_step: Last step, if steps get slower; the first quarter of them is then the warm-up.
     """
     stream = main_stream(events)
     if stream is None:
@@ -290,7 +275,7 @@ def steady_window(
     keep = stops_s > starts_s
     began = next((event for event in events if event.kind == "begin" and event.stream == stream), None)
     if began is not None and began.batches:
-        # one that is ended before they are used up is measured by its second half
+        # a trial that is cut short before they are used up is measured by its second half
         most = len(keep) - LEAST_STEPS if cut_s is None else len(keep) // 2
         keep[: max(0, min(most, _used_up(made, stops_s - starts_s, began.batches)))] = False
     if after_s is not None:
@@ -330,10 +315,7 @@ def steady_window(
 
 
 def _used_up(steps: Sequence[TraineeEvent], durations_s: Series, ready: int) -> int:
-    """Return how many steps, counted from the second, had a batch that may have been ready before the first began.
-
-    No more than those before one that waited for its batch for most of its time: there was no batch left then.
-    """
+    """Return how many steps after the first may have had a prefetched batch: those before one that mostly waited."""
     for place, step in enumerate(steps[1 : ready + 1]):
         if step.wait_s is not None and step.wait_s > 0.5 * durations_s[place]:
             return place
@@ -341,16 +323,12 @@ def _used_up(steps: Sequence[TraineeEvent], durations_s: Series, ready: int) -> 
 
 
 def _between_stalls(first_end: int | None, cycle: int) -> int | None:
-    """Return the step that a window of whole cycles begins with: about half a cycle from any stall.
+    """Return the step at which a window of whole cycles begins, about half a cycle from any stall; None if unknown.
 
-    There a stall that comes a little early or late is in the window all the same. The first one may come much later
-    than one cycle after the first step.
+    The window then includes stalls that are a little early or late. The first stall may come much later than a cycle.
 
     Args:
-        first_end: Number of steps up to the end of the first stall; None where none has ended yet.
-
-    Returns:
-        None where it cannot be told yet.
+        first_end: Number of steps up to the end of the first stall.
     """
     if first_end is None:
         return None
@@ -360,7 +338,7 @@ def _between_stalls(first_end: int | None, cycle: int) -> int | None:
 
 
 def _under_way(steps: Sequence[TraineeEvent], cut_s: float) -> list[TraineeEvent]:
-    """Return the step under way when a trial was cut short, as half done; none if it may still be a usual one."""
+    """Return the step in progress when a trial was cut short, as half done; none if it may be a usual one."""
     lengths_s = [after.t_s - before.t_s for before, after in pairwise(steps)]
     last = steps[-1]
     if len(lengths_s) < LEAST_STEPS or cut_s - last.t_s <= STALL * median(lengths_s):
@@ -376,10 +354,10 @@ def _whole_cycles(
     at_epoch_ends: NDArray[np.bool_],
     cycle: int | None,
 ) -> Window:
-    """Return the part of a window that is whole cycles; all of it where these are too few, or not regular.
+    """Return the whole cycles of a window; all of it if these are too few, or irregular.
 
     Args:
-        cycle: Number of steps in a cycle, where that is known: then it may begin anywhere.
+        cycle: Number of steps in a cycle, if known: cycles may then begin anywhere.
     """
     ends, lengths, beat_s, has_stalls = find_cycles(window.durations_s, window.units)
     if cycle is not None and len(kept) >= max(cycle, LEAST_STEPS):
@@ -392,25 +370,25 @@ def _whole_cycles(
 
 
 def _whole_rounds(kept: NDArray[np.intp], updates: NDArray[np.bool_]) -> NDArray[np.intp]:
-    """Return the steps of whole rounds of gradient accumulation; all where these are too few for a window.
+    """Return the steps of whole rounds of gradient accumulation; all if these are too few for a window.
 
     Args:
         kept: Indices of steps, counted from the second.
-        updates: Whether each step, counted from the first, has an update in it.
+        updates: Whether each step, counted from the first, has an update.
     """
     if updates.all():
         return kept
     ends = np.cumsum(updates)
-    rounds = ends[kept]  # updates before each step: a round ends with one
+    rounds = ends[kept]  # number of updates before each step, which end the rounds
     sizes, present = np.bincount(ends[:-1]), np.bincount(rounds)
-    # The last round has no update yet, and the rounds are numbered from 0, before the first update.
+    # Round 0 lacks the first step, the last one its update.
     whole = (present == sizes[: len(present)]) & (np.arange(len(present)) > 0) & (np.arange(len(present)) < ends[-1])
     chosen = kept[whole[rounds]]
     return chosen if len(chosen) >= LEAST_STEPS else kept
 
 
 def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp], at_epoch_ends: NDArray[np.bool_]) -> Window:
-    """Return the window of those steps; ``kept`` and the flags count from the second, the first that has a time."""
+    """Return the window of these steps; ``kept`` and the flags count from the second step."""
     ends_s = np.array([step.t_s for step in steps])
     chosen = [steps[index + 1] for index in kept]
     return Window(
@@ -427,7 +405,7 @@ def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp], at_epoch_ends
 
 
 def _amounts(column: list[float | None]) -> Series | None:
-    """Return the column as an array, if every step has a plausible positive amount."""
+    """Return the column as an array if every step has a plausible positive amount."""
     if any(amount is None or not _SMALLEST_AMOUNT < amount < _LARGEST_AMOUNT for amount in column):
         return None
     return np.array(column, dtype=float)
@@ -451,15 +429,14 @@ def measure_trial(
     pauses: Pauses | None = None,
     ranks: tuple[RankMeasurement, ...] = (),
 ) -> Measurement:
-    """Condense a window to the numbers that are kept.
+    """Condense a window to a `Measurement`.
 
     Args:
-        host: Usage of the host between the window's ends; None if not sampled.
-        gpu: Usage of the GPUs between the window's ends.
-        filling: True if the trial's caches were still being filled.
-        stages: Times of its pipeline's stages, see `stages_between`; None where it has no such pipeline.
-        pauses: What it came to between its steps, see `pauses_of`; None for nothing.
-        ranks: Its ranks, see `ranks_of`; empty for a training of one process.
+        host, gpu: Usage within the window.
+        filling: Whether the trial's caches were still being filled.
+        stages: From `stages_between`.
+        pauses: From `pauses_of`.
+        ranks: From `ranks_of`.
     """
     p50_s, p95_s, p99_s, max_s = np.percentile(window.durations_s, (50, 95, 99, 100))
     stalls = window.stalls()
@@ -497,7 +474,7 @@ def measure_trial(
 
 
 def stages_between(events: Sequence[TraineeEvent], window: Window) -> PipelineTimes | None:
-    """Return the times of a pipeline's stages over a window, as far as two reports are in it; None without."""
+    """Return the times of a pipeline's stages within a window; None without two reports in it."""
     stream = main_stream(events)
     within = [
         event.stages
@@ -513,26 +490,20 @@ def _data_wait_fraction(window: Window) -> float | None:
     if window.waits_s is None:
         return None
     known = ~np.isnan(window.waits_s)
-    # The two are stamped by different clock calls: a loop that only waits may read a hair above 1.
+    # Different clock calls: a loop that only waits may come out slightly above 1.
     return min(1.0, float(window.waits_s[known].sum() / window.durations_s[known].sum()))
-
-
-# Growth of the memory that a trial uses: one that goes on, unlike the filling of a cache.
 
 
 _LEAST_READINGS = 12
 _LEAST_S = 8.0
-_GOES_ON = 0.5  # times the growth of the third before
+_CONTINUES = 0.5  # least growth of the last third over that of the one before
 
 
 def growth_bytes_per_s(series: MemorySeries) -> float | None:
-    """Return the growth of the memory in use that still goes on at the end; 0 where there is none.
+    """Return the growth of memory use that continues at the end, else 0; None with too few readings.
 
-    The medians of the three thirds of the time are compared: a single reading, such as one while workers are
-    replaced, says nothing, and growth that has slowed down by half comes to an end by itself.
-
-    Returns:
-        None if there are too few readings, or too short a time.
+    Medians of the three thirds of the time are compared: single readings, e.g. while workers are replaced, don't count,
+    and growth that has slowed down by half will end.
     """
     if len(series) < _LEAST_READINGS or series[-1][0] - series[0][0] < _LEAST_S:
         return None
@@ -544,9 +515,9 @@ def growth_bytes_per_s(series: MemorySeries) -> float | None:
         return None
     first, second, third = (median(part) for part in thirds)
     growth = third - second
-    # of the memory in use, in a third of the time: allocators breathe by as much
-    if growth < max(1 << 24, 0.01 * third) or growth < _GOES_ON * (second - first):
+    # allocators fluctuate by this much
+    if growth < max(1 << 24, 0.01 * third) or growth < _CONTINUES * (second - first):
         return 0.0
-    if second < first:  # some was freed at first, which is no part of the growth
+    if second < first:  # memory was freed first
         return 3 * growth / length_s
     return (third - first) / (2 / 3 * length_s)

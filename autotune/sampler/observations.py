@@ -87,7 +87,7 @@ class Observations(Mapping[str, Observation]):
             return
         values = {path: self._as_baseline.get(path, value) for path, value in record.values.items()}
         comparable = record.comparable
-        measured = comparable if comparable and self._objective.is_told_by(comparable) else None
+        measured = comparable if comparable and self._objective.can_score(comparable) else None
         if measured and self._reference is None:
             self._reference = measured  # never changes: all observations are relative to it
         if not self._space.contains(values):
@@ -170,7 +170,7 @@ def expected_sd_of(records: Iterable[TrialRecord], objective: Objective) -> floa
     scores: dict[str, list[float]] = {}
     for record in records:
         measured = record.comparable
-        if measured and objective.is_told_by(measured):
+        if measured and objective.can_score(measured):
             reference = reference or measured
             scores.setdefault(record.point, []).append(ln_score(measured, reference, objective))
     return _expected_sd(list(scores.values()))

@@ -225,7 +225,7 @@ def require_baseline(
         TrialError: The budget ended first, or the objective cannot be measured.
     """
     measured = record.comparable
-    if measured and problem.objective.is_told_by(measured):
+    if measured and problem.objective.can_score(measured):
         return
     if record.ending is Ending.UNCOUNTED:
         why, remedy = f"today's config cannot be measured: {record.detail}", EXPLANATIONS[record.ending].remedy

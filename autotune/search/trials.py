@@ -55,10 +55,10 @@ class SearchTrials:
         """Return the score of a trial relative to the baseline, else to the first measured trial."""
         objective = self._problem.objective
         measured = record.measurement if record.validity is Validity.GOOD else None
-        if measured is None or not objective.is_told_by(measured):
+        if measured is None or not objective.can_score(measured):
             return None
         good = [*self.baseline_measurements(), *(trial.comparable for trial in self.own)]
-        unit = next((one for one in good if one and objective.is_told_by(one)), measured)
+        unit = next((one for one in good if one and objective.can_score(one)), measured)
         return math.exp(ln_score(measured, unit, objective))
 
     def pace(self, part: Space | None = None) -> float:

@@ -257,7 +257,7 @@ def until_the_end_of(search: str, records: Sequence[TrialRecord]) -> Sequence[Tr
 
 def comparable_trials(trials: Iterable[TrialRecord], objective: Objective) -> list[TrialRecord]:
     """Return the comparable trials with the objective."""
-    return [trial for trial in trials if trial.comparable and objective.is_told_by(trial.comparable)]
+    return [trial for trial in trials if trial.comparable and objective.can_score(trial.comparable)]
 
 
 def _judgement(

@@ -68,7 +68,7 @@ def _scores(trials: Iterable[TrialRecord], objective: Objective) -> dict[str, li
     scores: dict[str, dict[str, list[float]]] = {}
     for trial in trials:
         measured = trial.comparable
-        if measured and objective.is_told_by(measured):
+        if measured and objective.can_score(measured):
             reference = reference or measured
             score = ln_score(measured, reference, objective)
             scores.setdefault(trial.search, {}).setdefault(trial.point, []).append(score)

@@ -24,7 +24,7 @@ from tests.fake_nvml.scenario import Gpu, MigInstance, Scenario, Square
 from tests.until import ended
 
 STARVED = Scenario(gpus=(Gpu(busy_percent=Square(2, 40, period_s=2.0)),))
-MEANING = "the step waits for data at a regular beat: more prefetch, more workers or a cache"
+MEANING = "the step waits for data at regular intervals: more prefetch, more workers or a cache"
 WAITS = "import sys; print('ready', flush=True); sys.stdin.read()"
 Machine = Callable[..., FakeGpu]
 Start = Callable[..., subprocess.Popen[str]]

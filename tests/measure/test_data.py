@@ -86,7 +86,7 @@ def test_augmented_samples_are_distributed_alike(trial: Callable[..., TrialData]
     one, two, other = (trial(batches(shuffled(seed), noise=0.3, seed=seed)) for seed in range(3))
     found = compare_data([one, two], other)
     assert found == compare_data([one], other)
-    assert (found.effect, found.evidence) == (DataEffect.SAME, "600 samples are distributed alike")
+    assert (found.effect, found.evidence) == (DataEffect.SAME, "600 samples are similarly distributed")
 
 
 def test_samples_that_another_implementation_computes_match(trial: Callable[..., TrialData]) -> None:
@@ -101,7 +101,7 @@ def test_other_random_numbers_are_no_other_samples(trial: Callable[..., TrialDat
     one, two = (trial(batches(shuffled(0), noise=0.3, seed=0)) for _ in range(2))
     other = trial(batches(shuffled(0), noise=0.3, seed=5))
     found = compare_data([one, two], other)
-    assert (found.effect, found.evidence) == (DataEffect.SAME, "600 samples are distributed alike")
+    assert (found.effect, found.evidence) == (DataEffect.SAME, "600 samples are similarly distributed")
     in_other_order = trial(batches(shuffled(1), noise=0.3, seed=5))
     assert compare_data([one, two], in_other_order).effect is DataEffect.UNVERIFIED
     garbage = trial(batches(shuffled(0), noise=3.0, seed=5))
@@ -121,7 +121,7 @@ def test_a_short_look_verifies_nothing(trial: Callable[..., TrialData]) -> None:
     one, other = (trial(batches(shuffled(seed)), seen=3) for seed in range(2))
     assert compare_data([one], other).effect is DataEffect.UNVERIFIED
     assert "batches not visible" in compare_data([one], TrialData()).evidence
-    assert "where they are not looked at" in compare_data([one], TrialData(is_unseen=True)).evidence
+    assert "could not be inspected" in compare_data([one], TrialData(is_unseen=True)).evidence
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.3])
@@ -138,7 +138,7 @@ def test_a_stream_that_each_worker_repeats_is_different_data(trial: Callable[...
     one, two = (trial(batches(range(SAMPLES)), seen=25) for _ in range(2))
     order = [sample for begin in range(0, SAMPLES, 16) for sample in 4 * list(range(begin, min(begin + 16, SAMPLES)))]
     found = compare_data([one, two], trial(batches(order), seen=25))
-    assert (found.effect, found.evidence) == (DataEffect.DIFFERENT, "every sample comes about 4 times in a pass")
+    assert (found.effect, found.evidence) == (DataEffect.DIFFERENT, "every sample occurs about 4 times per pass")
 
 
 def by_length(order: Sequence[int], size: int = 16) -> list[int]:
@@ -169,10 +169,10 @@ def test_only_copies_of_all_are_certain_in_a_repeated_stream(
     found = compare_data([one, two], steps_end_passes(by_length(stream(2))[240:]))
     assert (found.effect, found.evidence) == (
         DataEffect.UNVERIFIED,
-        "samples come again in a pass: 49 of 64 differ",
+        "samples repeat within a pass: 49 of 64 are distinct",
     )
     found = compare_data([one, two], steps_end_passes(stream(2, times=4)))
-    assert (found.effect, found.evidence) == (DataEffect.DIFFERENT, "every sample comes about 4 times in a pass")
+    assert (found.effect, found.evidence) == (DataEffect.DIFFERENT, "every sample occurs about 4 times per pass")
 
 
 def test_augmentation_that_is_frozen_is_different_data(trial: Callable[..., TrialData]) -> None:
@@ -193,11 +193,11 @@ CHANGED: dict[str, tuple[Callable[[int], Batches], str]] = {
     "labels of other samples": (lambda seed: batches(shuffled(seed), shift=1), "labels belong to other samples"),
     "a last batch that is dropped": (
         lambda seed: batches(shuffled(seed)[:592]),
-        "592 samples in a pass instead of 600",
+        "592 samples per pass instead of 600",
     ),
     "half of the samples": (
         lambda seed: batches(shuffled(seed)[::2] * 2),
-        "every sample comes about 2 times in a pass",
+        "every sample occurs about 2 times per pass",
     ),
     "truncated inputs": (lambda seed: batches(shuffled(seed), crop=9), "0 of its samples are among today's"),
     "garbage": (lambda seed: batches(shuffled(seed), noise=2.0, seed=seed), "0 of its samples are among today's"),
@@ -224,7 +224,7 @@ def test_a_few_samples_of_garbage_are_different_data(trial: Callable[..., TrialD
 
     today = [trial(batches(shuffled(seed)), batches(shuffled(seed + 10))) for seed in range(2)]
     found = compare_data(today, trial(some_garbage(3)))
-    assert (found.effect, found.evidence) == (DataEffect.DIFFERENT, "19 of 600 samples are none of today's")
+    assert (found.effect, found.evidence) == (DataEffect.DIFFERENT, "19 of 600 samples are not among today's")
     assert compare_data(today, trial(batches(shuffled(4)))).effect is DataEffect.SAME
 
 

@@ -56,7 +56,7 @@ def test_nothing_is_said_where_a_tenth_of_the_time_is_missing():
     assert pooled_utilization([run([0.9] * 60, asked_s=15.0 / 0.9)]).mean == pytest.approx(0.9)
     sparse = pooled_utilization([run([0.9] * 60, asked_s=15.0 / 0.899)])
     assert sparse.mean is None
-    assert describe(sparse) == "not enough yet: 89 % of the time covered, 90% needed"
+    assert describe(sparse) == "not enough yet: 89 % of the time covered, 90 % needed"
     silent = pooled_utilization([run([0.9] * 60), run([], asked_s=15.0)])
     assert (silent.covered_fraction, silent.mean) == (0.5, None)
 

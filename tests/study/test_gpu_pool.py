@@ -53,7 +53,7 @@ def test_a_run_that_saw_nothing_counts_as_time_not_covered(shown) -> None:
     assert device.text == "90 % flat"  # 2 s of 42 s
     blind = shown(gpu([]))
     device = _only(pooled_gpus([shown(gpu([0.9] * 60)), *[blind] * 2], None))
-    assert device.text == "not enough yet: 78 % of the time covered, 90% needed"
+    assert device.text == "not enough yet: 78 % of the time covered, 90 % needed"
 
 
 def test_pauses_within_the_window_are_time_too(shown) -> None:
