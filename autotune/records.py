@@ -277,7 +277,6 @@ class TraineeEvent:
 
     @property
     def pid(self) -> int:
-        """Id of the process that wrote it."""
         return int(self.stream.partition(".")[0])
 
 
@@ -773,7 +772,6 @@ class TrialRecord:
     data: DataFinding | None = None
 
     def shares_code_with(self, other: "TrialRecord") -> bool:
-        """Return whether all files that both trials loaded were the same."""
         return all(other.code.get(name, digest) == digest for name, digest in self.code.items())
 
     def as_stored(self) -> dict[str, Any]:
@@ -873,7 +871,6 @@ class PooledGpu:
     energy_per_sample_j: float | None = None
 
     def value(self, name: str) -> Any:
-        """Return a field of this record or of its figures by name."""
         return getattr(self.figures if hasattr(self.figures, name) else self, name)
 
 
@@ -1005,7 +1002,6 @@ class ChangeSet:
 
     @property
     def values(self) -> dict[str, Scalar]:
-        """Values to write, by key."""
         return {key.path: key.new for key in self.keys}
 
 

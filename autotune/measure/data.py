@@ -72,7 +72,7 @@ class TrialData:
         return replace(self, **{name: values[chosen] for name, values in parts.items() if len(values)})
 
     def first_pass(self, samples: float = math.inf, stride: int = 1) -> "TrialData":
-        """Return a copy with the inspected samples among the first so many of the first pass."""
+        """Return a copy with only the first samples of the first pass, in batches at a multiple of the stride."""
         in_first = (self.passes == 0) & (self.places < samples)
         return self.only(in_first & (self.places // self.batch % max(stride, 1) == 0))
 
@@ -140,7 +140,6 @@ def _lines(folder: Path) -> Iterable[dict[str, Any]]:
 
 
 def _is_sound(line: dict[str, Any]) -> bool:
-    """Return whether a line describes a readable batch."""
     numbers = line.get("k") == "batch" and all(
         isinstance(line.get(name), int) and 0 <= line[name] < 10**9 for name in ("at", "n", "set")
     )
@@ -396,7 +395,6 @@ def _are_redrawn(baseline: Sequence[TrialData], other: TrialData) -> bool | None
 
 
 def _by_place(data: TrialData) -> tuple[dict[int, int], dict[int, int]]:
-    """Return content and label of each sample of the first pass, by position."""
     first = data.first_pass()
     places = first.places.tolist()
     return dict(zip(places, first.content.tolist(), strict=False)), dict(
@@ -464,14 +462,14 @@ def _same_data(baseline: Sequence[TrialData], other: TrialData, *, may_freeze: b
 
 
 def _poisson_tail(observed: float, expected: float) -> float:
-    """Return an upper bound of the probability of at least this many events (Chernoff)."""
+    """Return a Chernoff bound of the probability of at least this many events."""
     if observed <= expected or not expected:
         return 1.0
     return math.exp(observed - expected - observed * math.log(observed / expected))
 
 
 def _poisson_tail_below(observed: float, expected: float) -> float:
-    """Return an upper bound of the probability of at most this many events (Chernoff)."""
+    """Return a Chernoff bound of the probability of at most this many events."""
     if observed >= expected:
         return 1.0
     return math.exp(observed - expected - (observed * math.log(observed / expected) if observed else 0.0))

@@ -46,7 +46,7 @@ class MachineFacts:
 
 
 def machine_facts(root: Path = Path("/")) -> MachineFacts:
-    """Read the facts of the machine; ``proc`` and ``sys`` are mounted in ``root``."""
+    """Read the facts; ``proc`` and ``sys`` are mounted in ``root``."""
     quotas = (quota for folder in cgroup_folders(root) if (quota := cpu_quota(folder)) is not None)
     cores = [float(len(os.sched_getaffinity(0))), *quotas]
     memory = [psutil.virtual_memory().total, *memory_limits(root)]
@@ -83,7 +83,7 @@ class MemoryState:
 
 
 def memory_state(root: Path = Path("/")) -> MemoryState:
-    """Read the state of the memory; ``proc`` and ``sys`` are mounted in ``root``."""
+    """Read the state; ``proc`` and ``sys`` are mounted in ``root``."""
     memory = psutil.virtual_memory()
     limits = [limit for limit in memory_limits(root) if limit < memory.total]
     left = [max(0, limit - used) for folder in cgroup_folders(root) for limit, used in _limit_and_use(folder)]
@@ -210,7 +210,6 @@ class HostProbe:
 
 
 def _carries(pid: int, trial_id: str) -> bool:
-    """Return whether a process was started with the id of that trial."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return f"AUTOTUNE_TRIAL_ID={trial_id}".encode() in file.read().split(b"\0")
@@ -279,9 +278,6 @@ class BusyCpu:
 
     Under a cgroup quota it is the time of the cgroup's processes, because /proc/stat shows all of the host's cores
     there. Otherwise it is the time on the cores of this process's affinity.
-
-    Args:
-        root: Folder in which ``proc`` and ``sys`` are mounted.
 
     Attributes:
         cores: Number of these cores, or the quota; above 0.
@@ -461,7 +457,7 @@ class ProcessStat:
 
 
 def process_stat(pid: int) -> ProcessStat | None:
-    """Return the state of a process; None if there is none of that id."""
+    """Return the state of a process; None without one of that id."""
     text = text_of(f"/proc/{pid}/stat")
     if not text:
         return None
@@ -482,7 +478,7 @@ def process_stat(pid: int) -> ProcessStat | None:
 
 
 def all_processes() -> dict[int, ProcessStat]:
-    """Return all processes of the machine that this user may see."""
+    """Return all processes that this user may see."""
     stats = ((int(name), process_stat(int(name))) for name in os.listdir("/proc") if name.isdigit())
     return {pid: stat for pid, stat in stats if stat is not None}
 
@@ -541,7 +537,6 @@ class ProcessTree:
         return found
 
     def look(self) -> dict[int, ProcessStat]:
-        """Search for new processes; return all that run."""
         found = self.known()
         for root in [pid for pid, stat in found.items() if stat.parent not in found]:
             for pid in descendants(root):

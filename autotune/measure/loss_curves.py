@@ -99,7 +99,6 @@ def evaluation_curve(events: Sequence[TraineeEvent], longest_s: float) -> LossCu
 
 
 def _curve(ends_s: Iterable[float], losses: Iterable[float], samples: Sequence[float | None]) -> LossCurve:
-    """Return a curve, without samples unless all are known."""
     known = tuple(one for one in samples if one is not None)
     rounded = tuple(float(f"{loss:.7g}") for loss in losses)
     return LossCurve(ends_s=tuple(ends_s), losses=rounded, samples=known if len(known) == len(samples) else ())

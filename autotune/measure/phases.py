@@ -40,7 +40,7 @@ class PhasedTrial:
 
     Attributes:
         counts_samples: Whether speeds are in samples per second, not batches.
-        why_not: Reasons, for users, why phases are missing.
+        why_not: Reasons, for users, for missing phases.
         replay_step_s: Durations of replayed steps, for which data cost nothing.
     """
 
@@ -105,7 +105,6 @@ def _timed(steps: Sequence[TraineeEvent], pauses_s: Sequence[float]) -> list[tup
 
 
 def _training(timed: Sequence[tuple[TraineeEvent, float]], *, counts_samples: bool) -> tuple[float, Span] | None:
-    """Return the speed of steps and their time span; None if there are too few."""
     time_s = sum(step.t_s - before_s for step, before_s in timed)
     if len(timed) < 2 or time_s < _LEAST_S:
         return None
@@ -114,7 +113,6 @@ def _training(timed: Sequence[tuple[TraineeEvent, float]], *, counts_samples: bo
 
 
 def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[float, Span] | None:
-    """Return the speed of loading and its time span; None if there are too few batches."""
     all_s = sum(event.duration_s or 0.0 for event in drawn)
     settled, past_s = [], 0.0
     for event in drawn:

@@ -57,7 +57,7 @@ class TrialGpus:
     """GPUs of one trial, in the order in which it sees them.
 
     Attributes:
-        reported: Whether the trial reported that it uses them; otherwise it may use them.
+        reported: Whether the trial reported that it uses them; otherwise it may.
         model, data: Index of the GPU of the model, whose utilization counts, and of data; None if not in the config.
     """
 

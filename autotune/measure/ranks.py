@@ -32,7 +32,6 @@ def ranks_of(events: Sequence[TraineeEvent], window: "Window") -> tuple[RankMeas
 
 
 def _measured(rank: Rank, own: Sequence[TraineeEvent]) -> RankMeasurement | None:
-    """Return a rank's measurement by its events within the window; None if it has too few steps."""
     steps = [event for event in own if event.kind == RANK_STEP]
     if len(steps) < 2 or steps[-1].t_s <= steps[0].t_s:
         return None

@@ -176,12 +176,10 @@ class Judgement:
 
     @property
     def is_conclusive(self) -> bool:
-        """Whether it confirms a gain, or has enough pairs to reject one."""
         return self.wins or self.pairs >= LEAST_PAIRS
 
     @property
     def may_be_steadier(self) -> bool:
-        """Whether further pairs may confirm it as steadier."""
         return self.speed.ratio > LEAST_SPEED and self._is_steadier(lambda ratio: ratio.ratio)
 
     def widened(self, sd: float) -> "Judgement":
@@ -297,11 +295,7 @@ def judge(
 def _seen_in_steps(
     pairs: Sequence[tuple[Measurement, Measurement]], prior: tuple[float, float]
 ) -> tuple[float, tuple[float, float]]:
-    """Return the ln speed ratio, and the prior with the variance from stalls.
-
-    Args:
-        prior: Prior variance of a pair's difference, and its degrees of freedom.
-    """
+    """Return the ln speed ratio, and the prior of a pair's difference with the variance from stalls."""
     # without repeats, assume the usual spread of trials
     between = prior[0] / 2.0 if prior[1] else TYPICAL_CV**2
     (baseline, first), (candidate, second) = (_weighted_pace(side, between) for side in zip(*pairs, strict=True))
@@ -317,7 +311,7 @@ def _weighted_pace(trials: Sequence[Measurement], between: float) -> tuple[float
     """Return the mean time per sample over some trials, and the relative variance that stalls add.
 
     Args:
-        between: Variance of ln speed between trials, without stalls.
+        between: Variance of ln speed between trials without stalls.
     """
     work, time_s = [one.speed * one.window_s for one in trials], math.fsum(one.window_s for one in trials)
     # a trial's variance falls with its work, not with its time, which more stalls make longer

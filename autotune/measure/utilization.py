@@ -97,7 +97,6 @@ class Segment:
 
     @property
     def span_s(self) -> float:
-        """Time from the start of the first driver window to the end of the last, gaps included."""
         return float(self.ends_s[-1] - self.ends_s[0] + self.lengths_s[0])
 
 
@@ -259,7 +258,6 @@ def _swing_within(rows: Sequence[Series]) -> float:
 
 
 def _duty(values: Series, weights: Series, levels: _Levels) -> float | None:
-    """Return the share of time at the high level; a window between the levels counts in proportion."""
     if levels.high <= levels.low:
         return None
     shares = np.clip((values - levels.low) / (levels.high - levels.low), 0.0, 1.0)
@@ -291,7 +289,6 @@ def _resampled(segment: Segment, trend: Series, cell_s: float) -> Series:
 
 
 def _integral(amounts: Series) -> Series:
-    """Return the running sum at the start and the end of each window."""
     after = np.cumsum(amounts)
     return np.column_stack((after - amounts, after)).ravel()
 
@@ -461,7 +458,6 @@ class Utilization:
 
     @property
     def mean(self) -> float | None:
-        """Share of time in which the GPU was busy, 0..1; None until enough is known."""
         return None if self.missing else self.oscillation.mean
 
 

@@ -225,7 +225,6 @@ class WindowGoal:
         return window.time_s >= self.most_s or not lacks_cycles(window.cycles, window.speed_error())
 
     def next_look_s(self, now_s: float, window: Window | None) -> float:
-        """Return the time of the next check, after one that did not meet the goal."""
         if window is None:
             return now_s + self.length_s / 4
         missing_s = ((self.steps or self.min_steps) - window.of_steps) * window.time_s / window.steps
@@ -405,14 +404,12 @@ def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp], at_epoch_ends
 
 
 def _amounts(column: list[float | None]) -> Series | None:
-    """Return the column as an array if every step has a plausible positive amount."""
     if any(amount is None or not _SMALLEST_AMOUNT < amount < _LARGEST_AMOUNT for amount in column):
         return None
     return np.array(column, dtype=float)
 
 
 def _waits(column: list[float | None]) -> Series | None:
-    """Return the column with NaN for None, if any step has a value."""
     waits_s = np.array(column, dtype=float)
     return None if np.isnan(waits_s).all() else waits_s
 

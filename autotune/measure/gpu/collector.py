@@ -89,7 +89,7 @@ class GpuPoller:
     def step(self) -> float | None:
         """Take the due readings; return the seconds until the next call, None if further calls are useless.
 
-        Failures of the driver become records, not exceptions.
+        Failures of the driver become records.
         """
         try:
             if self._driver is None:
@@ -203,7 +203,6 @@ class DeviceReader:
 
     @property
     def due_s(self) -> float:
-        """Monotonic time of the next reading."""
         return min(self._busy_due_s, self._state_due_s)
 
     def found(self) -> GpuFound:
@@ -328,7 +327,6 @@ class DeviceReader:
         self._shares_from = (until_us, until_s)
 
     def _read_activity(self) -> None:
-        """Emit the activity of the units since the last time, from the counters at both ends."""
         if self._gpm is None and Capability.ACTIVITY not in self._off:
             supported = self._answer(Capability.ACTIVITY, self._device.has_gpm)
             if supported is False:

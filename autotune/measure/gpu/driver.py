@@ -86,7 +86,7 @@ class GpuInventory:
     """GPUs of this machine, in the order of the driver, which may differ from CUDA's.
 
     Attributes:
-        why_none: Reason, for users, why there is none; None if there is one.
+        why_none: Reason, for users; None with a GPU.
         remedy: Remedy for that, for users.
         is_without_driver: Whether the driver's library is missing, as on most machines without a GPU.
         silent: Sentences, with remedies, on GPUs that do not answer while others do.
@@ -159,7 +159,6 @@ class Driver:
             return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByIndex(index))
 
     def device(self, uuid: str) -> Device:
-        """Return the GPU, or the MIG instance, with this UUID."""
         with _translated(self._pynvml):
             return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByUUID(uuid), is_mig=is_mig_uuid(uuid))
 
@@ -619,10 +618,10 @@ class VisibleDevices:
     """Devices that a process with some environment will see, in CUDA's order.
 
     Attributes:
-        why_none: Reason, for users, why there is none; None if there is one.
+        why_none: Reason, for users; None with a device.
         cut: Sentence, for users, on a device in CUDA_VISIBLE_DEVICES that this machine lacks. CUDA silently uses only
             the devices before it.
-        assumed: Sentence, for users, on a necessary assumption; None without one.
+        assumed: Sentence, for users, on a necessary assumption.
     """
 
     uuids: tuple[str, ...]

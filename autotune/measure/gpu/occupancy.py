@@ -91,7 +91,7 @@ class GpusSeen:
     Attributes:
         t_s: Monotonic time before the first query.
         gpus: One per GPU, or MIG instance. A GPU that has disappeared stays, as unknown.
-        why_unknown: Reason, for users, why nothing is known of any GPU; None otherwise.
+        why_unknown: Reason, for users, why no GPU is known.
     """
 
     t_s: float

@@ -282,7 +282,6 @@ class PolledWindows:
         self._shown: tuple[float, float, int] | None = None  # first and last time shown, percent
 
     def of(self, percent: int, *, now_s: float) -> list[BusyWindow]:
-        """Return the windows that this reading completes."""
         if self._shown is None or now_s - self._shown[1] > LONGEST_S or percent > 100:
             self._shown = (now_s, now_s, percent) if percent <= 100 else None
             return []

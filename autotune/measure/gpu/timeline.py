@@ -80,7 +80,7 @@ class DeviceUsage:
 
     @property
     def why_no_utilization(self) -> str | None:
-        """Reason, for users, why there is no usable utilization; None if there is."""
+        """Reason, for users, why there is no usable utilization."""
         if self.lost:
             return f"{self.figures.name}: {self.lost}"
         if self.figures.utilization is not None:
@@ -100,7 +100,7 @@ class DevicesUsage:
     Attributes:
         devices: In the order in which the trial sees them.
         driver: Version of the driver; may be empty.
-        lost: Sentence on the loss of the driver; None without one.
+        lost: Sentence on the loss of the driver.
     """
 
     devices: tuple[DeviceUsage, ...]
@@ -126,7 +126,6 @@ class DevicesUsage:
 
 
 def _sum(values: Iterable[float | None]) -> float | None:
-    """Return the sum; None unless all values are known."""
     every = list(values)
     known = [value for value in every if value is not None]
     return math.fsum(known) if every and len(known) == len(every) else None
@@ -172,7 +171,6 @@ def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = 
 
 
 def _works(device: DeviceUsage) -> bool:
-    """Return whether kernels of the trial ran there, if known."""
     return bool(device.figures.utilization if device.figures.own_fraction is None else device.figures.own_fraction)
 
 
@@ -186,7 +184,6 @@ def _why_none(scored: Sequence[DeviceUsage]) -> str | None:
 
 
 def _spoiled(used: Sequence[DeviceUsage]) -> tuple[Validity | None, str]:
-    """Return what spoiled the trial, if known, and a sentence about it."""
     worst = max(used, key=lambda device: device.figures.foreign_fraction or 0.0)
     if (foreign := worst.figures.foreign_fraction or 0.0) > MOST_FOREIGN:
         used = f"used it {100 * foreign:.0f} % of the time"
@@ -391,7 +388,6 @@ class DeviceTimeline:
             del records[: bisect_left(records, before_s, key=lambda record: record.t_s)]
 
     def between(self, t0_s: float, t1_s: float, own_pids: frozenset[int], started_s: float | None) -> DeviceUsage:
-        """Return the usage over a stretch of time, without losses (`GpuTimeline.between`)."""
         windows = _inside(self.windows, t0_s, t1_s)
         covered_s = math.fsum(length_s for _, length_s, _ in windows)
         busy = math.fsum(length_s * busy for _, length_s, busy in windows) / covered_s if covered_s else None
