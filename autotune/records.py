@@ -248,7 +248,7 @@ class TraineeEvent:
         stages: Times of the pipeline's two stages so far.
         duration_s: Of ``eval``, ``checkpoint``, ``load`` and ``stay``, which end at `t_s`; of other costs the sum of
             kind and place so far.
-        cost: ``trace``, ``compile``, ``python``, ``workers``, or ``stay`` (of the loop in a line).
+        cost: E.g. ``trace``, ``compile``, ``python``, ``workers``, or ``stay`` (of the loop in a line).
         place: Of ``cost``: file, line and name, in the trainer's code if known.
         times: Of ``cost``: count so far.
         phase: Of ``phase``; None if unknown.
