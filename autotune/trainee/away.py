@@ -1,8 +1,7 @@
-"""End of processes that no guard of this machine can end: ranks on other nodes, or started there by a daemon.
+"""End of trial processes that the guard can't reach: ranks on other nodes, or processes that a daemon started.
 
-A launcher such as srun has the processes of a trial started by a daemon of its own. They are no descendants of the
-trial's guard, which ends all that are. Such a process leaves its name in the trial's folder, and ends itself once the
-file ``over`` is there; the guard writes that, and cancels the steps of Slurm, when the trial has ended.
+Such a process isn't a descendant of the guard. It creates ``away.<name>`` in the trial's folder and kills itself once
+the guard has written ``over`` at the trial's end; the guard also cancels Slurm's steps.
 """
 
 from __future__ import annotations
@@ -20,11 +19,7 @@ _LOOKS_EVERY_S = 0.5
 
 
 def end_with_trial(folder: str) -> None:
-    """Have this process end with its trial, where it is out of reach of the guard.
-
-    Args:
-        folder: The trial's folder.
-    """
+    """Make this process end with its trial if the guard can't reach it."""
     if not _is_away():
         return
     job, step = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
@@ -36,14 +31,14 @@ def end_with_trial(folder: str) -> None:
 
 
 def _is_away() -> bool:
-    """Return whether the trial's guard is none of the processes that this one descends from."""
+    """Return whether this process isn't a descendant of the guard."""
     guard, pid = os.environ.get("AUTOTUNE_GUARD", ""), os.getpid()
     if not guard or has_own_clock():
         return bool(guard)
     try:
         while pid > 1:
             with open(f"/proc/{pid}/stat", "rb") as file:
-                # the command's name, in parentheses, may itself hold parentheses and spaces
+                # the command's name, in parentheses, may itself contain parentheses and spaces
                 pid = int(file.read().rpartition(b")")[2].split()[1])
             if str(pid) == guard:
                 return False

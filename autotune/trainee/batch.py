@@ -1,4 +1,4 @@
-"""Nested batches of arrays: their number of samples, copies of their containers, and the loss in a step's result."""
+"""Nested batches of arrays: sample counts, copies of containers, the loss in a step's result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from operator import getitem
 from typing import Any, Callable, Optional
 
 Path = tuple[Any, ...]
-"""Position in a nested batch: the keys and indices that lead to it."""
+"""Keys and indices that lead to a position in a nested batch."""
 
 Sizer = Callable[[Any], Optional[int]]
 """Function that returns the number of samples in a batch."""
@@ -20,35 +20,27 @@ _WIDTH = 64
 
 
 def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
-    """Return a function that counts the samples in batches like this one.
+    """Return a function that counts the samples in similar batches: the leading dimension of one of their arrays.
 
-    The number is the leading dimension of the first array that has the expected one, or else of the first with the most
-    common one; summed over the replicas of a distributed batch.
-
-    Args:
-        batch: Arrays in tuples, lists and mappings.
-        expected: The number of samples in a full batch, where the loader says it.
+    It is the first array with the expected or else the most common dimension. Replicas are summed.
     """
     found: list[tuple[Path, int]] = list(_leading(batch, ()))
     if not found:
         return lambda _batch: None
     sizes = Counter(size for _, size in found)
-    wanted = expected if expected in sizes else max(sizes, key=sizes.__getitem__)  # of equals, the first
+    wanted = expected if expected in sizes else max(sizes, key=sizes.__getitem__)  # the first of equals
     path = next(path for path, size in found if size == wanted)
     array = reduce(getitem, path, batch)
     if _is_replicated(array):
         return lambda batch: _size(reduce(getitem, path, batch))
-    # Nearly always; these two are fast.
-    if hasattr(array, "_shape_tuple"):  # TensorFlow's, without making an object of the shape
+    # The two usual cases, without the checks of `_size`.
+    if hasattr(array, "_shape_tuple"):  # TensorFlow: creates no shape object
         return lambda batch: reduce(getitem, path, batch)._shape_tuple()[0]
     return lambda batch: reduce(getitem, path, batch).shape[0]
 
 
 class BatchSizes:
-    """Counter of the samples in successive batches; its method is found from the first, and again for an unlike one.
-
-    To find the method takes thirty times as long as to use it.
-    """
+    """Counter of samples in batches; caches the sizer, which takes 30 times as long to find as to use."""
 
     __slots__ = ("_size",)
 
@@ -56,7 +48,6 @@ class BatchSizes:
         self._size: Sizer = lambda _batch: None
 
     def of(self, batch: Any) -> Optional[int]:
-        """Return the samples in this batch; None if it holds no arrays."""
         try:
             size = self._size(batch)
         except (AttributeError, IndexError, KeyError, TypeError):
@@ -82,7 +73,7 @@ def _leading(batch: Any, path: Path) -> Any:
 
 
 def _is_replicated(leaf: Any) -> bool:
-    return type(leaf).__name__ == "PerReplica"  # TensorFlow's: one value for each device
+    return type(leaf).__name__ == "PerReplica"  # TensorFlow: one value per device
 
 
 def _size(leaf: Any) -> Optional[int]:
@@ -97,7 +88,7 @@ def _size(leaf: Any) -> Optional[int]:
 
 
 def loss_in(result: Any) -> Any:
-    """Return the scalar in a step's result that is most probably its loss; None if there is none."""
+    """Return the scalar in a step's result that is most likely its loss, or None."""
     if isinstance(result, Mapping):
         for key in sorted(result, key=lambda key: (str(key) != "loss", "loss" not in str(key))):
             return _scalar(result[key])
@@ -116,7 +107,7 @@ def _scalar(value: Any) -> Any:
 
 
 def in_new_containers(batch: Any) -> Any:
-    """Return the same arrays in copies of the tuples, lists and mappings around them."""
+    """Return the same arrays in copies of their tuples, lists and mappings."""
     if type(batch) is dict:
         return {key: in_new_containers(part) for key, part in batch.items()}
     if type(batch) in (list, tuple):

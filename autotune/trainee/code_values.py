@@ -1,4 +1,4 @@
-"""A trial's values, in the calls of the trainer's own code, and in the configs that it opens by a name of its own."""
+"""Injection of trial values into the trainer's own calls, and into configs that it opens by a fixed path."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from autotune.trainee.observe import Instrumentation, owner_of
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE
 
 VARIABLE = "AUTOTUNE_CODE"
-"""Environment variable that holds the values, as `autotune.config.code.calls_of_trial` writes them."""
+"""Environment variable with the values, as `autotune.config.code.calls_of_trial` writes them."""
 
 MADE = "calls.made"
-"""File in the trial's folder with the names of the values that a call was made with, a line each."""
+"""File in the trial's folder: names of the values that were passed to a call, one per line."""
 
 _DATASET = "tensorflow.python.data.ops.dataset_ops:DatasetV2"
 PLACES = {
@@ -34,16 +34,16 @@ PLACES = {
     },
     "tensorflow": {name: f"{_DATASET}.{name}" for name in ("map", "interleave", "prefetch", "batch", "padded_batch")},
 }
-"""What is called, and where it is in its framework, by the module with which that is imported."""
+"""Imported module → callee → its place in the framework."""
 
 SETTINGS = {"torch": "set_num_threads", "tensorflow": "config.threading.set_intra_op_parallelism_threads"}
-"""What is called once, with a number, by the module of its framework."""
+"""Imported module → function that is called once, with a number."""
 
-_MOST_FRAMES = 8  # between a call and what is called: those of a subclass, and of a library that wraps it
+_MOST_FRAMES = 8  # between the trainer's call and the callee: subclasses, and libraries that wrap it
 
 
 def install(framework: str, instrumentation: Instrumentation) -> None:
-    """Put the values of this trial into the calls of a framework that has just been imported, and make its settings."""
+    """Inject this trial's values into a framework's calls, and apply its settings, right after the import."""
     told = json.loads(os.environ.get(VARIABLE) or "[]")
     for one in told:
         if one["name"] is None and SETTINGS.get(framework) == one["callee"]:
@@ -55,7 +55,7 @@ def install(framework: str, instrumentation: Instrumentation) -> None:
 
 
 def _set(framework: str, one: dict[str, Any], instrumentation: Instrumentation) -> None:
-    """Make a setting, or have the trainer make it with another number where it makes it itself."""
+    """Apply a setting, or replace the number in the trainer's call."""
     owner, name = owner_of(f"{framework}:{one['callee']}")
     original = getattr(owner, name)
 
@@ -78,11 +78,11 @@ def _put(place: str, values: list[dict[str, Any]], instrumentation: Instrumentat
 def _with_values(
     original: Callable[..., Any], values: list[dict[str, Any]], instrumentation: Instrumentation
 ) -> Callable[..., Any]:
-    by_file: dict[str, list[dict[str, Any]]] = {}  # the values in a file, by the name that its code has for it
+    by_file: dict[str, list[dict[str, Any]]] = {}  # by the code's file name
     made: set[str] = set()
 
     def here(frame: Optional[FrameType], called: Any) -> list[dict[str, Any]]:
-        """Return the values of the call that is made by the function of a frame, or through a subclass or a library."""
+        """Return the values of the call in this frame, maybe made through a subclass or library."""
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
@@ -104,7 +104,7 @@ def _with_values(
         try:
             found = [] if _multiplies(args, kwargs) else here(sys._getframe(1), args[0])
             for one in found:
-                place = None if one["position"] is None else one["position"] + 1  # behind the object itself
+                place = None if one["position"] is None else one["position"] + 1  # after `self`
                 if one["name"] == "prefetch":
                     added = one["value"]
                 elif place is not None and place < len(args):
@@ -132,7 +132,7 @@ def _is_at(frame: FrameType, one: dict[str, Any]) -> bool:
 
 
 def _multiplies(args: Any, kwargs: Any) -> bool:
-    """Return whether each worker of a loader would go over all of the data: they can only be iterated over."""
+    """Return whether each loader worker would iterate over all of the data."""
     data = args[1] if len(args) > 1 else kwargs.get("dataset")
     return "IterableDataset" in {kind.__name__ for kind in type(data).__mro__}
 
@@ -146,24 +146,24 @@ def _note(values: list[dict[str, Any]], made: set[str]) -> None:
 
 
 CONFIGS_VARIABLE = "AUTOTUNE_CONFIGS"
-"""Environment variable that holds the paths of the copies as JSON, by those of the user's files."""
+"""Environment variable with JSON that maps the paths of the user's files to those of the copies."""
 
 OPENED = "configs.opened"
-"""File in the trial's folder that is there once a copy was opened."""
+"""File in the trial's folder that exists once a copy was opened."""
 
 
 def install_copies(instrumentation: Instrumentation) -> None:
-    """Have Python open a copy where the trainer opens the user's file; also to write, which is then for the trial."""
+    """Redirect ``open`` from the user's files to the trial's copies, also for writing."""
     opened = _Open(io.open, json.loads(os.environ[CONFIGS_VARIABLE]))
     owners: list[Any] = [builtins, io]
-    if sys.version_info[:2] == (3, 10) and "pathlib" in sys.modules:  # it holds the function itself
-        owners.append(getattr(sys.modules["pathlib"], "_NormalAccessor"))  # noqa: B009 -- of that version alone
+    if sys.version_info[:2] == (3, 10) and "pathlib" in sys.modules:  # it holds a reference to `open`
+        owners.append(getattr(sys.modules["pathlib"], "_NormalAccessor"))  # noqa: B009 -- exists in this version only
     for owner in owners:
         instrumentation.put(owner, "open", opened)
 
 
 class _Open:
-    """The function ``open``; an object, since a function of Python's would be a method where a class holds it."""
+    """Replacement of ``open``; a Python function stored in a class would become a method."""
 
     def __init__(self, original: Any, copies: dict[str, str]) -> None:
         functools.update_wrapper(self, original)
@@ -173,10 +173,10 @@ class _Open:
         self._told = False
 
     def __reduce__(self) -> str:
-        return "open"  # as the function itself is pickled, by its name
+        return "open"  # pickled by its name, like the original
 
     def __call__(self, file: Any, *args: Any, **kwargs: Any) -> Any:
-        with contextlib.suppress(Exception):  # `open` itself says what is wrong
+        with contextlib.suppress(Exception):  # `open` itself reports the error
             file = self._instead(file)
         return self._original(file, *args, **kwargs)
 

@@ -1,11 +1,9 @@
-"""What a framework does again and again besides the arithmetic of steps, counted where it happens, in trials alone.
+"""Recurring costs outside of the arithmetic of steps, in trials only.
 
-A compiled function that is traced anew, Python within a graph, workers of a loader that start anew for each pass: the
-number and the seconds of each kind are summed up for each place in the trainer's own code, and told now and then.
-
-In a trial that is taken through phases, also the operations that Python launches in the first steps, counted at 3 µs
-each: told by the line of the trainer's own that launches most of them, of TensorFlow in a few windows of time, of which
-one may hold more than steps. Then the framework's functions are as before.
+Retraced functions, Python in graphs, restarted loader workers: count and seconds per place in the trainer's code.
+Trials with phases also count the operations that Python launches in the first steps (3 µs each), with the trainer's
+line that launches most; for TensorFlow in a few time windows, of which one may hold more than steps. Then the
+framework's functions are restored.
 """
 
 from __future__ import annotations
@@ -24,28 +22,27 @@ from typing import Any, Callable, Optional
 from autotune.trainee.observe import Observer
 from autotune.trainee.stream import process_stream
 
-# of a file that AutoGraph has made only its traces know: what stands for it is the line that had it made
+# AutoGraph's generated files are only known to its tracebacks; the line that caused the conversion stands for them
 _LIBRARIES = ("site-packages", "dist-packages", f"{os.sep}lib{os.sep}python", "<", "__autograph_generated_file")
 _OURS = os.path.dirname(__file__)
-NOWHERE = "?"  # the place of what no line of the trainer's has led to
-_EVERY_S = 0.1  # of one kind and place; the first ones are told at once
+NOWHERE = "?"  # place of costs that no line of the trainer's code led to
+_EVERY_S = 0.1  # between reports of one kind and place; the first `_FIRST` are reported at once
 _FIRST = 3
 
 
 class Costs(Observer):
-    """Observer of such costs of one framework."""
+    """Observer of one framework's costs."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._lock = threading.Lock()
-        self._sums: dict[tuple[str, str], tuple[int, float, float]] = {}  # times, seconds, when they were told
+        self._sums: dict[tuple[str, str], tuple[int, float, float]] = {}  # times, seconds, time of the last report
 
     def add(self, kind: str, place: str, took_s: float, why: Optional[str] = None) -> None:
-        """Add one that has just ended.
+        """Add a cost that has just ended.
 
         Args:
             place: File, line and name, e.g. ``/home/me/train.py:41 train_step``.
-            why: What has brought it about.
         """
         now_s = time.monotonic()
         with self._lock:
@@ -58,13 +55,13 @@ class Costs(Observer):
 
 
 class TensorFlowCosts(Costs):
-    """Functions that are traced, and Python that graphs call."""
+    """Traces of functions, and calls of Python in graphs."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._tracing: set[int] = set()  # threads: what is traced within is part of it
+        self._tracing: set[int] = set()  # threads; a nested trace is part of the outer one
         self._types: dict[str, dict[str, str]] = {}
-        self._places: dict[Any, str] = {}  # of Python in graphs, by the name that the graph has for it
+        self._places: dict[Any, str] = {}  # of Python functions, by their name in the graph
 
     def install(self) -> None:
         compilation = "tensorflow.python.eager.polymorphic_function.tracing_compilation"
@@ -105,7 +102,7 @@ class TensorFlowCosts(Costs):
 
 
 class TorchCosts(Costs):
-    """Workers of loaders that start."""
+    """Starts of loader workers."""
 
     def install(self) -> None:
         place = "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter.__init__"
@@ -116,10 +113,10 @@ class TorchCosts(Costs):
 
 
 class TorchCompileCosts(Costs):
-    """Functions that ``torch.compile`` compiles, and why it cuts them into pieces."""
+    """Functions that ``torch.compile`` compiles, and reasons for graph breaks."""
 
     def install(self) -> None:
-        self._cuts: set[str] = set()  # reasons that were told
+        self._cuts: set[str] = set()  # reasons already reported
         self.around("torch._dynamo.convert_frame:_compile", self._begins, self._ends)
 
     def _begins(self, args: Any, kwargs: Any) -> Any:
@@ -137,7 +134,6 @@ class TorchCompileCosts(Costs):
 
 
 def _code_of(function: Any) -> Optional[CodeType]:
-    """Return the code of a function, behind its decorators."""
     for _ in range(20):
         inner = getattr(function, "__wrapped__", None)
         if inner is None:
@@ -148,7 +144,7 @@ def _code_of(function: Any) -> Optional[CodeType]:
 
 
 def place_of(code: Optional[CodeType], name: Optional[str] = None) -> str:
-    """Return the place of a function of the trainer's; of a library's, that of the line that has led to it."""
+    """Return the place of a trainer's function; of a library's, the trainer's line that led to it."""
     if code is not None and is_own(code.co_filename):
         return f"{code.co_filename}:{code.co_firstlineno} {name or code.co_name}"
     frame: Any = sys._getframe(1)
@@ -159,28 +155,27 @@ def place_of(code: Optional[CodeType], name: Optional[str] = None) -> str:
     return f"{frame.f_code.co_filename}:{frame.f_lineno} {name or frame.f_code.co_name}"
 
 
-@functools.lru_cache(maxsize=1024)  # asked at each call of Python in a graph
+@functools.lru_cache(maxsize=1024)  # called for each call of Python in a graph
 def is_own(file: str) -> bool:
-    """Return whether a file is the trainer's own, and not of a library or of the observer."""
+    """Return whether a file is neither a library's nor the observer's."""
     return not (file.startswith(_OURS) or any(part in file for part in _LIBRARIES))
 
 
 def _shown(constraint: Any) -> str:
-    """Return the type of an argument of a compiled function, as people read it."""
     shape, dtype = getattr(constraint, "shape", None), getattr(getattr(constraint, "dtype", None), "name", None)
     is_tensor = dtype is not None and getattr(shape, "rank", None) is not None
     text = f"{dtype}{shape.as_list()}" if is_tensor and shape is not None else str(constraint)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_COUNTED, _COUNTED_S, _TOLD = 20_000, 1.0, 3  # of TensorFlow: operations or time of a window, and windows
-_LONGEST_BETWEEN_S = 0.005  # that Python takes from one operation of TensorFlow to the next: more is something else
-_UPDATES = 4  # of PyTorch
+_COUNTED, _COUNTED_S, _TOLD = 20_000, 1.0, 3  # TensorFlow: operations and seconds of a window, number of windows
+_LONGEST_BETWEEN_S = 0.005  # longest time that Python takes between two TensorFlow operations; more is something else
+_UPDATES = 4  # PyTorch
 _EXECUTE = "TFE_Py_FastPathExecute"
 
 
 class TensorFlowOperations(Observer):
-    """Operations outside of graphs."""
+    """TensorFlow operations outside of graphs."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -196,7 +191,7 @@ class TensorFlowOperations(Observer):
 
     def _launched(self, args: Any, kwargs: Any) -> Any:
         report, now_s = self.loop.report, time.monotonic()
-        if not process_stream.has_steps or (self.phased is not None and not self.phased.is_open):  # in a fetch
+        if not process_stream.has_steps or (self.phased is not None and not self.phased.is_open):  # inside a fetch
             return None
         begin_s = self._since_s = self._since_s or now_s
         if now_s - self._ended_s < _LONGEST_BETWEEN_S:
@@ -220,7 +215,7 @@ class TensorFlowOperations(Observer):
 
 
 class TorchOperations(Observer):
-    """Operations of a few updates: what launching so many takes at least, and how often they wait for the GPU."""
+    """Operations of a few updates: least time to launch them, and how many wait for the GPU."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -229,14 +224,14 @@ class TorchOperations(Observer):
         self._thread: Optional[int] = None
         self._updates = 0
         self._mode: Optional[Any] = None
-        self._is_over = False  # the hook stays: it cannot be taken away while hooks are called
+        self._is_over = False  # the hook stays: it can't be removed while hooks are called
 
     def install(self) -> None:
         self.after_updates(self.instrumentation.guarded(self._updated))
 
     def _updated(self, *_arguments: Any) -> None:
         compiler = sys.modules.get("torch._dynamo.convert_frame")
-        is_compiled = getattr(compiler, "FRAME_COUNTER", 0) > 0  # which has no single operations
+        is_compiled = getattr(compiler, "FRAME_COUNTER", 0) > 0  # compiled code has no single operations
         if self._is_over or not self.loop.report.has_begun or (is_compiled and self._mode is None):
             return
         self._thread = self._thread or threading.get_ident()
@@ -252,7 +247,7 @@ class TorchOperations(Observer):
             self._tell()
 
     def _launched(self, operation: partial[Any]) -> Any:
-        if self.phased is None or self.phased.is_open:  # else in a fetch
+        if self.phased is None or self.phased.is_open:  # else inside a fetch
             place = place_of(None)
             self._places[place] += 1
             self._waits[place] += waits_for_gpu(operation)
@@ -267,13 +262,12 @@ class TorchOperations(Observer):
 
     def _tell_of(self, cost: str, places: Counter[str], each_s: float) -> None:
         times = sum(places.values()) // _UPDATES
-        # Autograd's threads, which launch what is backward on a GPU, come from no line.
+        # Autograd's threads, which launch backward operations on a GPU, have no frame of the trainer's.
         place = max(places, key=lambda place: (place != NOWHERE, places[place]))
         self.loop.report.line("cost", time.monotonic(), cost=cost, place=place, times=times, duration_s=times * each_s)
 
 
 def _least_s(launch: Callable[[], object]) -> float:
-    """Return what the smallest operation takes, in seconds."""
     found_s = []
     for _ in range(5):
         begin_s = time.monotonic()
@@ -284,7 +278,7 @@ def _least_s(launch: Callable[[], object]) -> float:
 
 
 def torch_mode(launch: Callable[[partial[Any]], Any]) -> Any:
-    """Return a mode of PyTorch in which each operation is launched by a function."""
+    """Return a PyTorch mode that passes each operation to `launch`."""
 
     class Mode(import_module("torch.utils._python_dispatch").TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -294,11 +288,11 @@ def torch_mode(launch: Callable[[partial[Any]], Any]) -> Any:
 
 
 def waits_for_gpu(operation: partial[Any]) -> bool:
-    """Return whether an operation of PyTorch returns only when the GPU has done all before it: Python reads from it."""
+    """Return whether an operation blocks until the GPU is done, because Python reads its result."""
     name, args = str(operation.func).split(".")[1], operation.args
     if name in ("_local_scalar_dense", "nonzero", "masked_select"):
         return bool(args[0].is_cuda)
-    if name == "index":  # a mask's True ones are counted
+    if name == "index":  # counts the True elements of a mask
         return any(one is not None and one.is_cuda and str(one.dtype) == "torch.bool" for one in args[1])
     if name == "_to_copy":
         to, source, is_blocking = operation.keywords.get("device"), args[0], not operation.keywords.get("non_blocking")

@@ -1,7 +1,7 @@
-"""Observed training loop: what the observers of all frameworks report to.
+"""Observed training loop, to which all observers report.
 
-Events are recorded as they happen, in a microsecond each, and digested a bundle at a time by `steps.StepMaker`. Fetches
-inside a compiled function are not observed one by one; `AggregatedSteps` makes steps of their sums.
+Events are recorded in about 1 µs each and digested in bulk by `steps.StepMaker`. `AggregatedSteps` makes steps from
+sums, which is all that is known of fetches inside compiled functions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from autotune.trainee.steps import BatchSource, LoopState, StepMaker
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Report, is_only_watched
 
 DIGEST_EVERY_S = 0.2
-"""Interval of digesting and writing, which costs as much as observing many steps; readers look every 0.25 s."""
+"""Interval between digests; one costs as much as observing many steps. Readers poll every 0.25 s."""
 
 SYNC_EVERY_S = 1.0
-"""Interval between two waits for an accelerator of which nobody can ask whether it has completed a step (TensorFlow's).
+"""Interval between waits for an accelerator that can't be polled (TensorFlow's).
 
-In between, a step "ends" when its work is enqueued: the time of a single one means little, but their sum is right.
-A training that is only watched is never made to wait: over 10 s, what is still enqueued at both ends does not count.
+In between, a step ends when its work is enqueued: single times mean little, but their sum is right. Watched training
+never waits: over 10 s, the work enqueued at both ends doesn't matter.
 """
 
 
@@ -32,21 +32,16 @@ _LONGEST_AT_END_S = 10.0
 
 
 class Loop:
-    """Maker of steps from fetches and work, for all frameworks.
+    """Recorder of fetches and work, which become steps, for all frameworks.
 
     Attributes:
-        counters: Each returns the sums over fetches inside compiled functions since its last call.
-        aggregated: The steps whose fetches are only known as sums.
-        steps: The steps whose fetches are observed one by one.
-        recorded: Recorded events that are not digested yet: functions of `StepMaker` with their arguments.
-        digest_due_s: Monotonic time of the next digest.
-        is_suspended: True while another loop defines the steps, such as Keras's ``fit``: fetches are then only added
-            up, in `aggregated`.
-        is_counted_whole: True while that loop fetches a batch that it counts itself: fetches within are parts of it.
-        sync: Waits for the accelerator; None where there is none.
-        wants_samples: True if `worked` has to be given the samples, since no fetch has them.
-        unread_loss: A loss that can be read without waiting after the next `sync`.
-        fingerprints: Of the samples that are fetched; None where none are asked for.
+        counters: Return the sums over fetches inside compiled functions since their last call.
+        recorded: Events not yet digested: functions of `StepMaker` with arguments.
+        is_suspended: True while e.g. Keras's ``fit`` defines the steps; fetches only add up in `aggregated`.
+        is_counted_whole: True while that loop counts a fetch itself, nested ones included.
+        sync: Waits for the accelerator.
+        wants_samples: True if `worked` needs the samples, because no fetch has them.
+        unread_loss: Loss that can be read after the next `sync`.
     """
 
     def __init__(self, report: Report) -> None:
@@ -62,14 +57,13 @@ class Loop:
         self._synced_s = 0.0
         self._sync_every_s = math.inf if is_only_watched() else SYNC_EVERY_S
         self._sees_completion = not is_only_watched()
-        self._pauses = 0  # within one another
+        self._pauses = 0  # nested
         self.aggregated = AggregatedSteps(report, self.counters)
         self.steps = StepMaker(report)
         self.fingerprints = fingerprints_of_trial(os.environ.get(TRIAL_DIR_VARIABLE))
         self._own: dict[Any, Pass] = {}
 
     def forget(self) -> None:
-        """Begin anew in a forked child: what is recorded here is the parent's."""
         self.report.forget()
         if self.fingerprints is not None:
             self.fingerprints.forget()
@@ -80,11 +74,7 @@ class Loop:
         self.aggregated, self.steps = AggregatedSteps(self.report, self.counters), StepMaker(self.report)
 
     def fetch_begins(self) -> float:
-        """Record that the loop, or another caller, asks for a batch.
-
-        Returns:
-            The time, for `fetched`.
-        """
+        """Record a request for a batch; return the time, for `fetched`."""
         now_s = time.monotonic()
         if self.report.completions is not None:
             self.report.completions.poll(now_s)
@@ -96,11 +86,6 @@ class Loop:
         return now_s
 
     def fetched(self, source: BatchSource, begin_s: float, samples: Optional[float]) -> None:
-        """Record a fetched batch.
-
-        Args:
-            samples: Samples in the batch; None if unknown.
-        """
         end_s = time.monotonic()
         if not self.is_suspended:
             self.recorded.append((StepMaker.fetched, source, begin_s, end_s, samples, threading.get_ident()))
@@ -108,13 +93,12 @@ class Loop:
             self.aggregated.add(end_s - begin_s, samples)
 
     def look(self, source: BatchSource, batch: Any) -> None:
-        """Look at the samples of a batch that was fetched."""
         assert self.fingerprints is not None, "only then it is called"
         if source.data is None:
             dataset = source.dataset
             if dataset.set is None:
                 dataset.set = self.fingerprints.dataset()
-            is_fit = self.is_suspended and not self._pauses  # which says nothing of single fetches
+            is_fit = self.is_suspended and not self._pauses  # ``fit`` doesn't report single fetches
             source.data = self.fingerprints.begin(
                 dataset.set, lambda: is_fit or source.is_trained or dataset.always_trains
             )
@@ -122,19 +106,14 @@ class Loop:
         self.fingerprints.look(source.data, batch, source.size(batch))
 
     def look_at_own(self, key: Any, batch: Any, samples: Optional[float]) -> None:
-        """Look at the samples in the arguments of a step whose batches nothing that is known has fetched.
-
-        Args:
-            key: Identifies the step.
-        """
+        """Take the fingerprint of a step's arguments if no known loader fetched its batches."""
         if self.fingerprints is not None:
             if key not in self._own:
                 self._own[key] = self.fingerprints.begin(self.fingerprints.dataset(), lambda: True)
-                self._own[key].number = None  # the ends of passes are not seen
+                self._own[key].number = None  # ends of passes aren't seen
             self.fingerprints.look(self._own[key], batch, samples)
 
     def exhausted(self, source: BatchSource, begin_s: float) -> None:
-        """Record the end of a pass over the dataset."""
         source.data = None
         if not self.is_suspended:
             self.recorded.append((StepMaker.exhausted, source, begin_s, threading.get_ident()))
@@ -150,9 +129,9 @@ class Loop:
         """Record the end of a call that only training makes.
 
         Args:
-            key: Identifies the place in the trainer's code that made the call.
-            samples: Number of samples in its arguments, where visible.
-            is_whole: True if it is the whole step but for the fetch.
+            key: Identifies the calling place in the trainer's code.
+            samples: Samples in its arguments, if visible.
+            is_whole: True if it is the whole step except for the fetch.
         """
         if self.is_suspended:
             return
@@ -167,27 +146,23 @@ class Loop:
             self.digest()
 
     def is_marker_due(self, now_s: float) -> bool:
-        """Return whether what the device was given now is to be watched for its completion.
-
-        Never in real training, which is counted for minutes: there it would only cost.
-        """
+        """Return whether to track the work given now; never in watched training, which is measured over minutes."""
         return self._sees_completion and self.completions.is_due(now_s)
 
     @property
     def completions(self) -> Completions:
-        """Work that a device completes behind the program."""
         if self.report.completions is None:
             self.report.completions = Completions()
         return self.report.completions
 
     def called(self, begin_s: float, end_s: float, thread: int) -> None:
-        """Record a call of a compiled function that trains on nothing: many of them may be an evaluation."""
+        """Record a call of a compiled function that doesn't train; many may be an evaluation."""
         self.recorded.append((StepMaker.called, begin_s, end_s, thread))
         if end_s >= self.digest_due_s:
             self.digest()
 
     def ran_out_of_memory(self, error: str) -> None:
-        """Record an out-of-memory error: a trainer that continues skips this step, and its loss is infinite."""
+        """Record an out-of-memory error; a trainer that continues skips the step, with infinite loss."""
         now_s = time.monotonic()
         self.report.note(f"memory ran out: {' '.join(error.split())}")
         self.report.loss(now_s, math.inf)
@@ -196,24 +171,23 @@ class Loop:
             self.digest()
 
     def always_trains(self, *, calls_are_seen: bool = False) -> None:
-        """Record that the step is compiled and invisible from now on: the present dataset is trained on.
+        """Record that the step is now compiled and invisible: the current dataset is trained on.
 
         Args:
-            calls_are_seen: Whether the compiled step's calls are, so that they make steps where nothing is fetched.
+            calls_are_seen: Whether its calls make steps if nothing is fetched.
         """
         if not self.is_suspended:
             self.recorded.append((StepMaker.always_trains, time.monotonic(), calls_are_seen))
-            self.digest()  # rare; and where nothing was fetched, nothing else may come that does
+            self.digest()  # rare; without fetches, no later event may digest
 
     def saw_loss(self, now_s: float, loss: Any, is_on_cpu: bool) -> None:
-        """Record the loss of a step, which is read where that waits for no accelerator, or else after the next sync."""
+        """Record a step's loss; on an accelerator it is read after the next sync."""
         if is_on_cpu:
             self.report.loss(now_s, loss)
         else:
             self.unread_loss = loss
 
     def pause_begins(self) -> float:
-        """Record the start of a pause without training: a checkpoint, or a marked validation."""
         self._pauses += 1
         if self._pauses == 1:
             self.flush()
@@ -221,26 +195,24 @@ class Loop:
         return time.monotonic()
 
     def pause_ends(self, kind: str, begin_s: float, loss: Any = None) -> None:
-        """Record the end of the pause; of an evaluation with the loss that it found, where that is known."""
         self._pauses -= 1
         if self._pauses == 0:
-            now_s = time.monotonic()  # before what the device was behind with is seen to be completed: it is in there
+            now_s = time.monotonic()  # before `digest` polls completions: the device's backlog is part of the pause
             self.digest()
             self.aggregated.skip(now_s)
             self.report.mark(kind, now_s, now_s - begin_s, loss)
 
     def flush(self) -> None:
-        """Write all steps that are known by now."""
         self.aggregated.flush()
         self.digest()
 
     def ends(self) -> None:
-        """Record the end of the process: its last step has no next fetch."""
+        """Write the last step, which has no next fetch."""
         self.flush()
         self.steps.ends()
         give_up_s = time.monotonic() + _LONGEST_AT_END_S
         while self.report.completions is not None and self.report.completions.is_pending:
-            time.sleep(APART_S)  # nobody is kept from training any more
+            time.sleep(APART_S)  # no training is delayed any longer
             self.report.completions.poll(time.monotonic())
             if time.monotonic() > give_up_s:
                 break
@@ -249,12 +221,11 @@ class Loop:
         self.report.flush()
 
     def digest(self) -> None:
-        """Make steps of the recorded events, and write them."""
         self.digest_due_s = time.monotonic() + DIGEST_EVERY_S
         recorded = self.recorded[:]
-        del self.recorded[: len(recorded)]  # and not what another thread has noted since
+        del self.recorded[: len(recorded)]  # not what another thread has recorded since
         if not self.report.is_ours:
-            self.sync = None  # who reports its steps itself says when all work is done, or does not
+            self.sync = None  # a trainer that reports its own steps syncs itself, or doesn't
             return
         self.steps.take(recorded)
         if self.fingerprints is not None:
@@ -278,9 +249,9 @@ class Loop:
 
 
 READ_EVERY_S = 0.2
-"""Least interval between two readings of the sums; one takes about 0.1 ms.
+"""Least interval between two readings of the sums, of about 0.1 ms each.
 
-A longer step gets its own data wait and samples; shorter ones share the mean of the steps between two readings.
+A longer step gets its own data wait and samples; shorter ones share the mean between two readings.
 """
 
 Sums = tuple[float, float, float]
@@ -288,43 +259,37 @@ Sums = tuple[float, float, float]
 
 
 class AggregatedSteps:
-    """Reported steps, made from step ends and from sums over the fetches between them.
-
-    Args:
-        counters: Each returns the sums since its last call.
-    """
+    """Steps made from step ends and sums over the fetches between."""
 
     def __init__(self, report: Report, counters: list[Callable[[], Sums]]) -> None:
         self._report = report
         self._counters = counters
         self._ends_s: list[float] = []
-        self._ending_s: Optional[float] = None  # end of a step whose callbacks are called now
-        self._is_taken = False  # whether that was reported meanwhile
-        self._last_s: Optional[float] = None  # end of the last step that was reported, or of a pause since
+        self._ending_s: Optional[float] = None  # end of a step whose callbacks are running
+        self._is_taken = False  # whether that end was reported meanwhile
+        self._last_s: Optional[float] = None  # end of the last reported step, or of a later pause
         self._read_s = 0.0
         self._sums: Sums = (0.0, 0.0, 0.0)
         self._is_first = True
 
     def add(self, wait_s: float, samples: Optional[float], batches: float = 1.0) -> None:
-        """Add a fetch that was observed in Python."""
         self._sums = (self._sums[0] + wait_s, self._sums[1] + (samples or 0.0), self._sums[2] + batches)
 
     def ending(self, t_s: float) -> None:
-        """Note the end of a step whose callbacks are about to be called: a pause in them comes after it."""
+        """Record a step's end before its callbacks run: a pause in them comes after it."""
         self._ending_s, self._is_taken = t_s, False
 
     def ended(self, t_s: float) -> None:
-        """Add the end of a step, or of one execution of several steps, unless a pause in its callbacks did."""
+        """Add the end of a step, or of several executed as one, unless a pause in its callbacks did."""
         was_taken, self._ending_s, self._is_taken = self._is_taken, None, False
         if was_taken:
             return
         self._ends_s.append(t_s)
-        # The first is held back until the second: the trainer may report its steps itself.
+        # The first is held back until the second: the trainer may report its own steps.
         if t_s - self._read_s >= READ_EVERY_S and not (self._is_first and len(self._ends_s) == 1):
             self.flush()
 
     def flush(self) -> None:
-        """Report the steps that have ended."""
         if self._ending_s is not None and not self._is_first:
             self._ends_s.append(self._ending_s)
             self._ending_s, self._is_taken = None, True
@@ -349,7 +314,7 @@ class AggregatedSteps:
         self._report.flush()
 
     def skip(self, now_s: float) -> None:
-        """Discard the fetches and the time since the last step, as those of a pause without training."""
+        """Discard the fetches and time since the last step as a pause."""
         self._take()
         if self._last_s is not None:
             self._last_s = now_s

@@ -1,10 +1,9 @@
-"""Observers: what detects the steps of an unchanged trainer, from inside its process.
+"""Observers: detect the steps of an unchanged trainer from inside its process.
 
-A copy of this package lies in the folder of the trial, or of the watched training, as ``inject/_autotune_trainee``,
-beside a ``sitecustomize.py`` that calls `install` when the interpreter starts. Once the trainer has imported a
-framework, its `Observer` wraps some of its functions: those that fetch a batch, those that only training calls
-(steps.py says how they make steps), and those whose time is a pause. The trainer's behaviour does not change: nothing
-of autotune is on its import path, and `Instrumentation` catches every error of the observer.
+The folder of a trial or watched training holds a copy of this package, ``inject/_autotune_trainee``, and a
+``sitecustomize.py`` that calls `install` at interpreter start. After a framework's import, its `Observer` wraps
+functions that fetch a batch, that only training calls, or whose time is a pause. The trainer behaves as before:
+autotune isn't on its import path, and `Instrumentation` catches the observer's errors.
 """
 
 from __future__ import annotations
@@ -36,14 +35,14 @@ from autotune.trainee.stream import (
     process_stream,
 )
 
-# Each module is imported with its framework only: a process without frameworks starts without delay.
+# Each module is imported with its framework only, so other processes start without delay.
 OBSERVERS = {
     "tensorflow": ("observe_tensorflow.TensorFlowObserver",),
     "keras": ("observe_keras.KerasObserver",),
     "torch": ("observe_torch.TorchObserver",),
     "jax": ("observe_jax.JaxObserver",),
 }
-"""Framework, by the name it is imported by → its observers."""
+"""Framework's import name → its observers."""
 
 PHASED_OBSERVERS = {
     "tensorflow": ("phases_tensorflow.CompiledStepsObserver", "costs.TensorFlowOperations"),
@@ -51,7 +50,7 @@ PHASED_OBSERVERS = {
     "autotune.tf.feed": ("phases_tensorflow.FeedObserver",),
     "autotune.tf.two_stage": ("phases_tensorflow.TwoStageFeedObserver",),
 }
-"""The same, of what is observed only in a trial that is taken through phases, before all else."""
+"""Further observers of a trial with phases, installed before all others."""
 
 COSTS = {
     "tensorflow": ("costs.TensorFlowCosts",),
@@ -59,20 +58,20 @@ COSTS = {
     "torch._dynamo.convert_frame": ("costs.TorchCompileCosts",),
     "jax": ("observe_jax.JaxCosts",),
 }
-"""The same, of what is observed only in trials."""
+"""Further observers of trials."""
 
 STEP_PROFILES = {"tensorflow": ("step_profile.TensorFlowProfile",), "torch": ("step_profile.TorchProfile",)}
-"""The same, of what profiles the step in a trial that is made for it."""
+"""Observers that profile the step, in a trial made for that."""
 
 installed: list[Instrumentation] = []
 """Instrumentation of this process, once installed."""
 
 
 def install() -> None:
-    """Install the observers in this process; a no-op outside a trial and a watched training, and the second time.
+    """Install the observers in this process, once; a no-op outside of trials and watched trainings.
 
-    The first process of a trial announces at once that the observer works, so that this can be told from a trainer
-    without steps. Other processes write a file only if they make steps.
+    A trial's first process announces the observer at once, which shows that it works. Others write a file only for
+    steps.
     """
     folder = os.environ.get(TRIAL_DIR_VARIABLE)
     if not (folder or os.environ.get(WATCH_DIR_VARIABLE)) or installed:
@@ -82,7 +81,7 @@ def install() -> None:
     code = import_module(f"{__package__}.code_values") if folder and "AUTOTUNE_CODE" in os.environ else None
     if folder and "AUTOTUNE_CONFIGS" in os.environ:
         instrumentation.attempt("open", part("code_values.install_copies"), instrumentation)
-    phased: list[Any] = []  # the loop that is taken through phases, if there is one
+    phased: list[Any] = []  # the phased loop, if any
 
     def add(observer: str) -> None:
         part(observer)(loop, instrumentation, *phased).install()
@@ -98,7 +97,7 @@ def install() -> None:
 
     def add_phases() -> None:
         phased.append(part("phases.PhasedLoop")(loop, float(os.environ["AUTOTUNE_PHASE_S"])))
-        # The ends of steps inside Keras's ``fit``, and of those that a trainer reports itself.
+        # Step ends inside Keras's ``fit``, and of steps that a trainer reports itself.
         for owner, name in ((AggregatedSteps, "ended"), (Step, "_report")):
             instrumentation.around(owner, name, lambda *_: True, lambda *_: phased[0].worked(threading.get_ident()))
 
@@ -121,28 +120,27 @@ def install() -> None:
 
 
 def part(path: str) -> Any:
-    """Return a part of this package by its module and name: what is imported only where it is needed."""
+    """Return ``module.name`` of this package, imported when needed."""
     module, _, name = path.partition(".")
     return getattr(import_module(f"{__package__}.{module}"), name)
 
 
 class Hook:
-    """Meta path finder in front of all others that finds nothing itself and acts on loaded modules.
+    """Meta path finder that finds nothing and acts on loaded modules.
 
     Args:
-        actions: Action for each module name; called once with the name, right after the module was executed.
+        actions: Module name → action, called once with the name after the module's execution.
     """
 
     def __init__(self, actions: Mapping[str, Callable[[str], object]]) -> None:
         self._actions = dict(actions)
 
     def install(self) -> None:
-        """Install the hook; actions of modules that are loaded already run at once."""
         sys.meta_path.insert(0, self)
         self.look()
 
     def look(self) -> None:
-        """Run the actions of all loaded modules: a warm interpreter may provide several in one import."""
+        """Run the actions of loaded modules: a warm interpreter may provide several in one import."""
         for name in list(self._actions):
             module = sys.modules.get(name)
             if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
@@ -153,7 +151,7 @@ class Hook:
     ) -> Optional[ModuleSpec]:
         if name not in self._actions:
             return None
-        with contextlib.suppress(Exception):  # a finder that fails will do so again when it is asked itself
+        with contextlib.suppress(Exception):  # a finder that fails will fail again when Python asks it
             for finder in sys.meta_path[sys.meta_path.index(self) + 1 :]:
                 spec = finder.find_spec(name, path, target)
                 if spec is not None:
@@ -162,14 +160,14 @@ class Hook:
         return None
 
     def _watch(self, name: str, loader: Any) -> None:
-        """Have a module's own loader, which is as it was when it executes the module, tell of that."""
-        if isinstance(loader, type):  # of all built-in modules
+        """Make a module's own loader, restored before it executes the module, run the action afterwards."""
+        if isinstance(loader, type):  # the class that loads all built-in modules
             return
         execute = loader.exec_module
 
         def exec_module(module: ModuleType) -> None:
             with contextlib.suppress(Exception):
-                vars(loader).pop("exec_module", None)  # gone already, where another hook watches too
+                vars(loader).pop("exec_module", None)  # removed already if another hook watches too
             execute(module)
             with contextlib.suppress(Exception):
                 self._actions.pop(name)(name)
@@ -185,27 +183,23 @@ if TYPE_CHECKING:
 class Observer:
     """Observer of one framework.
 
-    To add a framework: write a subclass with `install`, and give it a row in `observe.OBSERVERS`. `install` is called
-    once, when the trainer has just imported the framework, and has to show, as far as the framework has it:
+    To add a framework, list a subclass in `observe.OBSERVERS`. Its `install` is called once, right after the
+    framework's import, and must observe these, if they exist:
 
-    | a function of the framework | by |
+    | function of the framework | by |
     |---|---|
     | returns the next batch | `fetch` |
-    | is called by training alone: takes a gradient, or is a compiled step with one | `around`; `Loop.worked` after it |
-    | is an optimizer's step | `Loop.recorded`, with `StepMaker.updated` |
-    | is a compiled step whose calls no Python sees | `Loop.always_trains`, when it is traced |
-    | evaluates, or writes a checkpoint | `pause` |
-    | is compiled and takes no gradient | `Loop.called` after it |
-    | waits for the accelerator | `Loop.sync`, once it is known that there is one |
-    | holds the loss where that need not be waited for | `Loop.saw_loss`, when `Report.loss_due_s` has come |
-    | is raised where memory runs out | `around`; `Loop.ran_out_of_memory` |
+    | called by training only (gradient, or compiled step with one) | `around`; `Loop.worked` after it |
+    | optimizer step | `Loop.recorded`, with `StepMaker.updated` |
+    | compiled step whose calls no Python sees | `Loop.always_trains`, when traced |
+    | evaluation, checkpoint | `pause` |
+    | compiled, without a gradient | `Loop.called` after it |
+    | waits for the accelerator | `Loop.sync`, once there is one |
+    | holds the loss without waiting | `Loop.saw_loss`, after `Report.loss_due_s` |
+    | out-of-memory error | `around`; `Loop.ran_out_of_memory` |
 
-    A place is named like ``torch.utils.data.dataloader:_BaseDataLoaderIter.__next__``. One that this version of the
-    framework does not have is noted, and the others are observed. No error of an observer reaches the trainer. The
-    tests of this contract are in tests/trainee/test_observers.py.
-
-    Args:
-        phased: Takes the loop through phases; None where there are none.
+    Places are named like ``torch.utils.data.dataloader:_BaseDataLoaderIter.__next__``. A place missing in this version
+    is noted. Errors never reach the trainer. tests/trainee/test_observers.py tests this contract.
     """
 
     def __init__(self, loop: Loop, instrumentation: Instrumentation, phased: Optional[PhasedLoop] = None) -> None:
@@ -214,34 +208,33 @@ class Observer:
         self.phased = phased
 
     def install(self) -> None:
-        """Put functions of ours around the framework's."""
         raise NotImplementedError
 
     def attempt(self, place: str, action: Callable[[Any, str], object]) -> None:
-        """Call a function with a place's owner and name, unless this version of the framework has no such place."""
+        """Call `action` with a place's owner and name; note a missing place."""
         self.instrumentation.attempt(place, lambda: action(*owner_of(place)))
 
     def around(self, place: str, begin: Begin, end: Optional[End] = None) -> None:
-        """Call `begin` before the function there and, unless it is None, `end` after it."""
+        """Call `begin` before the function there and, unless None, `end` after it."""
         self.attempt(place, lambda owner, name: self.instrumentation.around(owner, name, begin, end))
 
     def pause(self, place: str, kind: str) -> None:
-        """Take the time of the function there for a pause: ``eval`` or ``checkpoint``."""
+        """Count the function's time as ``eval`` or ``checkpoint``."""
         loop = self.loop
         self.around(place, lambda *_: loop.pause_begins(), lambda begin_s, *_: loop.pause_ends(kind, begin_s))
 
     def after_updates(self, action: Callable[..., object]) -> None:
-        """Call a function of ours at the end of each step of PyTorch's optimizers, also of those of libraries."""
+        """Call `action` after each step of an optimizer derived from PyTorch's."""
         hook = "torch.optim.optimizer:register_optimizer_step_post_hook"
         self.attempt(hook, lambda module, name: getattr(module, name)(action))
 
     def fetch(
         self, place: str, source_of: Callable[[Any], BatchSource], data_of: Callable[[Any], Any], **options: Any
     ) -> None:
-        """Record each batch that the method of an iterator there returns, see `around_fetch`.
+        """Record each batch that the iterator method there returns, by `around_fetch`.
 
         Args:
-            data_of: Returns what an iterator goes over, as phases tell it apart: validation has its own.
+            data_of: Returns an iterator's data, by which phases distinguish training from validation.
         """
 
         def wrap(owner: Any, name: str) -> None:
@@ -256,7 +249,7 @@ class Observer:
 
 
 def owner_of(place: str) -> tuple[Any, str]:
-    """Return the owner and the name of what is at a place of a framework."""
+    """Return the owner and the name of a place."""
     module, _, path = place.partition(":")
     *owners, name = path.split(".")
     return functools.reduce(getattr, owners, import_module(module)), name
@@ -277,18 +270,16 @@ def around_fetch(
     within: Optional[set[int]] = None,
     is_outer: bool = False,
 ) -> Callable[..., Any]:
-    """Return the method of an iterator that returns a batch, which is recorded.
+    """Return an iterator's batch-returning method, wrapped to record fetches.
 
-    It is one Python function that keeps its state in closure cells: with the processor's caches full of the framework's
-    data, each further call or object costs up to a microsecond.
+    One function with its state in closure cells: with cold caches, each further call or object costs up to 1 µs.
 
     Args:
-        source_of: Returns what an iterator goes over.
-        ends: Exceptions that mean the end of the data.
+        ends: Exceptions that end the data.
         is_plain: True if batches are fetched now, not by a graph under construction; preferably a C function.
-        in_graph: Wraps the method for where they are not.
-        within: Threads inside a fetch that is recorded already, which may fetch from another iterator within.
-        is_outer: True if this method fetches from such iterators.
+        in_graph: Wraps the method for such a graph.
+        within: Threads inside a recorded fetch, which may fetch from a nested iterator.
+        is_outer: True if this method fetches from nested iterators.
     """
     otherwise = original if in_graph is None else in_graph(original)
     if within is not None and is_outer:
@@ -298,7 +289,7 @@ def around_fetch(
     latest: tuple[Callable[[], Any], BatchSource] = (
         lambda: None,
         BatchSource(),
-    )  # the iterator that was used last, and its source
+    )  # the last used iterator, and its source
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
@@ -308,7 +299,7 @@ def around_fetch(
             if not is_plain():
                 call = otherwise
             elif instrumentation.on and not (within and get_thread() in within):
-                known = latest  # another thread may use another one meanwhile
+                known = latest  # another thread may replace it meanwhile
                 if known[0]() is not args[0]:
                     known = latest = weakref.ref(args[0]), source_of(args[0])
                 source = known[1]
@@ -359,17 +350,17 @@ def _marking(original: Callable[..., Any], within: set[int]) -> Callable[..., An
 
 
 MOST_FAILURES = 3
-"""Errors of the observer that switch it off."""
+"""Observer errors after which it is switched off."""
 
 Begin = Callable[[tuple[Any, ...], dict[str, Any]], Any]
-"""Callback before a call, with its arguments; its result goes to the `End`, which is skipped if that is None."""
+"""Callback before a call, with its arguments. Its result is passed to `End`, which is skipped if that is None."""
 
 End = Callable[[Any, Any, Optional[BaseException]], object]
-"""Callback after a call, with the result of the `Begin`, the function's result, and its exception or None."""
+"""Callback after a call, with the results of `Begin` and the function, and the exception or None."""
 
 
 class Replaced(NamedTuple):
-    """Record of one replaced function: its owner, its name, the original and the wrapper."""
+    """Replaced function."""
 
     owner: Any
     name: str
@@ -378,13 +369,10 @@ class Replaced(NamedTuple):
 
 
 class Instrumentation:
-    """Wrappers around framework functions; catches the observer's errors and switches it off after too many.
+    """Wrappers of framework functions; catches the observer's errors, and switches it off after too many.
 
     Args:
-        note: Called with the message of each error.
-
-    Attributes:
-        on: True until the observer is switched off.
+        note: Called with each error's message.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -394,7 +382,7 @@ class Instrumentation:
         self.replaced: list[Replaced] = []
 
     def failed(self, error: Exception) -> None:
-        """Count an error of the observer and report it; the user's code continues as if there were no observer."""
+        """Count and report an observer's error; the user's code continues."""
         with contextlib.suppress(Exception):
             self._failures += 1
             said = f"{type(error).__name__}: {error}"
@@ -405,7 +393,7 @@ class Instrumentation:
                 self._note(f"the observer may have missed steps: {said}")
 
     def guarded(self, action: Callable[..., object]) -> Callable[..., None]:
-        """Return a function that calls this one, and raises nothing."""
+        """Return a function that calls `action` and raises nothing."""
 
         def call(*args: Any) -> None:
             try:
@@ -416,7 +404,7 @@ class Instrumentation:
         return call
 
     def attempt(self, what: str, action: Callable[..., object], *args: Any) -> None:
-        """Call a function that some framework versions do not support: it may patch what they lack."""
+        """Call a function that may fail in some framework versions; note its error."""
         try:
             action(*args)
         except Exception as error:
@@ -424,13 +412,13 @@ class Instrumentation:
                 self._note(f"{what} cannot be observed: {type(error).__name__}: {error}")
 
     def put(self, owner: Any, name: str, ours: Callable[..., Any]) -> None:
-        """Replace a module's function or a class's method; the only place that patches anything."""
+        """Replace a module's function or class's method; no other code patches anything."""
         original = getattr(owner, name)
         setattr(owner, name, ours)
         self.replaced.append(Replaced(owner, name, original, ours))
 
     def around(self, owner: Any, name: str, begin: Begin, end: Optional[End]) -> None:
-        """Replace a module's function or a class's method by its observed version, see `observing`.
+        """Replace a module's function or class's method by its `observing` version.
 
         Raises:
             AttributeError: There is no such function.
@@ -438,9 +426,9 @@ class Instrumentation:
         self.put(owner, name, self.observing(getattr(owner, name), begin, end))
 
     def observing(self, original: Callable[..., Any], begin: Begin, end: Optional[End]) -> Callable[..., Any]:
-        """Return a wrapper that calls `begin` before the original and, unless it is None, `end` after it.
+        """Return a wrapper that calls `begin` before and, unless None, `end` after the original.
 
-        Arguments, result and exceptions are the original's, and so is the reported signature.
+        Signature, arguments, result and exceptions are the original's.
         """
 
         @functools.wraps(original)

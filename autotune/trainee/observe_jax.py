@@ -1,10 +1,8 @@
-"""Observer of JAX: detects the dataset that a trainer trains on, or else the calls of its compiled step.
+"""Observer of JAX: detects the dataset that is trained on, or else the compiled step's calls.
 
-A compiled step of JAX runs no Python, but its first call does, to trace it. If a gradient is taken then, the dataset of
-the last batch is trained on, and each of its batches is a step from there on. The batches themselves are observed at
-their source: ``tf.data`` or PyTorch's ``DataLoader``. A trainer that makes its batches of arrays has none: there each
-call of the function that `jax.jit` has returned is a step, if a gradient was taken while it was traced. A gradient that
-is taken of arrays, and not of what is traced, is the work of a step itself: nothing is compiled around it.
+A compiled step runs Python only in its first call, for tracing. A gradient in that trace means that the last batch's
+dataset is trained on: each further batch from ``tf.data`` or a ``DataLoader`` is a step. Without such batches, each
+call of the `jax.jit` function is a step. A gradient of arrays, not of tracers, is an uncompiled step's work.
 """
 
 from __future__ import annotations
@@ -25,11 +23,11 @@ class JaxObserver(Observer):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.running: dict[int, _Jitted] = {}  # the outermost compiled function that is called, by thread
-        self._latest: Any = None  # of a step's result, which may not be there yet
-        self._arrays = 0  # of a result
-        self._rows: dict[Any, int] = {}  # of this process, by an array's sharding and shape
-        self._place: Optional[int] = None  # of the smallest among them
+        self.running: dict[int, _Jitted] = {}  # thread → outermost compiled function that is running
+        self._latest: Any = None  # array of a step's result, maybe not computed yet
+        self._arrays = 0  # number in a step's result
+        self._rows: dict[Any, int] = {}  # (sharding, shape) of an array → its rows in this process
+        self._place: Optional[int] = None  # index of the smallest array
 
     def install(self) -> None:
         self.around("jax:vjp", self._traced)  # takes the gradient itself
@@ -43,7 +41,7 @@ class JaxObserver(Observer):
         self.loop.always_trains(calls_are_seen=running is not None)
 
     def _gradient_begins(self, args: Any, kwargs: Any) -> Any:
-        """Return place, time and arguments of a gradient of arrays; None of one that is traced."""
+        """Return place, time and arguments of a gradient of arrays; None for a traced one."""
         given = import_module("jax").tree_util.tree_leaves((args, kwargs))
         if threading.get_ident() in self.running or is_traced(given):
             return self._traced(args, kwargs)
@@ -72,7 +70,7 @@ class JaxObserver(Observer):
         if not self.loop.steps.is_fetching:
             leaves = import_module("jax").tree_util.tree_leaves(given)
             samples = self._samples_in(leaves)
-            # Not as a whole step: the device works on between two calls, so that time is no wait for data.
+            # Not a whole step: the device works between two calls, so that time isn't a wait for data.
             self.loop.worked(jitted.key, begin_s, samples, False, threading.get_ident())
             if batch := _in_host_memory(leaves):
                 self.loop.look_at_own(jitted.key, batch, samples)
@@ -85,15 +83,15 @@ class JaxObserver(Observer):
             self.loop.sync = self._wait
 
     def _samples_in(self, leaves: list[Any]) -> Optional[int]:
-        """Return the samples in the arguments of a step; None if they do not show.
+        """Return the samples in a step's arguments, if visible.
 
-        What lies in the host's memory is the batch, and what is spread over devices: parameters are on each.
+        Batches are in host memory or sharded; parameters are replicated.
         """
         rows = [len(leaf) for leaf in _in_host_memory(leaves)]
         return max(rows, key=rows.count) if rows else self._rows_of_shards(leaves)
 
     def _rows_of_shards(self, leaves: list[Any]) -> Optional[int]:
-        """Return the rows that this process holds of the last array that is spread over devices: batches come last."""
+        """Return this process's rows of the last sharded array: batches come last."""
         for leaf in reversed(leaves):
             sharding, shape = getattr(leaf, "sharding", None), getattr(leaf, "shape", ())
             if sharding is None or not shape or sharding.is_fully_replicated:
@@ -105,14 +103,14 @@ class JaxObserver(Observer):
         return None
 
     def _smallest(self, result: Any) -> Any:
-        """Return the smallest array of a step's result, most probably the loss: the next step does not take it over.
+        """Return the smallest array of a step's result: most likely the loss, which isn't donated to the next step.
 
-        Which one it is, is looked for once.
+        Its index is cached.
         """
         arrays = import_module("jax").tree_util.tree_leaves(result)
         if len(arrays) != self._arrays:
             sizes = {place: one.size for place, one in enumerate(arrays) if hasattr(one, "is_ready")}
-            # a counter of updates is as small, and given away to the next step
+            # a counter of updates is as small, but donated to the next step
             counts = {place: arrays[place].dtype.kind in "iu" for place in sizes}
             self._place = min(sizes, key=lambda place: (sizes[place], counts[place], -place), default=None)
             self._arrays = len(arrays)
@@ -123,12 +121,12 @@ class JaxObserver(Observer):
         latest, self._latest = self._latest, None
         try:
             import_module("jax").block_until_ready(latest)
-        except Exception:  # given away to the next step already, which then waits for it
+        except Exception:  # already donated to the next step, which then waits for it
             return
 
 
 class JaxCosts(Costs):
-    """Functions that ``jax.jit`` compiles, and gradients that are taken outside of all of these."""
+    """Functions that ``jax.jit`` compiles, and gradients taken outside of them."""
 
     def install(self) -> None:
         around_gradients(self, self._gradient_begins, self._gradient_ends)
@@ -153,7 +151,7 @@ class JaxCosts(Costs):
 
 
 def around_gradients(observer: Observer, begin: Begin, end: Optional[End] = None) -> None:
-    """Call `begin` before each gradient that is taken, in the trace of a compiled function or of arrays, and `end`."""
+    """Call `begin` before and `end` after each gradient, traced or of arrays."""
 
     def wrap(jax: Any, name: str) -> None:
         original, instrumentation = getattr(jax, name), observer.instrumentation
@@ -169,7 +167,7 @@ def around_gradients(observer: Observer, begin: Begin, end: Optional[End] = None
 
 
 def is_traced(leaves: list[Any]) -> bool:
-    """Return whether some arguments of a function stand for those that it will be called with once it is compiled."""
+    """Return whether some leaves are JAX tracers."""
     tracer = import_module("jax").core.Tracer
     return any(isinstance(leaf, tracer) for leaf in leaves)
 
@@ -179,10 +177,10 @@ def _in_host_memory(leaves: list[Any]) -> list[Any]:
 
 
 class _Jitted:
-    """Compiled function of JAX whose calls are observed; in all else the function itself.
+    """Compiled JAX function whose calls are observed; otherwise like the original.
 
     Attributes:
-        key: Code of the trainer's function that it compiles: the same where it is compiled anew for each step.
+        key: Code of the trainer's function, even if recompiled for each step.
         trains: Whether a gradient was taken in it.
     """
 

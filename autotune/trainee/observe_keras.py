@@ -1,7 +1,7 @@
 """Observer of Keras 3: ``fit`` and ``train_on_batch``, on any backend.
 
-``fit`` marks the end of a step by calling ``CallbackList.on_train_batch_end``. That method is wrapped and no callback
-added, because one that is not declared ``async_safe`` would make Keras wait for all others after each step.
+It wraps ``CallbackList.on_train_batch_end``, which ends a step of ``fit``. A callback that isn't ``async_safe`` would
+make Keras wait for all others after each step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from autotune.trainee.observe import Observer
 
 
 class KerasObserver(Observer):
-    """Observer of Keras's own training loop, and of its single step."""
+    """Observer of Keras's ``fit`` and ``train_on_batch``."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -56,12 +56,12 @@ class KerasObserver(Observer):
         return time.monotonic() if self.loop.is_suspended else None
 
     def _epoch_reported(self, t_s: float, result: Any, error: Optional[BaseException]) -> None:
-        """Record the end of these callbacks, whose time is part of the next epoch's first step."""
+        """Record an epoch's end; its callbacks are part of the next epoch's first step."""
         self.loop.flush()
         self.loop.report.mark("epoch_end", t_s)
 
     def _around_step_end(self, owner: Any, name: str) -> None:
-        """Record the step ends of ``fit``; the trainer's callbacks within may report the step themselves."""
+        """Record the step ends of ``fit``; the trainer's callbacks may report steps themselves."""
         original, loop, instrumentation = getattr(owner, name), self.loop, self.instrumentation
         monotonic = time.monotonic
 
@@ -86,7 +86,7 @@ class KerasObserver(Observer):
         self.instrumentation.put(owner, name, observed)
 
     def _logs_are_read(self, args: Any, kwargs: Any) -> Any:
-        """Note that Keras is about to read a step's logs, which waits for the accelerator, maybe in another thread."""
+        """Return what holds a step's logs, before Keras's read waits for the accelerator, maybe in another thread."""
         if time.monotonic() < self.loop.report.loss_due_s:
             return None
         return args[0], args[1], args[2] if len(args) > 2 else kwargs.get("logs")
@@ -99,10 +99,10 @@ class KerasObserver(Observer):
         self.loop.pause_ends("eval", begin_s, loss_in(result) if error is None else None)
 
     def _batch_begins(self, args: Any, kwargs: Any) -> Any:
-        """Record that ``fit`` asks for a batch; on TensorFlow, the compiled step does that instead."""
+        """Record that ``fit`` requests a batch; on TensorFlow, the compiled step does."""
         if not self.loop.is_suspended:
             return None
-        self.loop.is_counted_whole = True  # a loader of PyTorch or tf.data within is observed, too
+        self.loop.is_counted_whole = True  # a nested loader of PyTorch or tf.data is observed, too
         return time.monotonic()
 
     def _batch_fetched(self, begin_s: float, result: Any, error: Optional[BaseException]) -> None:
@@ -129,10 +129,9 @@ class KerasObserver(Observer):
 
 
 class RunningMean:
-    """Losses of Keras's logs, made those of the batches since the last look.
+    """Keras's logged losses, converted from means over the epoch to means since the last call.
 
-    The mean over an epoch falls more slowly than the loss itself, and the more slowly the longer the epoch; trainings
-    with another number of batches in an epoch could not be compared by it.
+    The former fall more slowly, depending on the epoch's length: trainings couldn't be compared.
     """
 
     def __init__(self) -> None:
@@ -144,9 +143,9 @@ class RunningMean:
         """Return the mean loss of the batches since the last call in this epoch.
 
         Args:
-            callbacks: Keras's list of callbacks, which knows the model.
-            batch: Number of the latest batch in its epoch, from 0.
-            shown: The loss in the logs; returned as it is where that is no running mean.
+            callbacks: Keras's callback list, which knows the model.
+            batch: Index of the latest batch in its epoch.
+            shown: Loss in the logs; returned unchanged if it isn't a running mean.
         """
         try:
             batches, mean = int(batch) + 1, float(shown)
@@ -162,7 +161,7 @@ class RunningMean:
 
 
 def _is_running_mean(callbacks: Any, shown: float) -> bool:
-    """Return whether a loss comes from a metric of the model: a train_step of the user's may return that of a batch."""
+    """Return whether a loss is a metric of the model; a user's train_step may return a batch's loss."""
     model: Any = getattr(callbacks, "_model", None)
     step = getattr(type(model), "train_step", None)
     if (getattr(step, "__module__", None) or "").partition(".")[0] == "keras":

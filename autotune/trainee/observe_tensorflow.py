@@ -1,8 +1,7 @@
 """Observer of TensorFlow: batches of iterators, gradients, compiled steps, checkpoints.
 
-In eager code, every iterator over a dataset ends up in ``OwnedIterator``; fetches inside of compiled functions are
-counted by operations that are added to their graphs (`GraphFetches`). A compiled function is a training step if a
-gradient was taken while it was traced; of nested calls, the outermost counts.
+Eager dataset iterators end up in ``OwnedIterator``; in graphs, added operations count the fetches (`GraphFetches`). A
+compiled function is a training step if its trace took a gradient; of nested calls, the outermost counts.
 """
 
 from __future__ import annotations
@@ -42,16 +41,16 @@ class _Known:
 
 
 class TensorFlowObserver(Observer):
-    """Observer of TensorFlow 2, and of the compiled functions that Keras makes."""
+    """Observer of TensorFlow 2, including Keras's compiled functions."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._is_eager, self._out_of_range = eager_check(), out_of_range()
         self._on_cpu: Optional[bool] = None
         self._known = WeakRecords(_Known)
-        self._current: dict[int, _Known] = {}  # the outermost running function, by thread
+        self._current: dict[int, _Known] = {}  # thread → outermost running function
         self._latest: Optional[_Known] = None
-        self._taking: set[int] = set()  # threads that take a gradient
+        self._taking: set[int] = set()  # threads inside a gradient
 
     def install(self) -> None:
         self._install_fetches()
@@ -67,13 +66,13 @@ class TensorFlowObserver(Observer):
         self.pause(f"{_PYTHON}.checkpoint.checkpoint:TrackableSaver.save", "checkpoint")
 
     def _install_fetches(self) -> None:
-        """Observe iterators over datasets: eager ones, those in graphs, and those that fetch for several devices."""
+        """Observe dataset iterators: eager ones, those in graphs, distributed ones."""
         sources = WeakRecords(BatchSource)
 
         def source_of(iterator: Any) -> BatchSource:
             data = data_of(iterator)
             source = sources.of(data)
-            if source.size is None:  # it is asked for its first batch
+            if source.size is None:  # before its first batch
                 source.ready = ready_batches(data)
             return source
 
@@ -101,7 +100,7 @@ class TensorFlowObserver(Observer):
     # Compiled functions.
 
     def _around_calls(self, owner: Any, name: str) -> None:
-        """Record calls of compiled functions, those of a steady loop's step in as few calls of ours as possible."""
+        """Record calls of compiled functions; those of a steady loop with as few Python calls as possible."""
         original, loop, instrumentation = getattr(owner, name), self.loop, self.instrumentation
         monotonic, get_thread, recorded, worked = time.monotonic, threading.get_ident, loop.recorded, StepMaker.worked
         known_of, current, report, see_loss = self._known.of, self._current, loop.report, self._see_loss
@@ -109,7 +108,7 @@ class TensorFlowObserver(Observer):
         latest: tuple[Callable[[], Any], Any] = (
             lambda: None,
             None,
-        )  # the function that was called last, what is known of it
+        )  # the last called function, and its facts
 
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -118,7 +117,7 @@ class TensorFlowObserver(Observer):
             try:
                 thread = get_thread()
                 if instrumentation.on and not loop.is_suspended and thread not in current:
-                    one = latest  # another thread may call another one meanwhile
+                    one = latest  # another thread may replace it meanwhile
                     if one[0]() is not args[0]:
                         one = latest = weakref.ref(args[0]), known_of(args[0])
                     is_step = one[1].trains and not one[1].fetches and not one[1].hides_steps
@@ -137,7 +136,7 @@ class TensorFlowObserver(Observer):
                 raise
             del current[thread]
             try:
-                if is_step and not loop.wants_samples:  # nearly always
+                if is_step and not loop.wants_samples:  # the usual case
                     end_s = monotonic()
                     recorded.append((worked, known, begin_s, end_s, None, True, thread))
                     if end_s >= report.loss_due_s:
@@ -178,7 +177,7 @@ class TensorFlowObserver(Observer):
                     self.loop.look_at_own(known, (args[1:], kwargs), samples)
 
     def _tracing_begins(self, args: Any, kwargs: Any) -> Optional[int]:
-        """Note which function is traced where it is not called: that it takes a gradient shows only now."""
+        """Record which function is traced without a call: only now it shows whether it takes a gradient."""
         thread = threading.get_ident()
         if thread in self._current:
             return None
@@ -186,13 +185,12 @@ class TensorFlowObserver(Observer):
         return thread
 
     def _fetches_in_graph(self) -> None:
-        """Record that the function under tracing fetches by itself."""
         current = self._current.get(threading.get_ident())
         if current is not None:
             current.fetches = True
 
     def _trains_in_graph(self) -> Callable[[], bool]:
-        """Return what tells whether the function under tracing is found to train."""
+        """Return a deferred check of whether the function being traced trains."""
         current = self._current.get(threading.get_ident())
         return lambda: current is None or current.trains
 
@@ -206,15 +204,14 @@ class TensorFlowObserver(Observer):
     # Gradients.
 
     def _gradient_begins(self, args: Any, kwargs: Any) -> Any:
-        """Record that a gradient is taken, or its operations are added to a graph."""
-        # MirroredStrategy has each replica's step in a thread of its own, while the loop's thread waits for it.
+        # MirroredStrategy runs each replica's step in its own thread, while the loop's thread waits.
         is_replica = type(threading.current_thread()).__name__ == "_MirroredReplicaThread"
         thread, is_eager = threading.get_ident(), self._is_eager()
         current = self._latest if is_replica and not is_eager else self._current.get(thread)
         if current is not None:
             current.trains = True
         if current is not None or self.loop.is_suspended or not is_eager or thread in self._taking:
-            return None  # within another one: it computes a part of that again
+            return None  # nested: it recomputes a part of the outer one
         self._taking.add(thread)
         caller = sys._getframe(2)
         return (caller.f_code, caller.f_lineno), time.monotonic(), None if is_replica else thread, args, thread
@@ -229,7 +226,7 @@ class TensorFlowObserver(Observer):
                 self._see_loss(now_s, args[1:2])
 
     def _graph_gradient_begins(self, args: Any, kwargs: Any) -> None:
-        """Record gradient operations in a graph: by ``tf.gradients``, or within the tape's own work."""
+        """Record a gradient of ``tf.gradients``; the tape's own calls don't count."""
         current = self._current.get(threading.get_ident())
         if current is not None and sys._getframe(2).f_code.co_name.startswith("gradients"):
             current.trains = True
@@ -237,7 +234,7 @@ class TensorFlowObserver(Observer):
     # Loops within compiled functions, and errors.
 
     def _loop_begins(self, args: Any, kwargs: Any) -> Any:
-        """Record that a loop over a dataset is added to a graph as one operation."""
+        """Record that a dataset loop becomes one operation of a graph."""
         known = self._current.get(threading.get_ident())
         if known is None or self._is_eager():
             return None
@@ -252,40 +249,40 @@ class TensorFlowObserver(Observer):
         known.trains = known.trains or trained
 
     def _ran_out_of_a_resource(self, args: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Record an error of exhausted resources, wherever it is raised: memory, the disk, or open files."""
+        """Record an out-of-memory error; the class also covers disk and open files."""
         message = str(args[0].message)
         if "OOM" in message or "memory" in message.lower():
             self.loop.ran_out_of_memory(f"ResourceExhaustedError: {message}")
 
 
 FUNCTION_CALL = "tensorflow.python.eager.polymorphic_function.polymorphic_function:Function.__call__"
-"""Place of the calls of compiled functions."""
+"""Place of calls of compiled functions."""
 
 
 def eager_check() -> Callable[[], Any]:
-    """Return a function that is true if no graph is under construction, asked as TensorFlow's own operations ask it."""
+    """Return TensorFlow's own check that no graph is under construction."""
     return functools.partial(attrgetter("_context._thread_local_data.is_eager"), _python("eager.context"))
 
 
 def out_of_range() -> type[BaseException]:
-    """Return the error that means the end of the data."""
+    """Return the exception that ends the data."""
     error: type[BaseException] = _python("framework.errors_impl").OutOfRangeError
     return error
 
 
 def data_of(iterator: Any) -> Any:
-    """Return what an iterator goes over, of which other iterators may follow."""
+    """Return an iterator's dataset, if any; else the iterator."""
     dataset = getattr(iterator, "_dataset", None)
     return iterator if dataset is None else dataset
 
 
 def ready_batches(dataset: Any) -> Optional[int]:
-    """Return how many batches may be ready before the first step, in the buffers of a pipeline; None if none is known.
+    """Return how many batches a pipeline's buffers may hold before the first step, if known.
 
-    A buffer in front of the batching holds samples. How large one is that TensorFlow tunes by itself is not known.
+    Buffers before the batching hold samples. Sizes that TensorFlow tunes are unknown.
     """
     ready, in_batch = 0.0, 1
-    for _ in range(32):  # stages at most
+    for _ in range(32):  # limit of stages
         name = type(dataset).__name__
         if "Prefetch" in name:
             ready += max(0, int(dataset._buffer_size)) / in_batch
@@ -298,17 +295,16 @@ def ready_batches(dataset: Any) -> Optional[int]:
 
 
 class GraphFetches:
-    """Observer of fetches that are added to a graph: sums over their waits, their samples and their number.
+    """Observer of fetches in graphs: sums of their waits, samples and number.
 
     Args:
         is_eager: True if no graph is under construction.
-        found: Called when the function under tracing fetches by itself.
-        trains: Returns what tells later whether that function trains.
+        found: Called when the function being traced fetches.
+        trains: Returns a deferred check of whether that function trains.
 
     Attributes:
-        within: Threads inside such a fetch, and inside one of a distributed iterator, which fetches from one iterator
-            for each device.
-        is_on_device: Whether an iterator was made that has its batches on a GPU.
+        within: Threads inside such a fetch, or a distributed iterator's, which fetches for each device.
+        is_on_device: Whether an iterator with batches on a GPU was made.
     """
 
     def __init__(
@@ -326,25 +322,22 @@ class GraphFetches:
         self._is_eager = is_eager
         self._found = found
         self.within: set[int] = set()
-        self._specs: list[Any] = []  # of what is fetched as an optional
+        self._specs: list[Any] = []  # of batches fetched as optionals
         self._handle: Any = None
         self._taken: Sums = (0.0, 0.0, 0.0)
         loop.counters.append(self.take)
 
     def made(self, iterator: Any, result: Any, error: Optional[BaseException]) -> None:
-        """Note where a new iterator has its batches."""
         self.is_on_device = self.is_on_device or "GPU" in str(getattr(iterator._iterator_resource, "device", ""))
 
     def observing(self, original: Callable[..., Any], is_optional: bool = False) -> Callable[..., Any]:
-        """Return the method of an iterator that fetches, with operations of ours around its own."""
+        """Return an iterator's fetch method, with our operations around it."""
         return self._instrumentation.observing(original, functools.partial(self.begin, is_optional), self.end)
 
     def observe_optional(self, owner: Any, name: str) -> None:
-        """Observe the method of an iterator that returns a batch or nothing."""
         self._instrumentation.put(owner, name, self.observing(getattr(owner, name), is_optional=True))
 
     def begin(self, is_optional: bool, args: Any, kwargs: Any) -> Any:
-        """Add the operations before a fetch to the present graph."""
         thread = threading.get_ident()
         if self._is_eager() or thread in self.within:
             return None
@@ -353,7 +346,7 @@ class GraphFetches:
             self._specs.append(args[0].element_spec)
         graph = _python("framework.ops").get_default_graph()
         if not getattr(graph, "_add_control_dependencies", False):
-            return None  # nothing would see to it that our operations are executed
+            return None  # nothing would execute our operations
         strategy = type(_python("distribute.distribute_lib").get_strategy()).__name__
         if strategy.startswith(("TPU", "ParameterServer")):
             return None  # the graph is executed elsewhere
@@ -369,7 +362,6 @@ class GraphFetches:
         return is_optional, thread, begin, order
 
     def end(self, token: Any, fetched: Any, error: Optional[BaseException]) -> None:
-        """Add the operations that follow the fetch."""
         is_optional, thread, begin, order = token
         self.within.discard(thread)
         order.__exit__(None, None, None)
@@ -385,7 +377,7 @@ class GraphFetches:
             self._look(fetched)
 
     def value_begins(self, args: Any, kwargs: Any) -> Any:
-        """Find out whether a graph takes the batch of an optional whose wait is counted already."""
+        """Check whether a graph takes the batch of an optional whose wait is already counted."""
         if not self._specs or self._is_eager() or threading.get_ident() in self.within:
             return None
         return True if args[0].element_spec in self._specs else None
@@ -403,7 +395,7 @@ class GraphFetches:
         """Return seconds of waiting, samples and batches since the last call."""
         if self._handle is None:
             return 0.0, 0.0, 0.0
-        with _python("eager.context").eager_mode():  # the trainer may be about to build a graph
+        with _python("eager.context").eager_mode():  # the trainer may be building a graph
             variables, dtype = _python("ops.gen_resource_variable_ops"), _python("framework.dtypes").float64
             value = variables.read_variable_op(self._handle, dtype).numpy().tolist()
         before, self._taken = self._taken, value
@@ -416,13 +408,13 @@ class GraphFetches:
 
 
 def new_variable(name: str, values: list[float]) -> Any:
-    """Make a variable of floats of 8 bytes for graphs; None where these are made for a session.
+    """Return a float64 variable for graphs; None in TensorFlow 1's, where a session would initialize it.
 
-    Below the level of tf.Variable, which strategies, tapes and checkpoints would take notice of.
+    It is below tf.Variable, which strategies, tapes and checkpoints would notice.
     """
     with _python("framework.ops").init_scope(), _on_host():
         if not eager_check()():
-            return None  # around the function is a graph of TensorFlow 1: a session would have to initialize it
+            return None  # the surrounding function is a graph of TensorFlow 1
         variables, dtype = _python("ops.gen_resource_variable_ops"), _python("framework.dtypes").float64
         handle = variables.var_handle_op(dtype, [len(values)], shared_name=name)
         variables.assign_variable_op(handle, _python("framework.constant_op").constant(values, dtype))
@@ -450,14 +442,14 @@ def _float(amount: Any) -> Any:
 
 
 def _samples(batch: Any) -> Any:
-    """Return the number of samples in a batch, summed over the replicas of a distributed one; a tensor if it varies."""
+    """Return the samples in a batch, summed over replicas; a tensor if they vary."""
     leaves = _flatten(batch)
     replicas = len(getattr(leaves[0], "values", ())) if type(leaves[0]).__name__ == "PerReplica" else 1
     samples: Any = 0.0
     for replica in range(replicas):
         values = [leaf.values[replica] if type(leaf).__name__ == "PerReplica" else leaf for leaf in leaves]
         sized = [tensor for tensor in values if getattr(tensor, "shape", None) and tensor.shape.rank]
-        # The same for each batch is no number of samples, if another is not.
+        # A fixed size isn't the number of samples if another size varies.
         tensor = next((tensor for tensor in sized if tensor.shape[0] is None), sized[0] if sized else None)
         if tensor is not None and tensor.shape[0] is None:
             with _on_host():
@@ -468,18 +460,18 @@ def _samples(batch: Any) -> Any:
 
 
 def look_in_graph(fingerprints: Fingerprints, batch: Any, trains: Callable[[], bool]) -> None:
-    """Add operations to the present graph that look at the samples of a batch, unless it is to be passed over.
+    """Add operations to the current graph that take every `stride`-th batch's fingerprint.
 
-    Of a batch that is, they cost a few microseconds: Python is not called for it.
+    Skipped batches cost a few microseconds, without calling Python.
     """
     leaves = [leaf for leaf in _flatten(batch) if type(leaf).__name__ != "PerReplica" and hasattr(leaf, "dtype")]
     tensorflow, variables = sys.modules["tensorflow"], _python("ops.gen_resource_variable_ops")
     dataset = fingerprints.dataset()
-    handle = new_variable(f"autotune_looks_{dataset}", [0.0, 1.0]) if leaves else None  # batches so far, and the stride
+    handle = new_variable(f"autotune_looks_{dataset}", [0.0, 1.0]) if leaves else None  # batches so far, stride
     if handle is None:
         return
     under_way = fingerprints.begin(dataset, trains)
-    under_way.number = None  # the ends of passes are not seen here
+    under_way.number = None  # ends of passes aren't seen here
 
     def look(at: Any, *tensors: Any) -> float:
         under_way.batches = int(at) - 1

@@ -1,4 +1,4 @@
-"""Observer of PyTorch: batches of a ``DataLoader``, backward passes, optimizers' steps, ``torch.save``."""
+"""Observer of PyTorch: ``DataLoader`` batches, backward passes, optimizer steps, ``torch.save``."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class TorchObserver(Observer):
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._datasets = WeakRecords(BatchSource)
-        # Validation has an iterator of its own, even where it goes over the same dataset.
+        # Validation has its own iterator, even over the same dataset.
         self._iterators: WeakRecords[list[BatchSource]] = WeakRecords(list)
-        # Outside of backward passes, which is where DistributedDataParallel exchanges gradients.
+        # Time outside of backward passes, in which DistributedDataParallel exchanges gradients.
         self._own_s, self._passes, self._left_s, self._own_due_s = 0.0, 0, 0.0, 0.0
 
     def install(self) -> None:
@@ -38,7 +38,7 @@ class TorchObserver(Observer):
             try:
                 dataset = self._datasets.of(getattr(iterator, "_dataset", iterator))
             except TypeError:
-                # A list, to which there are no weak references: then those over it by one loader belong together.
+                # A list, which has no weak references: then iterators of one loader belong together.
                 dataset = self._datasets.of(_loader_of(iterator))
             known.append(BatchSource(of=dataset))
             known[0].is_fed = True
@@ -69,7 +69,7 @@ class TorchObserver(Observer):
             self.loop.saw_loss(now_s, loss.detach(), loss.device.type == "cpu")
 
     def _add_own(self, begin_s: float) -> None:
-        """Add the time since the last backward pass to that outside of them, and report it twice a second."""
+        """Add up time between backward passes; report it twice a second."""
         self._own_s += begin_s - self._left_s if self._left_s else 0.0
         self._passes += 1
         self._left_s = now_s = time.monotonic()
@@ -78,7 +78,7 @@ class TorchObserver(Observer):
             self.loop.report.line("own", now_s, duration_s=self._own_s, times=self._passes)
 
     def _mark(self, loss: Any) -> None:
-        """Add a marker behind what the GPU was given: an event that it passes. The loss is read from there."""
+        """Add an event to the GPU's stream as a marker; the loss is read once it has passed."""
         torch, now_s = import_module("torch"), time.monotonic()
         stream, report = torch.cuda.current_stream(loss.device), self.loop.report
         self.loop.sync = torch.cuda.synchronize

@@ -1,23 +1,20 @@
-"""Pace of a watched training: sums over the steps of this process, written as one line every 10 s.
+"""Pace of a watched training: sums over this process's steps, one line every 10 s.
 
-Files in the folder that ``AUTOTUNE_WATCH_DIR`` names, ``pace.<pid>.<n>.<part>.jsonl``; ``n`` counts up where a process
-of the same pid wrote before. Each part begins with a header, all other lines are sums:
+Files are ``pace.<pid>.<n>.<part>.jsonl`` in ``AUTOTUNE_WATCH_DIR``; ``n`` counts earlier processes with this pid. A
+part has a header, then sums:
 
     {"v": 1, "pid": 4711, "clock": "monotonic", "start_s": 81.2, "source": "observer"}
     {"k": "pace", "t0_s": 90.1, "t1_s": 100.2, "steps": 42, "updates": 42, "train_s": 10.1, "samples": 336, ...}
 
-``steps`` are those between ``t0_s`` and ``t1_s`` whose time is training, ``train_s`` their time, ``samples`` and
-``work`` what they held (left out unless known of all of them), ``wait_s`` how long ``waits`` of them waited for data,
-``ln_sum`` and ``ln_squares`` sums over the logarithms of their times in seconds, ``longest_s`` the longest of them. A
-step that holds an evaluation, a checkpoint or the end of an epoch is none of them: it is one of ``pauses``, its time
-is in ``pause_s``, and it is counted in ``evals``, ``checkpoints`` or ``epochs``. Only the ends of epochs of less than
-20 steps, too many to be left out, stay: ``ends`` of the steps, in ``ends_s`` of their time. ``cpu_s`` is the CPU time
-of this process meanwhile.
+``steps`` counts training steps between ``t0_s`` and ``t1_s``, ``train_s`` is their time, ``samples`` and ``work`` are
+omitted unless known of all, ``wait_s`` is the data wait of ``waits`` of them, ``ln_sum`` and ``ln_squares`` sum over
+ln(seconds). A step with an evaluation, checkpoint or epoch end is one of ``pauses`` instead, with its time in
+``pause_s`` and a count in ``evals``, ``checkpoints`` or ``epochs``. Only ends of epochs below 20 steps, too many to
+omit, stay: ``ends`` of the steps, ``ends_s`` of their time. ``cpu_s`` is this process's CPU time.
 
-All files of a training together stay below 10 MB, however long it lasts, at one line every 10 s: of each process the
-first part (the first four hours) and the last two are kept, and of the processes eight; a further one takes the place
-of one that has ended. Whatever goes wrong in here ends the report and never the training: a full disk, a folder that
-has vanished. The file is open only while a line is written, so that a trainer may close any descriptor.
+A training's files stay below 10 MB: the first part (four hours) and the last two of eight processes; a further process
+replaces an ended one. Errors (full disk, removed folder) end the report, never the training. The file is open only
+during a write: a trainer may close any descriptor.
 """
 
 from __future__ import annotations
@@ -37,20 +34,20 @@ EVERY_S = 10.0
 """Least time between two lines."""
 
 PART_BYTES = 384 << 10
-"""Size at which a part is full: about four hours."""
+"""Size of a full part: about four hours."""
 
 MOST_PROCESSES = 8
 
 
 @dataclass
 class _StepSums:
-    """Sums over the steps since the last line, named like its fields."""
+    """Sums over the steps since the last line, which has the same fields."""
 
     t0_s: Optional[float]
     steps: int = 0
     updates: int = 0
     train_s: float = 0.0
-    samples: float = 0.0  # NaN where they are unknown of a step, as is `work`
+    samples: float = 0.0  # NaN if unknown of a step; likewise `work`
     work: float = 0.0
     wait_s: float = 0.0
     waits: int = 0
@@ -61,12 +58,11 @@ class _StepSums:
     pause_s: float = 0.0
     ends: int = 0
     ends_s: float = 0.0
-    counts: dict[str, int] = field(default_factory=dict)  # of pauses
+    counts: dict[str, int] = field(default_factory=dict)  # of pauses, by kind
 
     def add(
         self, took_s: float, wait_s: Optional[float], samples: Optional[float], work: Optional[float], update: bool
     ) -> None:
-        """Add a step whose time is training."""
         ln = math.log(max(took_s, 1e-6))
         self.steps += 1
         self.updates += 1 if update else 0
@@ -82,10 +78,10 @@ class _StepSums:
 
 
 class Pace:
-    """Sums over the steps of this process, and the files that they are written to.
+    """Sums over this process's steps, and their files.
 
     Raises:
-        OSError: No file can be made there.
+        OSError: No file can be created.
     """
 
     def __init__(self, folder: str, source: str) -> None:
@@ -106,7 +102,7 @@ class Pace:
         atexit.register(self.flush)
 
     def restart(self, source: str) -> None:
-        """Go on with another reporter of the steps; what was summed up since the last line is dropped."""
+        """Continue with another reporter of steps; drops the sums since the last line."""
         self._source, self._last_s, self._sums = source, None, _StepSums(None)
 
     def step(
@@ -117,15 +113,14 @@ class Pace:
         work: Optional[float] = None,
         update: bool = True,
     ) -> None:
-        """Add a step that ended at that time; no error leaves this function.
+        """Add a step that ended at `t_s`; raises nothing.
 
         Args:
-            wait_s: How long the loop waited for its batch; None if unknown.
-            samples: Samples in its batch; None if unknown.
-            work: Frames or tokens in its batch; None if unknown.
-            update: False if its gradients are only accumulated.
+            wait_s: Data wait, if known.
+            work: Frames or tokens in its batch.
+            update: False if gradients are only accumulated.
         """
-        # Never waiting: a step that another thread reports at this very moment is not worth it.
+        # Never waits: a step that another thread reports at the same moment is dropped.
         if not self._is_open or not self._lock.acquire(blocking=False):
             return
         try:
@@ -140,13 +135,11 @@ class Pace:
             self._lock.release()
 
     def mark(self, kind: str) -> None:
-        """Note that something other than training took time since the last step: ``eval``, ``checkpoint`` and such."""
         pause = {"epoch_end": "epochs", "eval": "evals", "checkpoint": "checkpoints"}.get(kind)
         if pause is not None:
             self._pauses.append(pause)
 
     def flush(self) -> None:
-        """Write what was summed up since the last line."""
         if self._is_open and os.getpid() == self._pid and self._lock.acquire(blocking=False):
             try:
                 self._write_line()
@@ -156,10 +149,10 @@ class Pace:
                 self._lock.release()
 
     def _time_of(self, t_s: float) -> Optional[float]:
-        """Return the time of a step; None if it is not training's: it is the first, or it holds a pause."""
+        """Return a training step's time; None for the first step, and one with a pause."""
         last_s, self._last_s = self._last_s, t_s
         pauses, self._pauses = self._pauses, []
-        if last_s is None or t_s < last_s:  # the first holds the start of the process, tracing and compiling
+        if last_s is None or t_s < last_s:  # the first includes startup, tracing and compiling
             self._sums.t0_s = t_s if self._sums.t0_s is None else self._sums.t0_s
             return None
         if self._sums.t0_s is None:
@@ -208,7 +201,7 @@ class Pace:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         os.close(os.open(self._path_of(self._part), flags, 0o600))
         self._size = 0
-        if self._part > 2:  # kept besides the first
+        if self._part > 2:  # kept in addition to the first
             os.unlink(self._path_of(self._part - 2))
         header = {"v": FORMAT_VERSION, "pid": self._pid, "clock": "monotonic", "start_s": round(time.monotonic(), 5)}
         self._append((json.dumps({**header, "source": self._source}) + "\n").encode())
@@ -220,7 +213,7 @@ class Pace:
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(self._path_of(self._part), flags)
         try:
-            # A short write means a full disk: going on would bury the torn line in the middle of the file.
+            # A short write means a full disk; continuing would bury the torn line in the file.
             if os.write(descriptor, data) != len(data):
                 self._is_open = False
         finally:
@@ -229,10 +222,10 @@ class Pace:
 
 
 def _free_number(folder: str, pid: int) -> int:
-    """Return the next number of a process, after room was made for it.
+    """Return a process's next file number; may remove an ended one's files.
 
     Raises:
-        OSError: There is no such folder, or as many processes report as may.
+        OSError: The folder is missing, or too many processes report.
     """
     files: dict[tuple[int, int], list[str]] = {}
     for name in os.listdir(folder):
@@ -242,7 +235,7 @@ def _free_number(folder: str, pid: int) -> int:
     if len(files) >= MOST_PROCESSES:
         ended = [key for key in files if key[0] == pid or not os.path.exists(f"/proc/{key[0]}")]
         if not ended:
-            raise OSError("enough processes report their pace")
+            raise OSError(f"{MOST_PROCESSES} processes already report their pace")
         oldest = min(ended, key=lambda key: max(os.lstat(path).st_mtime for path in files[key]))
         for path in files[oldest]:
             os.unlink(path)

@@ -1,13 +1,11 @@
-"""Phases of a trial: plain training, training on a few kept batches, and drawing batches without training.
+"""Phases of a trial: plain training, training on a few kept batches, drawing batches without training.
 
-With the variable ``AUTOTUNE_PHASE_S``, the seconds of one phase, the observer takes a trial through these in turn, for
-ever: `REPLAY` shows the speed of the steps if data cost nothing, `LOAD` that of the loader alone, `TRAIN` that of both
-together. `TRAIN` comes after `LOAD` and not after `REPLAY`, which leaves all buffers of the loader full: training would
-look too fast.
+With ``AUTOTUNE_PHASE_S``, a phase's seconds, the observer cycles a trial through `REPLAY` (steps if data cost nothing),
+`LOAD` (the loader alone) and `TRAIN` (both). `TRAIN` follows `LOAD`, because `REPLAY` leaves the loader's buffers full:
+training would look too fast.
 
-Only fetches from what is trained on are replaced: data whose batches were fetched before each of the last works, in a
-pass that has been worked on since it began. So the first batch of each pass is the trainer's own, and validation,
-even over the same data, is left alone.
+Fetches are replaced only if their data is trained on: fetched before each of the last works, in a pass already worked
+on. So a pass's first batch, and validation even over the same data, are the trainer's own.
 """
 
 from __future__ import annotations
@@ -31,20 +29,20 @@ from autotune.trainee.stream import WeakRecords
 REPLAY, LOAD, TRAIN = ORDER = "replay", "load", "train"
 
 LEAST = 3
-"""Steps in a phase, or batches in `LOAD`; also the steps of the warm-up that are not counted to learn what trains."""
+"""Least steps of a phase or batches in `LOAD`; also of the warm-up, after the steps that show what trains."""
 
 MOST_KEPT = 4
-"""Batches that `REPLAY` goes over: they may differ in length, and so in time."""
+"""Batches that `REPLAY` cycles through; several, because their lengths and so their times may differ."""
 
 
 class Schedule:
-    """Schedule of the phases: which one it is, and the time to change.
+    """Schedule of the phases.
 
-    A phase takes about its length, at least `LEAST` steps or batches, and at most four times its length. `LOAD` has its
-    length in time of drawing alone, as far as that limit lets it.
+    A phase lasts for `length_s` and at least `LEAST` steps or batches, but at most four times `length_s`. In `LOAD`,
+    `length_s` counts the drawing alone.
 
     Attributes:
-        phase: The phase; None during the warm-up.
+        phase: None during the warm-up.
     """
 
     def __init__(self, length_s: float) -> None:
@@ -58,7 +56,7 @@ class Schedule:
         self._drawn_s = 0.0
 
     def step(self, now_s: float) -> bool:
-        """Process the border between two steps; return True if the next phase is due, which `begin` begins."""
+        """Process the end of a step; return True when it is time to `begin` the next phase."""
         self._steps += 1
         passed_s = now_s - self._begin_s
         if self.phase is None:
@@ -75,33 +73,29 @@ class Schedule:
             return False
         self._shortest_s = min(self._shortest_s, last_s)
         steps = self._steps - 1
-        # times the shortest step of the warm-up: one that takes longer has traced or compiled something
+        # relative to the shortest step of the warm-up: a longer one has traced or compiled something
         return steps >= 10 or (steps >= LEAST and last_s <= 2.0 * self._shortest_s)
 
     def begin(self, now_s: float) -> str:
-        """Begin the next phase, and return it."""
         self.phase = self.following
         self._begin_s, self._steps, self._drawn, self._drawn_s = now_s, 0, 0, 0.0
         return self.phase
 
     @property
     def following(self) -> str:
-        """Phase after the present one."""
         at = -1 if self.phase is None else ORDER.index(self.phase)
         return next(phase for phase in (ORDER * 2)[at + 1 :] if phase not in self._left_out)
 
     def drew(self, duration_s: float) -> None:
-        """Add the time of one batch that was drawn in `LOAD`."""
         self._drawn += 1
         self._drawn_s += duration_s
 
     @property
     def has_drawn_enough(self) -> bool:
-        """True if `LOAD` needs no further batches."""
         return self._drawn_s >= self._length_s * (1.0 if self._drawn >= LEAST else 4.0)
 
     def leave_out(self, phase: str) -> bool:
-        """Leave out `REPLAY` or `LOAD` from now on; return True if it was not left out before."""
+        """Skip `REPLAY` or `LOAD` from now on; return True unless already skipped."""
         is_news = phase not in self._left_out
         self._left_out.add(phase)
         return is_news
@@ -111,11 +105,9 @@ class Data:
     """Data that batches are fetched from.
 
     Attributes:
-        kept: Its latest batches, to be handed out again. The arrays themselves are kept, where and as they are, in
-            containers of their own, from which a trainer may take things. A step that changes an array in place will
-            be given the changed one: its time is the same, whatever becomes of its loss.
-        sizes: Counts the samples in its batches.
-        stand_in: Iterator over kept batches for a compiled step; None while there is none.
+        kept: Latest batches, to be handed out again: in new containers, as a trainer may take items out, but with the
+            same arrays. A step that changes one in place changes later losses, not times.
+        stand_in: Iterator over kept batches for a compiled step.
     """
 
     def __init__(self) -> None:
@@ -124,7 +116,6 @@ class Data:
         self.stand_in: Any = None
 
     def drop(self) -> None:
-        """Drop what was kept."""
         self.kept.clear()
         self.stand_in = None
 
@@ -134,11 +125,7 @@ class _Pass:
 
 
 class Request(NamedTuple):
-    """Request for a batch that is trained on.
-
-    Attributes:
-        phase: The phase that it belongs to; None during the warm-up.
-    """
+    """Request for a batch that is trained on; `phase` is None during the warm-up."""
 
     data: Data
     phase: Optional[str]
@@ -148,7 +135,7 @@ _BLIND = (
     "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a DataLoader, nor by a "
     "compiled step from an iterator among its arguments"
 )
-_MOST_UNKNOWN = 60  # works without a fetch, or rounds of fetches that have nothing in common, before a loop is given up
+_MOST_UNKNOWN = 60  # works without a fetch, or rounds without common data, before phases are given up
 
 
 class PhasedLoop:
@@ -156,21 +143,17 @@ class PhasedLoop:
 
     Args:
         loop: The loop, before any framework is observed.
-        length_s: Seconds of one phase.
-
-    Attributes:
-        is_on: True until phases are given up for good.
     """
 
     def __init__(self, loop: Loop, length_s: float) -> None:
         self._loop = loop
         self.is_on = True
-        self._inside: set[int] = set()  # threads inside a fetch that is seen already, which may fetch from another
+        self._inside: set[int] = set()  # threads inside an observed fetch, which may fetch from another iterator
         self._schedule = Schedule(length_s)
         self._data = WeakRecords(Data)
         self._passes = WeakRecords(_Pass)
         self._round: dict[_Pass, tuple[Data, int]] = {}  # fetched since the last work: data and thread
-        self._before: frozenset[_Pass] = frozenset()  # of the round before
+        self._before: frozenset[_Pass] = frozenset()  # of the previous round
         self._since_work = 0  # fetches
         self._sync: Optional[Callable[[], object]] = None
         self._rounds: deque[frozenset[Data]] = deque(maxlen=LEAST)
@@ -178,33 +161,31 @@ class PhasedLoop:
         self._always: Optional[Data] = None
         self._unknown = 0
         self._is_new_round = self._is_recorded = False
-        # Of drawing that one line reports; 0 for a line a batch. A reader cuts off the beginning, when buffers were
-        # still full.
+        # Seconds of drawing per reported line; 0 for a line per batch. Readers skip the start, when buffers were full.
         self._chunk_s = float(os.environ.get("AUTOTUNE_PHASE_CHUNK_S", 0.25))
         self._chunk = 0.0, 0, 0.0  # seconds, batches, samples
         self._unwritten: list[tuple[str, float, dict[str, Any]]] = []
         loop.recorded = _Recorded(self)
 
     def forget(self) -> None:
-        """End the phases in a forked child of a loop that has trained: the schedule is the parent's."""
+        """End the phases in a forked child of a training loop: the schedule is the parent's."""
         self._inside.clear()
         self.is_on = self.is_on and not self._rounds
 
     # Work.
 
     def recorded(self, event: tuple[Any, ...]) -> None:
-        """Process an event of the loop that was just recorded."""
         happened = event[0]
         if happened is StepMaker.worked:
             self.worked(event[6])
         elif happened is StepMaker.always_trains:
-            # A compiled step that cannot be seen: what was fetched last is trained on.
+            # A compiled step that can't be seen: the data fetched last is trained on.
             self._always = next(reversed(self._round.values()))[0] if self._round else None
         elif self._unwritten and happened in (StepMaker.fetched, StepMaker.exhausted):
             self._loop.recorded.append((lambda _steps: self._write(),))
 
     def worked(self, thread: Optional[int] = None) -> None:
-        """Process work of a thread on what was fetched; further work on the same batches changes nothing."""
+        """Process a thread's work on the fetched batches; further work on them changes nothing."""
         if self.is_on:
             self.attempt(self._worked, thread)
 
@@ -214,26 +195,26 @@ class PhasedLoop:
             if self._unknown > _MOST_UNKNOWN:
                 self._leave_out_both(_BLIND)
             return
-        # The loop gives up its own where the trainer reports the steps, who need not know of the phases.
+        # The loop drops its own if the trainer reports the steps, which need not know of the phases.
         self._sync = self._loop.sync or self._sync
         fetched, self._round, self._since_work = self._round, {}, 0
-        if thread is not None:  # what a thread in the background fetches may be part of what this one does
+        if thread is not None:  # fetches of a background thread may be part of this thread's
             fetched = {one: it for one, it in fetched.items() if it[1] == thread} or fetched
         self._confirm({one: data for one, (data, _) in fetched.items()})
         if thread is not None and any(data in self._trained and by != thread for data, by in fetched.values()):
-            why = "between the loader and the step, batches pass through a thread of the trainer's own"
+            why = "batches pass through one of the trainer's threads between the loader and the step"
             self.leave_out(REPLAY, why)
         self._rounds.append(frozenset(data for data, _ in fetched.values()))
         common = frozenset.intersection(*self._rounds)
-        # Validation may come in each of these rounds, where passes are short.
+        # With short passes, validation may come in each of these rounds.
         if len(self._rounds) == LEAST and common and not (self._trained and self._trained <= common):
             self._learn(common)
         self._is_new_round = True
         if not self._trained and self._unknown > _MOST_UNKNOWN:
-            self._leave_out_both("steps take their batches from one dataset or another")
+            self._leave_out_both("steps take their batches from changing datasets")
 
     def _confirm(self, fetched: dict[_Pass, Data]) -> None:
-        """Learn which passes are trained on: not one over the same data that comes between two steps."""
+        """Find the passes that are trained on, without one over the same data between two steps."""
         for one, data in fetched.items():
             is_alone = list(fetched.values()).count(data) == 1
             one.is_trained_on |= is_alone or one in self._before
@@ -242,7 +223,7 @@ class PhasedLoop:
             self.leave_out(LOAD, "a step takes batches from several datasets")
 
     def _learn(self, trained: frozenset[Data]) -> None:
-        # Processes that train together would wait for each other in each phase.
+        # Ranks would wait for each other in each phase.
         if not self._trained and (os.environ.get("WORLD_SIZE", "1") not in ("", "1") or os.environ.get("TF_CONFIG")):
             self._leave_out_both("several processes train together")
         if len(trained) > 1:
@@ -263,14 +244,14 @@ class PhasedLoop:
         renewed: Callable[[Any], Any] = in_new_containers,
         arrays_of: Callable[[Any], Any] = lambda batch: batch,
     ) -> Callable[..., Any]:
-        """Return the method of an iterator that returns a batch, which follows the phases.
+        """Return an iterator's batch-returning method, wrapped to follow the phases.
 
         Args:
-            data_of: Returns what an iterator goes over, of which other iterators may follow.
-            ends: Exceptions that mean the end of the data.
+            data_of: Returns an iterator's data, which further iterators may share.
+            ends: Exceptions that end the data.
             is_plain: True if batches are fetched now, not by a graph under construction.
-            renewed: Returns a batch as it is handed out again.
-            arrays_of: Returns the arrays in what is fetched.
+            renewed: Returns a batch to be handed out again.
+            arrays_of: Returns the arrays in a fetched object.
         """
 
         @functools.wraps(original)
@@ -300,12 +281,12 @@ class PhasedLoop:
 
     @property
     def is_open(self) -> bool:
-        """True unless phases are given up, or this thread is inside a fetch that is seen already."""
+        """True unless phases are given up, or this thread is inside an observed fetch."""
         return self.is_on and threading.get_ident() not in self._inside
 
     @contextlib.contextmanager
     def inside(self) -> Iterator[None]:
-        """Mark this thread as inside a fetch, so that fetches within it are left alone."""
+        """Mark this thread as inside a fetch: nested fetches aren't replaced."""
         thread = threading.get_ident()
         self._inside.add(thread)
         try:
@@ -316,14 +297,11 @@ class PhasedLoop:
     def asks(
         self, iterator: Any, data: Any, prepare: Callable[[Data], object], is_recorded: bool = False
     ) -> Optional[Request]:
-        """Process the request for a batch.
+        """Process a request for a batch; return it if phases may replace it.
 
         Args:
-            prepare: Called when `REPLAY` is due; returns whether there is anything to be handed out again.
-            is_recorded: True if the loop records the fetch, and knows only then that the step before it has ended.
-
-        Returns:
-            The request, if it is one that phases may replace.
+            prepare: Called when `REPLAY` is due; returns whether any batch can be handed out again.
+            is_recorded: True if the loop records the fetch, which then ends the step before.
         """
         self._is_recorded = is_recorded and not self._loop.is_suspended and self._loop.report.is_ours
         of, one = self._data.of(data), self._passes.of(iterator)
@@ -331,13 +309,13 @@ class PhasedLoop:
             self.worked()
         self._round[one] = of, threading.get_ident()
         self._since_work += 1
-        # fetches without work; a validation that is taken for training must come to its end
+        # fetches without work: a validation mistaken for training must come to its end
         if of not in self._trained or not one.is_trained_on or self._since_work > 256 or not self.is_on:
             return None
         if self._is_new_round:
             self._is_new_round = False
             if self._schedule.step(time.monotonic()):
-                if self._sync is not None:  # the work of the phase is done, and the sum of its steps' times right
+                if self._sync is not None:  # completes the phase's work, so that the sum of its step times is right
                     self._sync()
                     self._say("sync")
                 if self._schedule.following != REPLAY or prepare(of):
@@ -362,13 +340,13 @@ class PhasedLoop:
         ends: tuple[type[BaseException], ...],
         arrays_of: Callable[[Any], Any] = lambda batch: batch,
     ) -> Any:
-        """Draw batches until there are enough, or the data ends: the trainer then meets the end at its next fetch.
+        """Draw until there are enough batches, or the data ends; the trainer meets the end at its next fetch.
 
         Returns:
             The last batch.
 
         Raises:
-            Exception: The fetch raised it; the end of the data only at the first.
+            Exception: From the fetch; the end of the data only at the first.
         """
         drawn: list[Any] = []
         wants_more = True
@@ -403,7 +381,7 @@ class PhasedLoop:
     # Reports.
 
     def _say(self, kind: str, **fields: Any) -> None:
-        """Write a line of the stream, behind the step that ends with the present fetch."""
+        """Write a line, after the step that ends with the current fetch."""
         self._unwritten.append((kind, time.monotonic(), fields))
         if not self._is_recorded:
             self._loop.flush()
@@ -415,7 +393,6 @@ class PhasedLoop:
             self._loop.report.line(kind, t_s, **fields)
 
     def leave_out(self, phase: str, why: str) -> None:
-        """Leave out a phase from now on, and report the reason."""
         if self._schedule.leave_out(phase):
             self._loop.report.line("unphased", time.monotonic(), text=f"{phase}: {why}")
             if self._schedule.phase == phase:
@@ -426,7 +403,7 @@ class PhasedLoop:
         self.leave_out(LOAD, why)
 
     def attempt(self, action: Callable[..., Any], *args: Any) -> Any:
-        """Call a function of ours and return its result; None after an error, which ends the phases."""
+        """Call `action` and return its result; None after an error, which ends the phases."""
         try:
             return action(*args)
         except Exception as error:
@@ -434,7 +411,7 @@ class PhasedLoop:
             return None
 
     def failed(self, error: Exception) -> None:
-        """Give up for good: the trainer goes on as if there were no phases."""
+        """End the phases for good; the trainer continues without."""
         self.is_on = False
         with contextlib.suppress(Exception):
             self._trained = frozenset()
@@ -447,20 +424,19 @@ class PhasedLoop:
 
 
 class _Recorded(list):  # type: ignore[type-arg]
-    """Recorded events of a loop, which also tell the phased loop of work."""
+    """Recorded events of a loop, also passed to the phased loop."""
 
     def __init__(self, phased: PhasedLoop) -> None:
         super().__init__()
         self._phased = phased
 
     def append(self, event: tuple[Any, ...]) -> None:
-        """Append an event: a function of the step maker with its arguments."""
         super().append(event)
         self._phased.attempt(self._phased.recorded, event)
 
 
 def framework_settings() -> dict[str, Any]:
-    """Return the settings of the loaded frameworks as ``<framework>.<setting>``: numbers, texts and booleans."""
+    """Return the loaded frameworks' settings as ``<framework>.<setting>``."""
     found: dict[str, Any] = {}
     for name, readers in _SETTINGS.items():
         for setting, read in readers.items() if name in sys.modules else ():
@@ -495,4 +471,4 @@ _SETTINGS: dict[str, dict[str, Callable[[Any], Any]]] = {
         "cudnn_benchmark": lambda it: it.backends.cudnn.benchmark,
     },
 }
-"""Framework, by the name it is imported by → its settings and how each is read."""
+"""Framework's import name → its settings and how each is read."""

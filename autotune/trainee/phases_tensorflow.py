@@ -1,7 +1,7 @@
-"""Phases of TensorFlow's compiled steps that fetch from an iterator among their arguments, and of the feeds of `tf/`.
+"""Phases of TensorFlow's compiled steps that fetch from an iterator argument, and of the feeds of `tf/`.
 
-Nothing inside of a compiled step, such as that of Keras's ``fit``, can be changed, but its argument can: in `REPLAY` it
-is given an iterator of the same type over a few kept batches, and for `LOAD` batches are drawn before it is called.
+A compiled step, as of Keras's ``fit``, can't be changed, but its argument can: `REPLAY` passes an iterator of the same
+type over a few kept batches; `LOAD` draws batches before the call.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from autotune.trainee.phases import LOAD, MOST_KEPT, REPLAY, Data, PhasedLoop
 
 
 class CompiledStepsObserver(Observer):
-    """Observer of compiled steps that fetch their batches themselves; installed before those that record anything."""
+    """Observer of compiled steps that fetch; installed before those that record."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
         self._is_eager, self._ends = eager_check(), (StopIteration, out_of_range())
         one = import_module("tensorflow.python.data.ops.iterator_ops").OwnedIterator
         several = import_module("tensorflow.python.distribute.input_lib").DistributedIteratorBase
-        # The methods that fetch in Python, by the class of the iterator.
+        # Fetch methods in Python, by the iterator's class.
         self._fetches: dict[type, Callable[[Any], Any]] = {one: one._next_internal, several: several.get_next}
 
     def install(self) -> None:
@@ -50,7 +50,6 @@ class CompiledStepsObserver(Observer):
         self.instrumentation.put(owner, name, call)
 
     def _arguments(self, phased: PhasedLoop, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the arguments for a call of a compiled function, given the trainer's."""
         at = [at for at, argument in enumerate(args) if isinstance(argument, tuple(self._fetches))]
         if len(at) != 1:
             return args
@@ -63,9 +62,9 @@ class CompiledStepsObserver(Observer):
         return args
 
     def _draw(self, phased: PhasedLoop, iterator: Any, data: Data) -> None:
-        """Draw batches in Python; where that ends the data, the step meets the end."""
+        """Draw batches in Python; if that ends the data, the step meets the end."""
         was_suspended = self.loop.is_suspended
-        self.loop.is_suspended = True  # no step is made of what is fetched here
+        self.loop.is_suspended = True  # these fetches make no steps
         try:
             with phased.inside(), contextlib.suppress(*self._ends):
                 phased.draw(data, functools.partial(self._fetch, iterator), self._ends)
@@ -77,17 +76,17 @@ class CompiledStepsObserver(Observer):
         return next(fetch(iterator) for kind, fetch in self._fetches.items() if isinstance(iterator, kind))
 
     def _prepare(self, phased: PhasedLoop, iterator: Any, data: Data) -> bool:
-        """Make the iterator over kept batches; return False if there were none."""
+        """Make the iterator over kept batches; return False if there are none."""
         if not hasattr(iterator, "_iterator_resource"):
-            phased.leave_out(REPLAY, "a compiled step fetches for several devices by itself")
-            return True  # what follows is another phase
+            phased.leave_out(REPLAY, "a compiled step itself fetches batches for several devices")
+            return True  # the next phase is another one
         batches: list[Any] = []
         with phased.inside(), contextlib.suppress(*self._ends):
             while len(batches) < MOST_KEPT:
                 batches.append(self._fetch(iterator))
         flatten = import_module("tensorflow.python.util.nest").flatten
         if any("CPU" not in getattr(part, "device", "CPU") for part in flatten(batches, expand_composites=True)):
-            phased.leave_out(REPLAY, "a compiled step fetches batches by itself that are on an accelerator")
+            phased.leave_out(REPLAY, "a compiled step itself fetches batches that are on an accelerator")
             return True
         if batches:
             data.stand_in = _iterator_over(batches, iterator.element_spec)
@@ -98,18 +97,18 @@ def _iterator_over(batches: list[Any], element_spec: Any) -> Any:
     tf = sys.modules["tensorflow"]
     with tf.device("/device:CPU:0"):
         of_one = (tf.data.Dataset.from_tensors(batch) for batch in batches)
-        # Each of them has lengths of its own; the compiled step knows those that may vary as such.
+        # Each has fixed lengths; the compiled step expects those that may vary as such.
         alike = [
             tf.data.experimental.from_variant(tf.data.experimental.to_variant(one), element_spec) for one in of_one
         ]
         options = tf.data.Options()
-        options.autotune.enabled = options.experimental_optimization.inject_prefetch = False  # nothing to be waited for
+        options.autotune.enabled = options.experimental_optimization.inject_prefetch = False  # nothing to wait for
         in_turn = functools.reduce(lambda first, second: first.concatenate(second), alike)
         return iter(in_turn.repeat().with_options(options))
 
 
 class FeedObserver(Observer):
-    """Phases of the feed of `autotune.tf`, which counts the work in a batch beside the fetch: both go together."""
+    """Phases of the feed of `autotune.tf`, which returns a batch with its work."""
 
     place = "autotune.tf.feed:Feed.__next__"
 
@@ -128,6 +127,6 @@ class FeedObserver(Observer):
 
 
 class TwoStageFeedObserver(FeedObserver):
-    """Phases of the feed that loads in two stages."""
+    """Phases of the two-stage feed."""
 
     place = "autotune.tf.two_stage:TwoStageFeed.__next__"

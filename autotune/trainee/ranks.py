@@ -1,6 +1,6 @@
-"""Rank of this process in a training of several processes, as its framework or its launcher says, and its clock.
+"""Rank of this process in a distributed training, from its framework or launcher, and its clock.
 
-The rank is asked for with the first step: by then a framework knows, and a launcher's variables are this process's.
+It is read at the first step: by then the framework knows it, and a launcher's variables are this process's.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import Any, Callable, Optional
 
-# Of each launcher: rank, number of ranks, rank within the node. Slurm's count of a step: a batch script, whose
-# allocation may have many tasks, runs once.
+# Per launcher: rank, number of ranks, local rank. Slurm's tasks of a step, because a batch script, whose allocation
+# may have many tasks, runs once.
 _VARIABLES = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun, accelerate, DeepSpeed, Ray Train
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
@@ -25,7 +25,7 @@ _VARIABLES = (
 
 
 def own_rank() -> Optional[dict[str, Any]]:
-    """Return the rank of this process as the stream has it; None for a process that trains alone."""
+    """Return this process's rank as a field of the stream; None if it trains alone."""
     for is_joined, told in ((True, _of_framework()), (False, _of_launcher())):
         for number, world, local in told:
             if world > 1 and 0 <= number < world:
@@ -35,14 +35,14 @@ def own_rank() -> Optional[dict[str, Any]]:
 
 
 def _of_framework() -> Iterator[tuple[int, int, Optional[int]]]:
-    """Yield rank, number of ranks and rank within the node as frameworks have them that joined these."""
+    """Yield rank, number of ranks and local rank from frameworks that have joined the ranks."""
     local = next((known for *_, name in _VARIABLES if (known := _number(os.environ, name)) is not None), None)
     with contextlib.suppress(Exception):
         distributed: Any = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             yield distributed.get_rank(), distributed.get_world_size(), local
     with contextlib.suppress(Exception):
-        # Not jax.process_index(): where nothing uses JAX yet, it would open its devices.
+        # Not jax.process_index(): it would open the devices of a JAX that isn't used yet.
         state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
         if getattr(state, "client", None) is not None:
             yield state.process_id, state.num_processes, local
@@ -50,12 +50,12 @@ def _of_framework() -> Iterator[tuple[int, int, Optional[int]]]:
         cluster = json.loads(os.environ["TF_CONFIG"])
         sizes = {kind: len(cluster["cluster"].get(kind, ())) for kind in ("chief", "worker")}
         kind, index = cluster["task"]["type"], int(cluster["task"]["index"])
-        if kind in sizes:  # parameter servers and evaluators train nothing
+        if kind in sizes:  # parameter servers and evaluators don't train
             yield index + (sizes["chief"] if kind == "worker" else 0), sum(sizes.values()), None
 
 
 def _of_launcher() -> Iterator[tuple[int, int, Optional[int]]]:
-    """Yield the same as the variables of launchers say."""
+    """Yield the same from launchers' variables."""
     for number_name, world_name, local_name in _VARIABLES:
         number, world = _number(os.environ, number_name), _number(os.environ, world_name)
         if number is not None and world is not None:
@@ -68,25 +68,24 @@ def _number(variables: Mapping[str, str], name: str) -> Optional[int]:
 
 
 def node_name() -> str:
-    """Return the name of the node that this process runs on."""
+    """Return the name of this process's node."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
 
 
-# Clocks: each node has one of its own, which the reader of the stream aligns with its own by a question.
+# Clocks: each node has its own, which the stream's reader aligns with its own by a query.
 
 
 def has_own_clock() -> bool:
-    """Return whether the monotonic clock of this process is another than that of the search."""
+    """Return whether this process's monotonic clock isn't the search's."""
     theirs = os.environ.get("AUTOTUNE_CLOCK")
     return bool(theirs) and theirs != _clock_identity()
 
 
 def answer_in_background(question: str, answer: Callable[[float], None]) -> None:
-    """Answer the question for this process's time, in a thread, once it is asked.
+    """Answer the query for this process's time once it arrives, in a thread.
 
     Args:
-        question: File with the reader's time.
-        answer: Called with that time.
+        question: File with the reader's time, passed to `answer`.
     """
 
     def wait() -> None:
@@ -100,7 +99,7 @@ def answer_in_background(question: str, answer: Callable[[float], None]) -> None
 
 
 def _clock_identity() -> str:
-    """Return what tells monotonic clocks apart: each boot of a machine has one, and each time namespace on it."""
+    """Return an identifier of the monotonic clock: boot and time namespace."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/time')}"

@@ -1,24 +1,22 @@
-"""Fingerprints of the samples that a trainer fetches: whether two trials train on the same data shows in them.
+"""Fingerprints of the fetched samples, which show whether two trials train on the same data.
 
-One file per process, ``data.<pid>.<n>.jsonl``, in the trial's folder. A batch is one line:
+Each process writes ``data.<pid>.<n>.jsonl`` in the trial's folder, with a line per batch:
 
     {"v": 1, "pid": 4711}
     {"k": "batch", "t_s": 83.1, "set": 0, "pass": 0, "at": 17, "n": 8, "content": "...", "labels": "...",
      "moments": "...", "trained": true}
     {"k": "unseen", "set": 0, "trained": true}
 
-``set`` is the dataset, ``pass`` the pass over it (left out where that is not seen), ``at`` the batch's number in it.
+``set`` is the dataset, ``pass`` the pass over it (omitted if not seen), ``at`` the batch's number in it. In base64,
+``content`` and ``labels`` hold an 8-byte hash per sample, ``moments`` its sum and sum of squares as float32. Labels are
+fields of at most 8 elements: classes, ids, lengths. The hashes' key is ``AUTOTUNE_DATA_KEY``; nothing else of the data
+is written.
 
-``content`` and ``labels`` hold a hash of 8 bytes for each sample, ``moments`` the sum of its elements and that of their
-squares as two floats of 4 bytes, all in base64. Labels are the fields of at most 8 elements: classes, ids, lengths.
-Hashes are made with the key in ``AUTOTUNE_DATA_KEY``; of the data themselves nothing else is written.
+A hash is a sum over elements at fixed places, ever sparser, so it costs the same for any size. Zeros, as in padding,
+add nothing.
 
-A hash is a sum over elements at fixed places, the first ones and ever fewer after them, so it costs the same for any
-size. Zeros add nothing to it: how far a sample is padded makes no difference.
-
-It costs at most `SHARE` of the time, and about `START_S` at first: where that is not enough for all batches, those are
-looked at whose number is a multiple of 2, 4, 8 and so on, so that two trials look at the same ones. Nothing is copied
-from an accelerator: what lies there is not looked at.
+The cost is at most `SHARE` of the time, about `START_S` at first. If that isn't enough, only every 2nd, 4th, 8th batch
+and so on is used, the same ones in two trials. Arrays on an accelerator are ignored, not copied.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ SHARE = 0.005
 """Share of the time that fingerprints may take."""
 
 START_S = 0.015
-"""Time that they may take at first."""
+"""Seconds that they may take at first."""
 
 MOST_BYTES = 2_000_000
 MOST_LABEL_ELEMENTS = 8
@@ -52,23 +50,22 @@ MOST_LABEL_ELEMENTS = 8
 _FLUSH_EVERY_S = 0.5
 _FIRST_COST_S = 0.001
 _FIRST_PLACES, _RATIO = 64, 1.07
-_MOST_SHAPES = 1000  # that are kept in mind
+_MOST_SHAPES = 1000  # that are cached
 _DEPTH, _WIDTH = 4, 32
 _MIX_1, _MIX_2 = 0x3F58476D1CE4E5B9, 0x14D049BB133111EB  # odd
-_INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by the bytes of an element
+_INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by an element's size in bytes
 
 
 class Pass:
-    """Pass over a dataset that is under way.
+    """Pass over a dataset.
 
     Args:
-        dataset: Number of the dataset.
-        number: Its own number; None where the ends of passes are not seen.
-        is_trained: Returns whether its batches are trained on.
+        dataset: Its number.
+        number: Number of the pass; None if ends of passes aren't seen.
 
     Attributes:
-        batches: Number of batches so far.
-        fields: Paths of those that are looked at; None before the first batch.
+        batches: Number so far.
+        fields: Paths of the fields used.
     """
 
     __slots__ = ("batches", "dataset", "fields", "is_trained", "number")
@@ -80,12 +77,7 @@ class Pass:
 
 
 class Fingerprints:
-    """Fingerprints of this process' batches.
-
-    Args:
-        folder: The trial's folder.
-        key: Key of the hashes.
-    """
+    """Fingerprints of this process's batches, with hashes keyed by `key`."""
 
     def __init__(self, folder: str, key: str) -> None:
         self._folder = os.path.abspath(folder)
@@ -94,38 +86,31 @@ class Fingerprints:
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew in a forked child."""
         self._path: Optional[str] = None
         self._held: list[tuple[Callable[[], bool], dict[str, Any]]] = []
-        self._datasets: list[int] = []  # passes over each so far
+        self._datasets: list[int] = []  # number of passes over each
         self._unseen: set[int] = set()
         self._written = 0
         self._credit_s, self._cost_s = START_S, 0.0
-        self._credited_s: Optional[float] = None  # the time before the first batch gives no credit
+        self._credited_s: Optional[float] = None  # time before the first batch gives no credit
         self._flushed_s = 0.0
         self.is_on = True
         self.stride = 1
 
     def spend(self, more_s: float) -> None:
-        """Allow more time."""
         self._credit_s += more_s
 
     def dataset(self) -> int:
-        """Return the number of a further dataset."""
+        """Return the number of a new dataset."""
         self._datasets.append(0)
         return len(self._datasets) - 1
 
     def begin(self, dataset: int, is_trained: Callable[[], bool]) -> Pass:
-        """Begin a pass over a dataset."""
         self._datasets[dataset] += 1
         return Pass(dataset, self._datasets[dataset] - 1, is_trained)
 
     def look(self, under_way: Pass, batch: Any, samples: Optional[float]) -> None:
-        """Look at a batch of a pass, unless it is to be passed over; no error leaves this function.
-
-        Args:
-            samples: Samples in it; None if unknown.
-        """
+        """Take a batch's fingerprint unless it is skipped; raises nothing."""
         at, under_way.batches = under_way.batches, under_way.batches + 1
         if samples is None or at % self.stride or not self.is_on:
             return
@@ -133,7 +118,7 @@ class Fingerprints:
         passed_s, self._credited_s = now_s - (self._credited_s or now_s), now_s
         self._credit_s += SHARE * passed_s
         if self._credit_s < self._cost_s:
-            if SHARE * passed_s < self._cost_s:  # nor will it do for the next ones
+            if SHARE * passed_s < self._cost_s:  # nor would it be enough for the next ones
                 self.stride *= 2
             return
         try:
@@ -144,10 +129,10 @@ class Fingerprints:
             self.is_on = False
         took_s = time.monotonic() - now_s
         self._credit_s -= took_s
-        self._cost_s = min(took_s, 2.0 * self._cost_s or _FIRST_COST_S)  # the first one prepares what the others use
+        self._cost_s = min(took_s, 2.0 * self._cost_s or _FIRST_COST_S)  # the first one includes setup
 
     def flush(self) -> None:
-        """Write what was looked at, once it is known whether it was trained on."""
+        """Write the held fingerprints, with whether they are now known to be trained on."""
         self._flushed_s = time.monotonic()
         held, self._held = self._held, []
         if held and self.is_on:
@@ -156,7 +141,7 @@ class Fingerprints:
 
     def _append(self, text: str) -> None:
         if self._path is None:
-            for number in range(100):  # a pid comes back after exec
+            for number in range(100):  # exec keeps the pid
                 path = os.path.join(self._folder, f"data.{os.getpid()}.{number}.jsonl")
                 with contextlib.suppress(FileExistsError):
                     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
@@ -174,7 +159,6 @@ class Fingerprints:
             os.close(fd)
 
     def _add(self, under_way: Pass, at: int, batch: Any, samples: int, now_s: float) -> None:
-        """Add the fingerprint of a batch."""
         if under_way.fields is None:
             paths = (path for path, leaf in _leaves(batch, ()) if _length(leaf) == samples)
             under_way.fields = sorted(paths, key=_place_in_order)
@@ -203,7 +187,7 @@ class Fingerprints:
         self._held.append((under_way.is_trained, line))
 
     def _selected(self, array: Any) -> tuple[Any, bool]:
-        """Return the elements at our places of each sample, ``(n_samples, n_places)``, and whether they are all."""
+        """Return each sample's hashed elements, ``(n_samples, n_places)``, and whether they are all."""
         shape = tuple(array.shape[1:])
         size = reduce(lambda one, other: one * int(other), shape, 1)
         if size <= MOST_LABEL_ELEMENTS:
@@ -222,7 +206,6 @@ class Fingerprints:
         return array[(slice(None), *known)], False
 
     def _hashes(self, selected: Any, field: int) -> Any:
-        """Return a hash of each row."""
         module, places = _module_of(selected), int(selected.shape[1])
         weights = self._places.get((module, field, places))
         if weights is None:
@@ -238,28 +221,24 @@ class Fingerprints:
 
 
 def fingerprints_of_trial(folder: Optional[str]) -> Optional[Fingerprints]:
-    """Return what takes the fingerprints of a trial; None outside a trial, and in one that has no key for them."""
+    """Return the trial's fingerprints; None outside a trial or without a key."""
     key = os.environ.get(KEY_VARIABLE)
     return Fingerprints(folder, key) if folder and key else None
 
 
 class ReportedBatches:
-    """Batches that the trainer itself reports with its steps, in this process.
-
-    Args:
-        folder: The trial's folder; None outside a trial.
-    """
+    """Batches that the trainer reports with its steps."""
 
     def __init__(self, folder: Optional[str]) -> None:
         self._sizes = BatchSizes()
         self._fingerprints = fingerprints_of_trial(folder)
         if self._fingerprints is not None:
             self._pass = self._fingerprints.begin(self._fingerprints.dataset(), lambda: True)
-            self._pass.number = None  # the ends of passes are reported by themselves
+            self._pass.number = None  # ends of passes are reported separately
             atexit.register(self._fingerprints.flush)
 
     def look(self, batch: Any) -> Optional[int]:
-        """Look at a batch, and return the samples in it; None if it holds no arrays."""
+        """Take a batch's fingerprint; return its samples, or None without arrays."""
         samples = self._sizes.of(batch)
         if self._fingerprints is not None:
             self._fingerprints.look(self._pass, batch, samples)
@@ -267,7 +246,7 @@ class ReportedBatches:
 
 
 def _places(size: int) -> list[int]:
-    """Return the places of a sample's elements that are looked at: the same whatever follows them."""
+    """Return the indices of a sample's hashed elements; a larger size only adds some."""
     places, place = list(range(min(size, _FIRST_PLACES))), float(_FIRST_PLACES)
     while place < size:
         places.append(int(place))
@@ -276,14 +255,14 @@ def _places(size: int) -> list[int]:
 
 
 def _mixed(numbers: Any) -> Any:
-    """Return integers of 64 bits, each scrambled in a way that can be undone; 0 stays 0 (splitmix64's last steps)."""
+    """Return 64-bit integers, scrambled invertibly; 0 stays 0 (splitmix64's last steps)."""
     numbers = (numbers ^ (numbers >> 30)) * _MIX_1
     numbers = (numbers ^ (numbers >> 27)) * _MIX_2
     return numbers ^ (numbers >> 31)
 
 
 def _as_integers(selected: Any) -> Any:
-    """Return the bits of elements as integers of 64 bits."""
+    """Return elements' bits as 64-bit integers."""
     if _module_of(selected) == "torch":
         torch = sys.modules["torch"]
         if selected.dtype.is_floating_point:
@@ -296,7 +275,7 @@ def _as_integers(selected: Any) -> Any:
 
 
 def _moments(selected: Any) -> Any:
-    """Return the sum and the sum of squares of each row, ``(n_samples, 2)``: padding with zeros adds nothing."""
+    """Return each row's sum and sum of squares, ``(n_samples, 2)``; zero padding adds nothing."""
     if _module_of(selected) == "torch":
         torch = sys.modules["torch"]
         numbers = selected.to(torch.float32)
@@ -335,7 +314,7 @@ def _leaves(batch: Any, path: tuple[Any, ...]) -> Any:
 
 
 def _place_in_order(path: Path) -> tuple[tuple[bool, Any], ...]:
-    """Return what paths are sorted by: a mapping's order is not always that of its keys."""
+    """Return a sort key for paths: equal mappings may be ordered differently."""
     return tuple((isinstance(part, str), part if isinstance(part, (int, str)) else str(part)) for part in path)
 
 
@@ -351,7 +330,7 @@ def _length(leaf: Any) -> Optional[int]:
 
 
 def _on_host(leaf: Any) -> Any:
-    """Return a leaf as an array in the host's memory, not copied, or a list of texts; None where it lies elsewhere."""
+    """Return a leaf as an array in host memory, uncopied, or a list of texts; None if it lies elsewhere."""
     if isinstance(leaf, (list, tuple)):
         return list(leaf)
     if _module_of(leaf) == "torch":
@@ -362,7 +341,7 @@ def _on_host(leaf: Any) -> Any:
     if not isinstance(leaf, numpy.ndarray):
         if "CPU" not in str(getattr(leaf, "device", "")).upper():
             return None
-        leaf = leaf._numpy() if hasattr(leaf, "_numpy") else numpy.asarray(leaf)  # of TensorFlow, of JAX
+        leaf = leaf._numpy() if hasattr(leaf, "_numpy") else numpy.asarray(leaf)  # TensorFlow; JAX
     if leaf.dtype.kind == "O":
         return list(leaf.tolist()) if leaf.ndim == 1 else None
     return leaf if leaf.dtype.itemsize in _INTEGERS else None

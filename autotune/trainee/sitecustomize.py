@@ -1,8 +1,7 @@
-"""Start-up hook of interpreters in a trial's environment; lies in the trial's ``inject/`` folder.
+"""Start-up hook of interpreters in a trial's environment, in the trial's ``inject/``.
 
-It then executes the ``sitecustomize`` that would have been executed without autotune. ``AUTOTUNE_WARM`` names the file
-autotune/trial/zygote.py and the descriptor that makes this interpreter a zygote; without a descriptor, the imports of
-this trial are recorded for one.
+It then executes the ``sitecustomize`` that it shadows. ``AUTOTUNE_WARM`` names autotune/trial/zygote.py and the
+descriptor that makes this interpreter a zygote; without a descriptor, imports are recorded for one.
 """
 
 import os
@@ -19,7 +18,7 @@ def _load() -> None:
 
 
 def _become_zygote() -> None:
-    """Go on only in the forks."""
+    """Return in the forks only."""
     global _FOLDER
     try:
         _load()
@@ -28,11 +27,11 @@ def _become_zygote() -> None:
         import traceback
 
         traceback.print_exc()
-        os._exit(1)  # never on to the trainer's code, which would train beside the trials
+        os._exit(1)  # never continue with the trainer's code, which would train next to the trials
 
 
 def _observe() -> None:
-    # The variable is a trial's, or that of a process that a zygote's import has started.
+    # A process that a zygote's import has started has the zygote's variable, not a trial's.
     if os.environ.get("AUTOTUNE_TRIAL_ID", "").endswith("/zygote"):
         return
     try:
@@ -48,11 +47,11 @@ def _observe() -> None:
 
 def _execute_next() -> None:
     sys.modules.pop("sitecustomize", None)
-    # Without any, this is what the interpreter expects to be told.
+    # If there is none, the interpreter expects this ImportError.
     __import__("sitecustomize")
 
 
-# The folder is of no more use then: the modules of a package are found through the package.
+# The folder isn't needed any longer: the modules of a package are found through the package.
 if _channel:
     _become_zygote()
 _observe()

@@ -1,15 +1,15 @@
-"""Profile of the steps of an unchanged trainer, made in its process while it trains: in a trial of its own.
+"""Profile of an unchanged trainer's steps, made in its process, in a separate trial.
 
-PyTorch's steps are divided into phases at the moments that hooks see: fetches, backward passes, updates. Then PyTorch's
-or TensorFlow's own profiler observes a few steps. The result is ``step_profile.json`` in the trial's folder:
+Hooks at fetches, backward passes and updates divide PyTorch's steps into phases. Then PyTorch's or TensorFlow's
+profiler observes a few steps. The result is ``step_profile.json`` in the trial's folder:
 
     {"v": 1, "framework": "PyTorch", "profiler_begin_s": 102.3, "steps": 9,
      "phases_ms": {"data": […], "forward": […], "backward": […], "optimizer": […], "rest": […]}, "traced_ms": {},
      "operations": [{"name": "aten::mm", "times": 6.0, "host_ms": 3.9, "device_ms": 0.0}, …], "why_not": ""}
 
-``phases_ms`` are the times of each step before the profiler is started (CLOCK_MONOTONIC), ``operations`` the means over
-the ``steps`` until it is stopped, ``traced_ms`` the phases that the profiler itself has seen in each of these, and the
-whole step, of TensorFlow. ``why_not`` is the reason that one of them is missing.
+``phases_ms`` are each step's times before the profiler starts (CLOCK_MONOTONIC), ``operations`` means over the
+``steps`` until it stops, ``traced_ms`` (TensorFlow) the times of phases and steps in the profiler's trace, ``why_not``
+the reason for a missing part.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Report, Step, mark
 from autotune.trainee.trace_phases import Executed, phases_of
 
 VARIABLE = "AUTOTUNE_PROFILE_STEP"
-"""Environment variable that asks for a profile."""
+"""Environment variable that requests a profile."""
 
 BEGINS = "the step will be profiled"
 """Note at the first step."""
@@ -45,15 +45,15 @@ _MOST_STEPS = 600  # whose phases are kept
 _MOST_OPERATIONS = 50
 
 Operations = dict[str, list[float]]
-"""Name of an operation → how often it was executed, its ms on the host, its ms on a device."""
+"""Operation → executions, ms on the host, ms on a device."""
 
 
 class StepProfiler(Observer):
-    """Profile of the steps of one framework; an error of it is written into the result, or is a note."""
+    """Profile of one framework's steps; errors go into the result, or are notes."""
 
     framework = ""
     least: tuple[tuple[int, float], ...] = (20, 4.0), (20, 6.0), (4, 0.2)
-    """Steps and seconds of the warm-up, of the steps before the profiler is started, and until it is stopped."""
+    """Steps and seconds of the warm-up, of the steps before the profiler starts, and until it stops."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -62,24 +62,23 @@ class StepProfiler(Observer):
         self._why_not = ""
 
     def start(self) -> None:
-        """Start the framework's profiler."""
         raise NotImplementedError
 
     def stop(self) -> Operations:
-        """Stop the framework's profiler, and return what it has seen."""
+        """Stop the profiler, and return its operations."""
         raise NotImplementedError
 
     def phases_ms(self) -> dict[str, list[float]]:
-        """Return the times of the phases of each step; empty if they are not seen."""
+        """Return the phases' times in each step; empty if not seen."""
         return {}
 
     def traced_ms(self, steps: int) -> dict[str, list[float]]:
-        """Return the times of the phases of each step that the profiler has seen; empty if it has seen none."""
+        """Return the same from the profiler's trace."""
         return {}
 
     @property
     def is_warm(self) -> bool:
-        """True for the steps between the warm-up and the profiler."""
+        """True between warm-up and profiler."""
         return self._stage == 1
 
     @property
@@ -87,7 +86,6 @@ class StepProfiler(Observer):
         return self._stage == len(self.least)
 
     def passed(self, steps: int) -> None:
-        """Process the end of some steps."""
         if self.is_over:
             return
         now_s = time.monotonic()
@@ -115,8 +113,8 @@ class StepProfiler(Observer):
             return None
 
     def _write(self, steps: int) -> None:
-        """Write the result, whole, unless there is one: of several processes the first one's counts."""
-        # A profiler that could not be started may be the trainer's own.
+        """Write the whole result, unless another process has."""
+        # If ours could not be started, the running profiler may be the trainer's.
         operations: Operations = {} if self._why_not else self._attempt(self.stop) or {}
         phases_ms: dict[str, list[float]] = self._attempt(self.phases_ms) or {}
         traced_ms: dict[str, list[float]] = self._attempt(lambda: self.traced_ms(steps)) or {}
@@ -144,15 +142,15 @@ class StepProfiler(Observer):
 
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, REST = PHASES = "data", "forward", "backward", "optimizer", "rest"
-"""Phases of a step of PyTorch. They end with: the end of a fetch, begin and end of a backward pass, the end of an
-update, the begin of a fetch."""
+"""Phases of a PyTorch step. They end at: end of a fetch, start and end of a backward pass, end of an update, next
+fetch."""
 
 _Moments = list[tuple[str, Any]]
-"""Moments of a step, as the clock gives them (numbers, or events of a GPU), each with the phase that ends there."""
+"""Moments of a step (numbers, or GPU events), each with the phase that ends there."""
 
 
 class TorchProfile(StepProfiler):
-    """Profile of PyTorch: a step goes from an update to the next one of the same optimizer."""
+    """Profile of PyTorch; a step lasts from an update to the same optimizer's next one."""
 
     framework = "PyTorch"
     _training: Optional[int] = None
@@ -160,10 +158,10 @@ class TorchProfile(StepProfiler):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._optimizer: Callable[[], Any] = lambda: None  # whose updates are the borders, by a weak reference
-        self._others = 0  # updates since its last one
-        self._device: Any = None  # a GPU with parameters of it
-        self._is_backward = False  # a pass may have passes within it
+        self._optimizer: Callable[[], Any] = lambda: None  # weak reference to the one whose updates are step boundaries
+        self._others = 0  # updates by others since its last one
+        self._device: Any = None  # a GPU with its parameters
+        self._is_backward = False  # passes may be nested
         self._step: _Moments = []
         self._kept: list[_Moments] = []
         self._profiler: Any = None
@@ -183,7 +181,7 @@ class TorchProfile(StepProfiler):
             self._device = next((one.device for one in parameters if one.device.type == "cuda"), None)
         if threading.get_ident() != TorchProfile._training:
             return
-        if self._optimizer() is None or self._others > 20:  # of an earlier part of the training
+        if self._optimizer() is None or self._others > 20:  # it belonged to an earlier part of the training
             self._optimizer = weakref.ref(optimizer)
         is_border = optimizer is self._optimizer()
         self._others = 0 if is_border else self._others + 1
@@ -195,11 +193,10 @@ class TorchProfile(StepProfiler):
             self._step = self._step[-1:]
 
     def _forget(self) -> None:
-        """End the profile in a forked child of a process that trains."""
         TorchProfile._training = 0
 
     def _moment(self, ends: str) -> bool:
-        """Note a moment; return whether it is one of the thread that trains, and of an unfinished profile."""
+        """Record a moment; return whether it is the training thread's, in an unfinished profile."""
         if self.is_over or threading.get_ident() != TorchProfile._training:
             return False
         if self.is_warm:
@@ -207,7 +204,7 @@ class TorchProfile(StepProfiler):
         return True
 
     def _now(self) -> Any:
-        """Return the time; with a GPU an event of its present stream, which nothing waits for."""
+        """Return the time; on a GPU, an event in its current stream, which nothing waits for."""
         if self._device is None:
             return time.perf_counter()
         cuda = sys.modules["torch"].cuda
@@ -248,8 +245,8 @@ class TorchProfile(StepProfiler):
         self._profiler.stop()
         found: Operations = {}
         for row in self._profiler.key_averages():
-            if row.device_type.name == "CPU":  # the operation; what it has launched on a device is part of its row
-                # before PyTorch 2.4 with the name of one kind of device
+            if row.device_type.name == "CPU":  # the operation; its row includes what it launched on a device
+                # before PyTorch 2.4, named after one kind of device
                 on_device = (
                     "self_device_time_total" if hasattr(row, "self_device_time_total") else "self_cuda_time_total"
                 )
@@ -257,12 +254,12 @@ class TorchProfile(StepProfiler):
         return found
 
 
-_HOST_OPERATION = re.compile(r"(?:([^: ]+):|EagerLocalExecute: )(\w+)")  # name in the graph, if it has one, and kind
-_HOLDING = re.compile(r"_?Xla.*|.*Call|If|While|Case|__inference_.*")  # the time of these is that of others
+_HOST_OPERATION = re.compile(r"(?:([^: ]+):|EagerLocalExecute: )(\w+)")  # name in the graph, if any, and kind
+_HOLDING = re.compile(r"_?Xla.*|.*Call|If|While|Case|__inference_.*")  # their time is that of other operations
 
 
 class TensorFlowProfile(StepProfiler):
-    """Profile of TensorFlow; its steps are compiled, so that their phases are seen by its profiler alone."""
+    """Profile of TensorFlow; only its profiler sees compiled steps' phases."""
 
     framework = "TensorFlow"
     least = (20, 4.0), (20, 6.0), (20, 0.5)
@@ -302,7 +299,7 @@ class TensorFlowProfile(StepProfiler):
         for plane in space.planes:
             on_device = plane.name.startswith("/device:")
             for line in plane.lines:
-                # Of a device, lines are its streams, and sums over them; of the host, threads, some of them tf.data's.
+                # A device's lines are its streams, and sums over them; the host's are threads, some of them tf.data's.
                 if line.name.startswith("Stream") if on_device else not line.name.startswith("tf_data"):
                     for event in line.events:
                         name, in_graph = _operation_name(plane, event, on_device)
@@ -324,7 +321,7 @@ class TensorFlowProfile(StepProfiler):
 
 
 def _operation_name(plane: Any, event: Any, on_device: bool) -> tuple[Optional[str], str]:
-    """Return the kind of an operation, and its name in the graph if it has one; None for other events."""
+    """Return an operation's kind, and its name in the graph if any; None for other events."""
     name = plane.event_metadata[event.metadata_id].name
     for stat in event.stats:
         kind = plane.stat_metadata[stat.metadata_id].name

@@ -1,22 +1,20 @@
-"""Steps of a training loop, made of the fetches and the work that were observed in it.
+"""Steps of a training loop, made from its observed fetches and work.
 
-A step is a fetched batch that was trained on. *Work* is what only training does: the computation of a gradient, or a
-compiled step that contains one. A step ends where the next fetch begins, so that all time of the loop belongs to one
-step or the next. `StepMaker` is in one of three states:
+A step is a fetched batch that was trained on. *Work* is what only training does: a gradient, or a compiled step with
+one. A step ends where the next fetch begins, so all time belongs to a step. `StepMaker` has three states:
 
-    LOOKING   No step is open. Fetched batches wait with their `BatchSource`; a round of them may hold validation data.
-              worked → TRAINING, on the first waiting batch that is trained on; the time of the others is a pause
-              worked, and nothing waits → OWN, unless the steps of the loop have been made of fetches so far
+    LOOKING   No step is open. Fetched batches wait in their `BatchSource`; a round may include validation.
+              worked → TRAINING, on the first waiting batch that is trained on; the others' time is a pause
+              worked, nothing waits → OWN, unless steps have been made of fetches
     TRAINING  A fetched batch is being trained on.
-              fetched, exhausted → LOOKING; the step ends there, with its samples and the time that it waited
-              worked → TRAINING; if more batches wait, gradients are accumulated: a step ends, and the next begins
-              called → TRAINING; many calls that train on nothing, in a step unlike the one before, are a pause
-    OWN       A step of a loop that makes its own batches is open; it is made of the work alone.
-              worked → OWN; the step ends with its work, unless this is further work of the same step
-              fetched → LOOKING; from here on there are fetches
+              fetched, exhausted → LOOKING; the step ends, with its samples and data wait
+              worked → TRAINING; if batches wait (gradient accumulation), a step ends and the next begins
+              called → TRAINING; many calls without training, unlike in the step before, are a pause
+    OWN       A step without a fetch is open, made of work alone.
+              worked → OWN; the step ends, unless this is further work of it
+              fetched → LOOKING; there are fetches from now on
 
-A loop in which one batch follows the other from a single source is *steady*, as nearly all are: `take` then does in a
-few lines what the methods of these events would do.
+Nearly all loops are *steady*, with one batch after the other from a single source: `take` inlines their events.
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ if TYPE_CHECKING:
     from autotune.trainee.samples import Pass
 
 _UNEXPECTED_LIMIT = 8  # unexpected observations before they count as the rule
-_MANY_CALLS = 5  # that train on nothing, in one step: an evaluation, where the step before had less than half of them
+_MANY_CALLS = 5  # calls that don't train, in one step: an evaluation, if the step before had less than half as many
 
 
 class LoopState(Enum):
-    """State of a training loop, see the module's docstring."""
+    """State of a training loop, as listed above."""
 
     LOOKING = "looking"
     TRAINING = "training"
@@ -48,30 +46,30 @@ _LOOKING, _TRAINING, _OWN = LoopState.LOOKING, LoopState.TRAINING, LoopState.OWN
 
 
 class BatchSource:
-    """Dataset of a loop or one pass over it: its batches that wait, and what is known of the loop's use of them.
+    """Dataset of a loop, or one pass over it: its waiting batches, and their use.
 
     Args:
-        of: The dataset, where this is one pass over it; None for a dataset.
+        of: A pass's dataset; None for a dataset.
 
     Attributes:
-        is_fed: True if Keras's ``fit`` counts its batches by itself where it feeds on it.
-        expected: Samples in a full batch, where the loader says it.
-        size: Function that returns the samples in one of its batches; None before the first.
-        ready: Of a dataset, batches that may be ready in its buffers before the first step; None if unknown.
-        is_trained: True once its batches are known to be trained on.
-        always_trains: True of a dataset whose batches are all trained on, by work that cannot be seen.
-        like: Of a dataset the latest pass that was trained on; the rounds of the next will be alike.
-        waiting: Samples of each batch that was fetched and not trained on yet, the oldest first; None for unknown.
-        fresh: Number of batches fetched since the last work.
+        is_fed: True if Keras's ``fit`` counts its batches itself.
+        expected: Samples in a full batch, if known.
+        size: Returns a batch's samples.
+        ready: (dataset) Batches that may be buffered before the first step.
+        is_trained: True once known to be trained on.
+        always_trains: (dataset) True if invisible work trains on all batches.
+        like: (dataset) Latest pass that was trained on; the next one's rounds are similar.
+        waiting: Samples of each fetched batch not yet trained on, oldest first.
+        fresh: Batches fetched since the last work.
         begin_s: Start of the first of these fetches.
-        wait_s: Time of all these fetches.
-        ended_s: End of the pass, where it was not known to be trained on then.
-        passed: Samples of the pass so far, or of the last one; None where they are not all known.
-        is_over: True from the end of a pass to the first batch of the next.
-        data: The pass over it whose samples are looked at; None before the first batch, and where none are.
-        set: Of a dataset, its number there.
-        ahead: Batches that are left after a round, fetched ahead; None before the first.
-        is_joint: True if the last round left over more than that.
+        wait_s: Their time.
+        ended_s: End of the pass, if not then known to be trained on.
+        passed: Samples of the current or last pass, if all are known.
+        is_over: True between two passes.
+        data: Pass in the fingerprints.
+        set: (dataset) Number in the fingerprints.
+        ahead: Prefetched batches that remain after a round; None before the first.
+        is_joint: True if more than these remained after the last round.
     """
 
     def __init__(self, of: Optional[BatchSource] = None) -> None:
@@ -91,30 +89,28 @@ class BatchSource:
         self.ahead: Optional[int] = None
 
     def take(self, samples: Optional[float]) -> None:
-        """Take a batch that was fetched."""
         self.waiting.append(samples)
         if self.is_over:
             self.passed, self.is_over = 0.0, False
         self.passed = None if self.passed is None or samples is None else self.passed + samples
 
     def drop(self) -> None:
-        """Drop the batches that wait."""
         self.waiting.clear()
         self.fresh, self.ended_s = 0, None
 
     def with_surplus(self, samples: Optional[float]) -> Optional[float]:
-        """Return the samples of a round's last step together with those of the batches it leaves over.
+        """Return the samples of a round's last step, with those of leftover batches.
 
-        A loop that takes several batches for one work does so in every round; one that leaves out a batch now and then
-        has not trained on it.
+        Loops that take several batches per work do so in every round; one that skips a batch now and then hasn't
+        trained on it.
         """
         surplus = len(self.waiting) - (self.ahead or 0)
         if self.ahead is None:
-            # batches that a loop fetches ahead; what it fetches beyond them and does not train on is left out
+            # prefetched batches; further ones that aren't trained on are skipped
             self.ahead = surplus if surplus <= 4 else 0
             surplus -= self.ahead
         was_joint, self.is_joint = self.is_joint, surplus > 0
-        if was_joint and surplus > 0:  # and what was left after the first round was not fetched ahead
+        if was_joint and surplus > 0:  # so those left after the first round weren't prefetched
             surplus, self.ahead = len(self.waiting), 0
         for _ in range(surplus):
             more = self.waiting.popleft()
@@ -124,32 +120,31 @@ class BatchSource:
 
 
 class StepMaker:
-    """Maker of steps from the events of a training loop, in their order, on the monotonic clock.
+    """Maker of steps from a loop's events, in order, on the monotonic clock.
 
     Attributes:
-        state: State of the loop.
-        is_fetching: True if the loop's steps are made of fetches, as far as is known.
+        is_fetching: True if steps are known to be made of fetches.
     """
 
     def __init__(self, report: Report) -> None:
         self._report = report
-        # What is known of the loop.
+        # The loop.
         self.is_fetching = False
         self._is_steady = False
         self._has_begun = self._has_trained = False
         self._has_optimizer = False  # whose steps are seen
         self._thread: Optional[int] = None
         self._fetching_thread: Optional[int] = None
-        self._key: Any = None  # which work makes the steps of a loop without fetches
+        self._key: Any = None  # the work that makes the steps of a loop without fetches
         self._surprises = 0
-        self._doubted: Optional[BatchSource] = None  # the dataset of a batch that had more work than is usual
+        self._doubted: Optional[BatchSource] = None  # dataset of a batch with unusually much work
         self._is_told_unseen = False
-        # The batches that wait.
-        self._sources: list[BatchSource] = []  # in the order of their first fetch in this round
-        self._over: list[BatchSource] = []  # those that have ended: a loop that fetches ahead trains on them yet
+        # The waiting batches.
+        self._sources: list[BatchSource] = []  # by their first fetch in this round
+        self._over: list[BatchSource] = []  # those that have ended: a prefetching loop still trains on them
         self._latest: Optional[BatchSource] = None
-        self._together: list[BatchSource] = []  # that the last round trained on
-        # The step that is under way.
+        self._together: list[BatchSource] = []  # trained on in the last round
+        # The open step.
         self.state = _LOOKING
         self._source = BatchSource()
         self._begin_s = 0.0
@@ -158,12 +153,12 @@ class StepMaker:
         self._is_updated = False
         self._trained_s = 0.0
         self._pause_begin_s: Optional[float] = None
-        self._pause_end_s: Optional[float] = None  # None: where the step begins
-        self._calls, self._calls_before = 0, 0  # that train on nothing, in this step and the one before
-        self._call_begin_s, self._call_end_s = 0.0, 0.0  # of the first and the last of them
+        self._pause_end_s: Optional[float] = None  # None: the start of the step
+        self._calls, self._calls_before = 0, 0  # that don't train, in this step and the one before
+        self._call_begin_s, self._call_end_s = 0.0, 0.0  # of the first and the last call
 
     def take(self, recorded: Sequence[tuple[Any, ...]]) -> None:
-        """Process recorded events: functions of this class with their arguments."""
+        """Process events: functions of this class with their arguments."""
         fetched, worked, updated, held = StepMaker.fetched, StepMaker.worked, StepMaker.updated, self._report.held
         called = StepMaker.called
         for event in recorded:
@@ -197,11 +192,10 @@ class StepMaker:
                 happened(self, *event[1:])
 
     def fetched(self, source: BatchSource, begin_s: float, end_s: float, samples: Optional[float], thread: int) -> None:
-        """Process a fetched batch."""
         if self._thread not in (None, thread):
-            return  # a loader of the user's own, in the background
+            return  # the user's own loader in the background
         self._fetching_thread = thread
-        if source.dataset is self._doubted:  # it is fetched from after all: there is much work on each batch
+        if source.dataset is self._doubted:  # it is fetched from after all, with much work per batch
             self.is_fetching, self._doubted = True, None
         self._fetch_begins(begin_s)
         in_vain_s = [one.begin_s for one in self._over if one.fresh]
@@ -223,7 +217,6 @@ class StepMaker:
             self._trained_s = end_s
 
     def exhausted(self, source: BatchSource, begin_s: float, thread: int) -> None:
-        """Process the end of a pass over a dataset."""
         if self._thread not in (None, thread):
             return
         self._fetch_begins(begin_s)
@@ -243,14 +236,13 @@ class StepMaker:
     def worked(
         self, key: Any, begin_s: float, end_s: float, samples: Optional[float], is_whole: bool, thread: Optional[int]
     ) -> None:
-        """Process work, see `Loop.worked`."""
         if thread is not None and self._thread is None:
             self._thread = thread
             if self._fetching_thread != thread:
                 self.drop_all()
                 self.state = _LOOKING
         if self.state is _TRAINING and self._source.waiting:
-            # Each work has a batch of its own: gradients are accumulated over those fetched before.
+            # Each work has its own batch: gradients are accumulated over those fetched before.
             self._step(self._trained_s)
             self._open(_TRAINING, self._trained_s, 0.0, self._source.waiting.popleft())
         elif self.state is _TRAINING:
@@ -260,25 +252,23 @@ class StepMaker:
             self._expect_fetches(key)
         elif not self.is_fetching:
             self._make_step(key, begin_s, samples, is_whole)
-        else:  # some more work on the last batch, or the loop has done with fetching
+        else:  # further work on the last batch, or the loop no longer fetches
             self._surprises += 1
             self.is_fetching = self._surprises < _UNEXPECTED_LIMIT
             self._key = None
         self._trained_s = end_s
 
     def called(self, begin_s: float, end_s: float, thread: int) -> None:
-        """Process a call of a compiled function that trains on nothing."""
         if self.state is _TRAINING and thread == self._fetching_thread:
             if not self._calls:
                 self._call_begin_s = begin_s
             self._calls, self._call_end_s = self._calls + 1, end_s
 
     def updated(self) -> None:
-        """Process a step of an optimizer, in frameworks where all of them are seen."""
+        """Process an optimizer's step, in frameworks where all are seen."""
         self._has_optimizer = self._is_updated = True
 
     def always_trains(self, now_s: float, calls_are_seen: bool) -> None:
-        """Process the end of visible work, see `Loop.always_trains`."""
         if self.state is _LOOKING and self._latest is not None and any(source.waiting for source in self._sources):
             self._latest.dataset.always_trains = True
             self._train_on_next(now_s)
@@ -286,11 +276,10 @@ class StepMaker:
         elif self._fetching_thread is None and not (self._is_told_unseen or calls_are_seen):
             self._is_told_unseen = True
             self._report.unseen(
-                "its compiled steps train on batches from neither tf.data nor a DataLoader, so none of them can be seen"
+                "its compiled steps train on batches from neither tf.data nor a DataLoader, so they can't be observed"
             )
 
     def synced(self, t_s: float) -> None:
-        """Process the end of a wait for the accelerator."""
         self._report.mark("sync", t_s)
 
     def ends(self, now_s: Optional[float] = None) -> None:
@@ -302,7 +291,6 @@ class StepMaker:
             self._close(self._trained_s if now_s is None else now_s)
 
     def drop_all(self) -> None:
-        """Drop all batches that wait."""
         for source in self._sources:
             source.drop()
         self._sources, self._over = [], []
@@ -312,7 +300,7 @@ class StepMaker:
         source.drop()
 
     def _fetch_begins(self, begin_s: float) -> None:
-        if self.state is _OWN:  # from now on, there are fetches
+        if self.state is _OWN:  # there are fetches from now on
             self.state, self._has_trained = _LOOKING, True
             self._step(self._trained_s)
         elif self.state is _TRAINING:
@@ -335,7 +323,7 @@ class StepMaker:
         )
 
     def _pass_over(self, begins_s: Optional[float], end_s: Optional[float] = None) -> None:
-        """Take the time since then for a pause, unless it is None: what is not trained on was fetched, or computed."""
+        """Start a pause at `begins_s`, unless that is None: something was fetched or computed without training."""
         if begins_s is not None and self._has_trained and self._pause_begin_s is None:
             self._pause_begin_s, self._pause_end_s = begins_s, end_s
 
@@ -343,7 +331,7 @@ class StepMaker:
         """Open a step with the first waiting batch that is trained on; the round's work begins now."""
         fresh = [source for source in self._sources if source.fresh]
         chosen = self._trained_among(fresh) if fresh else [one for one in self._sources if one.waiting][-1:]
-        # One batch of a validation before the first step looks like a part of that; it will not come again.
+        # A single validation batch before the first step looks like part of it; it won't come again.
         for source in chosen:
             if len(chosen) == 1 or source in self._together:
                 source.is_trained, source.dataset.like = True, source
@@ -379,7 +367,7 @@ class StepMaker:
         return [one for one in likely if one is last or (one.fresh == last.fresh and one not in self._over)]
 
     def _expect_fetches(self, key: Any) -> None:
-        # Whoever peeks at one batch and then makes its own would wait for ever for the next fetch.
+        # A loop that peeks at one batch and then makes its own would never fetch again.
         if self.is_fetching:
             return
         self._key = key if self._key is None else self._key
@@ -389,10 +377,10 @@ class StepMaker:
             self.drop_all()
 
     def _make_step(self, key: Any, begin_s: float, samples: Optional[float], is_whole: bool) -> None:
-        """Make a step of a loop without fetches; reported with the next one, as the trainer may report its own."""
+        """Make a step of a loop without fetches; reported with the next, as the trainer may report its own."""
         if self._key is None:
             self._key = key
-        if key != self._key:  # a second work of the same step, or the first has had its time
+        if key != self._key:  # a second work of the same step, or the first no longer occurs
             self._surprises += 1
             if self._surprises < _UNEXPECTED_LIMIT:
                 return

@@ -1,74 +1,69 @@
 """Stream of steps: the file that a training process writes into its trial's folder.
 
-One file per process and image, ``steps.<pid>.<n>.jsonl``, in the folder that ``AUTOTUNE_TRIAL_DIR``
-names; ``n`` counts up where a process of the same pid wrote before. Every line is one JSON object:
+One file per process and exec, ``steps.<pid>.<n>.jsonl``, in ``AUTOTUNE_TRIAL_DIR``; ``n`` counts earlier ones with this
+pid. Every line is a JSON object:
 
     {"v": 1, "pid": 4711, "clock": "monotonic", "start_s": 81.2, "source": "step", "devices": []}
     {"k": "step", "t_s": 83.1, "wait_s": 0.01, "samples": 8, "work": 4520, "loss": 0.7}
     {"k": "epoch_end", "t_s": 90.0, "samples": 800}
     {"k": "checkpoint", "t_s": 90.4, "duration_s": 0.4, "text": "step 400"}
 
-In a trial that is taken through phases (phases.py):
+Trials with phases (phases.py):
 
     {"k": "phase", "t_s": 91.0, "phase": "replay"}
     {"k": "load", "t_s": 93.3, "duration_s": 0.26, "batches": 12, "samples": 96}
     {"k": "unphased", "t_s": 91.2, "text": "load: a step takes batches from several datasets"}
 
-Here ``t_s`` of a phase is its begin: the step that ends next lies wholly in it. In ``load`` batches are drawn, which a
-line reports every quarter of a second of that; the steps between mean nothing.
+A phase's ``t_s`` is its start: the next step to end lies wholly in it. In ``load``, a line covers every quarter of a
+second of drawing; the steps between mean nothing.
 
-What costs time again and again besides steps (costs.py), all of its kind and place so far:
+Recurring costs (costs.py), sums of one kind and place so far:
 
     {"k": "cost", "t_s": 84.1, "cost": "trace", "place": "/home/me/train.py:41 step", "times": 3, "duration_s": 0.9,
      "text": "x float32[8, 83] -> float32[8, 91]"}
 
-Of operations that Python launches (also costs.py): all that TensorFlow was seen to be given in ``duration_s``, with the
-microseconds of the smallest one as ``text``; those of one update of PyTorch, and what launching these takes.
+Launched operations: all that TensorFlow was given in ``duration_s``, with the smallest one's microseconds and the
+seconds between operations as ``text``; or those of one PyTorch update, with the time to launch them.
 
-Of the loop's stay in one line (whereabouts.py): a ``stay``, with its own seconds; a ``before``, likewise, of what came
-before the first step; a ``loop`` for all that a line took so far outside of frameworks, with the seconds of CPU time,
-and those within a framework, as ``text``; a ``main`` for the CPU time of the main thread since the first step; a
-``thread`` for that of lines in other threads, with the mean seconds that waking up takes there as ``text``.
+Time in lines (whereabouts.py): ``stay``, one stay; ``before``, time before the first step; ``loop``, a line's time so
+far outside of frameworks, with its CPU seconds and the seconds within them as ``text``; ``main``, the main thread's CPU
+time since the first step; ``thread``, CPU time of the trainer's lines in other threads, with the mean seconds by which
+the sampling thread wakes up late, waiting for the interpreter lock, as ``text``.
 
-Of a process that trains together with others, before its first step (ranks.py):
+In a distributed training, before the first step (ranks.py):
 
     {"k": "rank", "t_s": 83.0, "rank": {"number": 1, "world": 4, "local": 1, "node": "gpu-7", "is_joined": true}}
 
-and twice a second, where gradients are exchanged in the backward pass, the seconds that it spent outside of these so
-far: the time for which the others may have waited for it.
+and twice a second, if backward passes exchange gradients, the time outside of them so far, for which other ranks may
+have waited:
 
     {"k": "own", "t_s": 84.2, "duration_s": 0.71, "times": 42}
 
-Before the first step, the files of the trainer's own modules that are loaded by then:
+Before the first step, the files of the trainer's loaded modules:
 
     {"k": "files", "t_s": 83.0, "paths": ["/home/me/project/train.py"]}
 
-and when the first step began, its batch included:
+Start of the first step, including its fetch, and batches that may have been buffered by then:
 
     {"k": "begin", "t_s": 82.4, "batches": 16}
 
-``batches`` are those that may have been ready by then, in the loader's buffers and with its workers.
+A trainer that reports its own steps after the observer (observe.py) has opened the file adds a header with its
+``source``; all further steps are its own.
 
-The header may come again: where the injected observer (observe.py) has opened the file, a trainer that reports
-its own steps adds a header with its own ``source``, and from there on all steps are the trainer's.
-
-``t_s`` is the END of what the line tells, in seconds of CLOCK_MONOTONIC. Where that is another than the reader's, on
-another node, the header's ``clock`` is ``node``, and the reader asks once for the time there, in the file
-``steps.<pid>.<n>.jsonl.clock``; the answer is the time that it read there, with its own:
+``t_s`` is the END of an event, in seconds of CLOCK_MONOTONIC. On a node with another clock than the reader's, the
+header's ``clock`` is ``node``; the reader writes its time once into ``steps.<pid>.<n>.jsonl.clock``, and the answer
+holds both times:
 
     {"k": "clock", "t_s": 5083.0, "host_s": 83.2}
- What is not known is left out
-(``update`` only where it is false). JSON has no NaN and no infinity: such numbers are the strings
-"nan", "inf" and "-inf", which ``float()`` reads. Readers ignore kinds and fields that they do not know.
 
-A line is one ``write`` to a descriptor opened with O_APPEND, so a reader sees whole lines and at most
-one torn last one, also when the process is killed. Whatever goes wrong in here ends the stream and
-never the training: nothing is raised, printed, locked for long, or synced to disk.
+Unknown fields are omitted (``update`` unless false). NaN and infinities are the strings "nan", "inf" and "-inf", for
+``float()``. Readers ignore unknown kinds and fields.
 
-In real training that is only watched, the steps are summed up instead, see pace.py.
+A line is one ``write`` with O_APPEND: readers see whole lines and at most one torn last one, even after a kill. Errors
+end the stream, never the training: nothing is raised, printed, locked for long, or synced to disk.
 
-This file depends on nothing but the standard library and runs on Python 3.9, so that it can be copied
-next to trainers that do not have autotune installed.
+Watched trainings write sums (pace.py). This file can be copied next to trainers without autotune: Python 3.9, standard
+library only.
 """
 
 from __future__ import annotations
@@ -95,11 +90,11 @@ TRIAL_DIR_VARIABLE = "AUTOTUNE_TRIAL_DIR"
 WATCH_DIR_VARIABLE = "AUTOTUNE_WATCH_DIR"
 FORMAT_VERSION = 1
 OBSERVER = "observer"
-"""``source`` of steps that were observed, not reported by the trainer."""
+"""``source`` of observed steps."""
 
 
 def is_only_watched() -> bool:
-    """Return True in real training that is watched: no trial, and a folder for its pace."""
+    """Return whether this process has no trial, but a folder for its pace."""
     return bool(os.environ.get(WATCH_DIR_VARIABLE)) and not os.environ.get(TRIAL_DIR_VARIABLE)
 
 
@@ -107,11 +102,10 @@ class Stream:
     """Stream file of this process: unopened, open, or closed for good.
 
     Attributes:
-        source: Reporter of the steps; None until there is one.
-        pace: Sums of the steps in a training that is only watched; then no step is written by itself.
-        has_steps: Whether steps have been written, the trainer's files before them.
-        is_ranked: Whether this process has written that it trains together with others.
-        batches: Batches that the trainer reports with its steps; None before the first.
+        source: Reporter of the steps, if any.
+        pace: Sums of a watched training, which writes no single steps.
+        has_steps: Whether steps were written, after the trainer's files.
+        batches: Batches reported with the trainer's steps.
     """
 
     def __init__(self) -> None:
@@ -127,12 +121,12 @@ class Stream:
         self.batches: Any = None
 
     def forget(self) -> None:
-        """Drop the parent's file in a forked child, which opens its own if it makes a step."""
+        """Drop the parent's file in a forked child, which opens its own for its steps."""
         self._let_go()
-        self._begin()  # with another lock: the parent's may be held by a thread that does not exist here
+        self._begin()  # with a new lock: a thread that doesn't exist here may hold the parent's
 
     def announce(self, source: str, devices: Optional[Iterable[str]] = None) -> None:
-        """Open the file and write its header, once; once more where a trainer takes over from the observer."""
+        """Open the file and write its header, once; again if a trainer takes over from the observer."""
         with self._lock:
             is_first, takes_over = not self._looked, self.source == OBSERVER != source
             if not (is_first or takes_over):
@@ -145,7 +139,7 @@ class Stream:
                 self._append(_header(source, devices))
                 if is_first and self._path is not None and has_own_clock():
                     answer_in_background(f"{self._path}.clock", lambda host_s: self.write("clock", host_s=host_s))
-                if source == OBSERVER:  # until there is a step: a trainer may look at its descriptors, or close all
+                if source == OBSERVER:  # until the first step: a trainer may look at its descriptors, or close all
                     self._let_go()
                 if self.pace is not None and takes_over:
                     self.pace.restart(source)
@@ -159,7 +153,7 @@ class Stream:
             from autotune.trainee.pace import Pace
 
             self.pace = Pace(watched, source)
-        for n in range(100 if folder else 0):  # a pid comes back after exec; more is something else going wrong
+        for n in range(100 if folder else 0):  # exec keeps the pid; more files than this mean another error
             path = os.path.join(os.path.abspath(folder or ""), f"steps.{os.getpid()}.{n}.jsonl")
             with contextlib.suppress(FileExistsError):
                 self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -168,24 +162,23 @@ class Stream:
 
     @property
     def is_open(self) -> bool:
-        """True if reports will be written; looks for the trial at the first call."""
+        """True if reports are written; opens the file."""
         if not self._looked:
             self.announce("step")
         return self._path is not None or self.pace is not None
 
     @property
     def is_observed(self) -> bool:
-        """True if the steps in it are the observer's; opens the file for it if there is no reporter yet."""
+        """True if steps are the observer's; opens the file if there is no reporter."""
         if not self._looked:
             self.announce(OBSERVER)
         return self.is_open and self.source == OBSERVER
 
     def write(self, kind: str, t_s: Optional[float] = None, **fields: object) -> None:
-        """Append the line of an event, see `line_of`."""
         self._append(line_of(kind, time.monotonic() if t_s is None else t_s, **fields))
 
     def write_steps(self, lines: str) -> None:
-        """Append the lines of steps; before the first ones its rank, and the trainer's files that are loaded by now."""
+        """Append lines of steps; before the first, the rank and the trainer's loaded files."""
         if self._path is not None and not self.has_steps:
             self.has_steps = True
             if (rank := own_rank()) is not None:
@@ -203,7 +196,7 @@ class Stream:
             data = (lines + "\n").encode()
             if self._fd is None:
                 self._fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-            # A short write means a full disk: going on would bury the torn line in the middle of the file.
+            # A short write means a full disk; continuing would bury the torn line in the file.
             if os.write(self._fd, data) != len(data):
                 raise OSError("the disk is full")
         except Exception:
@@ -211,7 +204,7 @@ class Stream:
             self._let_go()
 
     def _let_go(self) -> None:
-        """Close the descriptor until there is more to be written."""
+        """Close the descriptor until the next write."""
         fd, self._fd = self._fd, None
         if fd is not None:
             with contextlib.suppress(OSError):
@@ -229,10 +222,10 @@ def _header(source: str, devices: Optional[Iterable[str]]) -> str:
 
 
 def _own_files() -> Iterator[list[str]]:
-    """Yield the files of the loaded modules that are not installed: those of the trainer's project.
+    """Yield the files of loaded modules that aren't installed: the trainer's project.
 
-    Code that a framework generated is not the project's, wherever its cache is: its module's name begins with that of
-    an installed package (``torch._inductor.runtime.compile_tasks...``).
+    Modules that a framework generated are named after an installed package, and excluded
+    (``torch._inductor.runtime.compile_tasks...``).
     """
     waiting: list[str] = []
     for name, module in list(sys.modules.items()):
@@ -241,7 +234,7 @@ def _own_files() -> Iterator[list[str]]:
             package = _file_of(sys.modules.get(name.partition(".")[0]))
             if not (package and _is_installed(package)):
                 waiting.append(path)
-        if sum(map(len, waiting)) > 4096:  # of one line: readers take 16 KiB
+        if sum(map(len, waiting)) > 4096:  # per line; readers take 16 KiB
             yield waiting
             waiting = []
     if waiting:
@@ -250,7 +243,7 @@ def _own_files() -> Iterator[list[str]]:
 
 def _file_of(module: object) -> Optional[str]:
     with contextlib.suppress(Exception):
-        # Not by getattr: a module that is loaded late would be loaded now.
+        # Not by getattr, which would load a lazy module now.
         path = object.__getattribute__(module, "__dict__").get("__file__")
         return os.path.abspath(path) if isinstance(path, str) and not path.startswith("<") else None
     return None
@@ -267,8 +260,8 @@ _TEXTS = frozenset(("cost", "paths", "place", "phase", "rank", "settings", "stag
 
 
 def line_of(kind: str, t_s: float, **fields: Any) -> str:
-    """Return the line of an event; fields that are None are left out."""
-    # By hand: json.dumps would cost as much as all the rest of a step's report.
+    """Return an event's line, without fields that are None."""
+    # By hand: json.dumps would cost as much as the rest of a step's report.
     line = f'{{"k": "{kind}", "t_s": {t_s:.6f}'
     for name, value in fields.items():
         if value is not None:
@@ -277,7 +270,7 @@ def line_of(kind: str, t_s: float, **fields: Any) -> str:
 
 
 def json_number(value: Any) -> str:
-    """Format a number for JSON, NaN and infinities as strings; ``null`` for anything that is no number."""
+    """Format a number for JSON, NaN and infinities as strings; ``null`` if it isn't a number."""
     if type(value) is int:
         return str(value)
     try:
@@ -288,10 +281,9 @@ def json_number(value: Any) -> str:
 
 
 class Step:
-    """One step on its way to the stream; made by `step`.
+    """Step on its way to the stream, made by `step`.
 
-    Inside ``with step(...) as this_step:`` the attributes may still be set; they mean what they mean to
-    `step`.
+    Inside ``with step(...) as this_step:`` its attributes, `step`'s arguments, may still be set.
     """
 
     __slots__ = ("_ended_s", "_entered", "loss", "samples", "update", "wait_s", "work")
@@ -312,13 +304,13 @@ class Step:
     def __exit__(
         self, kind: Optional[type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]
     ) -> None:
-        if kind is None:  # a step that raised did not happen
+        if kind is None:  # a step that raised doesn't count
             self._ended_s = time.monotonic()
             self._report()
 
     def __del__(self) -> None:
-        # `step(...)` alone and `with step(...):` look alike to the callee until this: nobody entered,
-        # so it was a plain call, and the object dies at the end of that very statement.
+        # Only this distinguishes `step(...)` from `with step(...):`: an object that wasn't entered is a plain call's,
+        # and dies at the end of that statement.
         if not self._entered:
             self._report()
 
@@ -333,7 +325,7 @@ class Step:
 
 
 process_stream = Stream()
-# Outside a trial and a watched training a step accepts everything, and writes nothing.
+# Outside of trials and watched trainings, a step accepts everything and writes nothing.
 _no_step: Any = contextlib.nullcontext(SimpleNamespace())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=process_stream.forget)
@@ -352,18 +344,16 @@ def step(
 
     Args:
         samples: Valid samples in the batch.
-        wait_s: How long the training loop waited for this batch, in seconds.
-        loss: The loss, where it is to be had for free; NaN and infinities are welcome. Reading it from
-            a GPU waits for the GPU, so every so many steps is enough.
-        work: Valid frames or tokens in the batch, padding not counted: what the time of a step should
-            be judged by where batches differ in length.
-        update: Whether the optimizer's update is part of this step; False while gradients are accumulated.
-        batch: The batch that was trained on, as arrays or a nested structure of them: shows whether trials train on
-            the same data, where the loop fetches it in a way that is not observed. Arrays on a GPU are not looked at.
-            Where `samples` is left out, it is the batch's length.
+        wait_s: Seconds that the loop waited for this batch.
+        loss: The loss, if available at no cost; may be NaN or infinite. Reading it from a GPU waits for the GPU: every
+            few steps is enough.
+        work: Valid frames or tokens in the batch, without padding: measures the speed if batches differ in length.
+        update: False while gradients are only accumulated.
+        batch: The batch, as nested arrays: shows whether trials train on the same data if fetches aren't observed.
+            Arrays on a GPU are ignored. Its length is the default of `samples`.
 
     Returns:
-        A context manager. As a plain call, leave it alone: it writes its line when the statement ends.
+        A context manager. Don't keep that of a plain call: it writes its line when the statement ends.
     """
     if not process_stream.is_open:
         return _no_step  # type: ignore[no-any-return]
@@ -376,7 +366,6 @@ def step(
 
 
 def _samples_of(batch: Any, samples: Any) -> Any:
-    """Look at a reported batch, and return the samples in it."""
     if process_stream.batches is None:
         from autotune.trainee.samples import ReportedBatches
 
@@ -386,7 +375,7 @@ def _samples_of(batch: Any, samples: Any) -> Any:
 
 
 def will_report() -> None:
-    """Report that the trainer has what it needs to report its own steps, from this process."""
+    """Report that this process can report its own steps."""
     if process_stream.is_observed:
         process_stream.write("reporter")
 
@@ -404,14 +393,13 @@ def mark(
     text: Optional[str] = None,
     stages: Optional[Mapping[str, object]] = None,
 ) -> None:
-    """Report an event other than a step that has just ended, so that its time is not taken for a slow step.
+    """Report another event that has just ended, so that its time isn't taken for a slow step.
 
     Args:
-        kind: Kind of event; ``sync`` means that the accelerator has no work left.
-        duration_s: How long it took, in seconds.
-        loss: Of ``eval``: the loss that it found.
-        text: A line for people.
-        stages: Of ``stages``: times of a pipeline's stages so far, as in `autotune.stage_times.PipelineTimes`.
+        kind: ``sync`` means that the accelerator has no work left.
+        loss: Loss found by an ``eval``.
+        text: A line for users.
+        stages: Times of a pipeline's stages so far, as in `autotune.stage_times.PipelineTimes`.
     """
     _mark(kind, duration_s=duration_s, loss=loss, text=text, stages=stages)
 
@@ -425,31 +413,28 @@ def _mark(kind: str, **fields: Any) -> None:
 
 
 def announce(source: str, *, devices: Optional[Iterable[str]] = None) -> None:
-    """Open the stream and name the reporter; without this call, the first report does it, as ``step``.
+    """Open the stream and name the reporter, by default ``step`` at the first report.
 
     Args:
-        source: Reporter of the steps, e.g. ``"autotune.workloads.tts"``; only the first of a process counts.
-        devices: UUIDs of the accelerators in use, as NVML spells them; by default those that
-            ``CUDA_VISIBLE_DEVICES`` names by UUID.
+        source: Reporter of the steps, e.g. ``"autotune.workloads.tts"``; only a process's first one counts.
+        devices: UUIDs of the accelerators in use, as in NVML; by default the UUIDs in ``CUDA_VISIBLE_DEVICES``.
     """
     process_stream.announce(source, devices)
 
 
 EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
-"""Variable of a trial in which the loss of each step is wanted, where that does not wait for an accelerator."""
+"""Environment variable of a trial that wants the loss of each step, unless that waits for an accelerator."""
 
-# Nearly all steps are formatted in one call: it is most of the cost of a step after its observation.
+# Formats nearly all steps in one call, which is most of a step's cost after its observation.
 _STEP = '{"k": "step", "t_s": %.6f, "wait_s": %.6f, "samples": %s}'
 
 
 class Report:
-    """Observer's part of the stream; reports no more steps once the trainer reports its own.
+    """Observer's part of the stream; reports no steps once the trainer does.
 
     Attributes:
-        loss_due_s: Monotonic time from which the loss is read again; never in a training that is only watched.
-        completions: Work that a device completes behind the program; None where there is none.
-        held: Steps of the next `flush`: end of each, how long the loop waited for its batch, and samples in that, where
-            known; then False where the optimizer's update is not part of it.
+        loss_due_s: Monotonic time to read the loss again; never in a watched training.
+        held: Steps of the next `flush`: end, data wait, samples; then False if without the optimizer's update.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -461,28 +446,25 @@ class Report:
         self._losses: list[Any] = []
 
     def forget(self) -> None:
-        """Drop the held steps in a forked child, where they are the parent's."""
         self.completions = None
         self.held.clear()
         self._losses.clear()
 
     @property
     def is_ours(self) -> bool:
-        """True while the observer, not the trainer, reports the steps of this process."""
         return self._stream.source in (None, OBSERVER)
 
     @property
     def has_begun(self) -> bool:
-        """True once this process has a stream; one that makes no steps may never have one."""
+        """True once this process has a stream; without steps it may never have one."""
         return self._stream.source is not None
 
     def flush(self) -> None:
-        """Write the held steps, as far as they are completed."""
         held = self.held[:]
         if self.completions is not None:
             self.completions.poll(time.monotonic())
             held = self.completions.ended(held)
-        del self.held[: len(held)]  # the list stays: whoever is adding to it goes on
+        del self.held[: len(held)]  # the list stays: another thread may be appending
         if not held or not self._stream.is_observed:
             return
         if self._stream.pace is not None:
@@ -496,12 +478,9 @@ class Report:
         self._stream.write_steps("\n".join(lines))
 
     def loss(self, now_s: float, value: Any) -> None:
-        """Add a loss that could be read without waiting for the accelerator; it is written with the next steps.
-
-        Of several, their mean is written.
-        """
+        """Add a loss read without waiting; the mean of several is written with the next steps."""
         if self._stream.pace is None:
-            # Looked up late: a forked child's environment is not its parent's.
+            # Read late: a forked child's environment isn't its parent's.
             self.loss_due_s = now_s + (0.0 if EACH_LOSS_VARIABLE in os.environ else 0.5)
             if value is not None:
                 self._losses.append(value)
@@ -515,13 +494,12 @@ class Report:
         batches: Optional[int] = None,
         samples: Optional[float] = None,
     ) -> None:
-        """Report an event other than a step; pauses are useful to a trainer that reports its own steps, too.
+        """Report an event other than a step; a pause even if the trainer reports its own steps.
 
         Args:
-            duration_s: How long it took; None if unknown.
-            loss: Of an evaluation, the loss that it found; None if unknown.
-            batches: Of the begin of the first step, the batches that may have been ready by then; None if unknown.
-            samples: Of the end of a pass, the samples in it; None if unknown.
+            loss: Loss found by an evaluation.
+            batches: Batches that may have been buffered when the first step began.
+            samples: Samples in a pass that ended.
         """
         self.flush()
         if self._stream.pace is not None:
@@ -530,30 +508,28 @@ class Report:
             self._stream.write(kind, t_s, duration_s=duration_s, loss=loss, batches=batches, samples=samples)
 
     def pauses(self) -> None:
-        """Note that the program does something else than training: steps that are completed meanwhile tell no pace."""
         if self.completions is not None:
             self.completions.pause()
 
     def note(self, text: str) -> None:
-        """Write a note for people, each text once."""
         if text not in self._noted and self._stream.is_observed:
             self._noted.add(text)
             self._stream.write("note", text=text[:500])
 
     def unseen(self, text: str) -> None:
-        """Report that the loop trains from now on, and why none of its steps can be seen."""
+        """Report that the loop trains from now on, and why its steps can't be observed."""
         if self._stream.is_observed:
             self._stream.write("unseen", text=text)
 
     def line(self, kind: str, t_s: float, **fields: object) -> None:
-        """Write a line of its own, also where the trainer reports its steps itself; stream.py describes the fields."""
+        """Write another line of those listed above, even if the trainer reports its own steps."""
         self.flush()
         if self._stream.is_observed or self._stream.is_open:
             self._stream.write(kind, t_s, **fields)
 
 
 def _mean(losses: list[Any]) -> Any:
-    """Return the mean of some losses; what is no number stays so."""
+    """Return the mean of losses; None if one of several isn't a number."""
     if len(losses) == 1:
         return losses[0]
     try:
@@ -563,7 +539,6 @@ def _mean(losses: list[Any]) -> Any:
 
 
 def _line(t_s: float, wait_s: Optional[float], samples: Optional[float], is_update: bool = True) -> str:
-    """Format a step of which not every field is known, or without an update."""
     wait_s = None if wait_s is None else round(wait_s, 6)
     return line_of("step", t_s, wait_s=wait_s, samples=samples, update=None if is_update else False)
 
@@ -572,22 +547,22 @@ Record = TypeVar("Record")
 
 
 class WeakRecords(Generic[Record]):
-    """Record of each object, by weak reference; an id may be reused by another object later."""
+    """Record of each object, by weak reference, because an id may be reused."""
 
     def __init__(self, make: Callable[[], Record]) -> None:
         self._make = make
         self._known: dict[int, tuple[Callable[[], object], Record]] = {}
 
     def of(self, thing: object) -> Record:
-        """Return the record of this object.
+        """Return this object's record.
 
         Raises:
-            TypeError: The object does not support weak references.
+            TypeError: The object doesn't support weak references.
         """
         known = self._known.get(id(thing))
         if known is not None and known[0]() is thing:
             return known[1]
-        if len(self._known) >= 1000:  # remembered; a trainer that makes a new dataset for each pass makes many
+        if len(self._known) >= 1000:  # cached; some trainers make a new dataset for each pass
             self._known = {key: value for key, value in self._known.items() if value[0]() is not None}
         record = self._make()
         self._known[id(thing)] = (weakref.ref(thing), record)

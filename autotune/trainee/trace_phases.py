@@ -1,8 +1,8 @@
-"""Phases of TensorFlow's steps, from the operations that its profiler has seen, by their scopes in the graph.
+"""Phases of TensorFlow's steps, from the scopes of profiled operations.
 
-Operations of the backward pass are named ``gradient_tape/…`` after those that they differentiate. What assigns to
-variables under a scope that nothing differentiates is the optimizer. What is differentiated is the forward pass, or the
-loss: by its name, or where it stands outside of all layers, as does what else comes after these.
+Backward operations are named ``gradient_tape/…`` after those that they differentiate. Assignments to variables in a
+scope that isn't differentiated are the optimizer's. Differentiated operations are the forward pass, or the loss: by
+name, or if outside of all layers, as are others after the layers.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from collections import Counter
 from typing import NamedTuple, Optional
 
 FORWARD, LOSS, BACKWARD, OPTIMIZER = PHASES = "forward", "loss", "backward", "optimizer"
-"""In their order; of those that go on at the same time the last one counts."""
+"""In order; of simultaneous ones, the last counts."""
 
 STEP = "step"
 
 _MOST_STEPS = 500
 
 _TAPE = "gradient_tape"
-_CALLS = re.compile(r"(?:.*/)?StatefulPartitionedCall(?:_\d+)?/")  # what has called the step, in front of its names
+_CALLS = re.compile(r"(?:.*/)?StatefulPartitionedCall(?:_\d+)?/")  # the call of the step, in front of its names
 _ASSIGNS = re.compile(r"Assign(?:Add|Sub)?VariableOp|Resource(?:Sparse)?Apply\w+")
 _LOSSES = re.compile(r"loss|crossentropy|cross_entropy|_error|hinge|divergence|poisson|xent", re.IGNORECASE)
 
 
 class Executed(NamedTuple):
-    """Operation that was executed: its name in the graph, its kind, begin and end in ms."""
+    """Executed operation: name in the graph, kind, start and end in ms."""
 
     name: str
     kind: str
@@ -35,11 +35,11 @@ class Executed(NamedTuple):
 
 
 def phases_of(executed: list[Executed], steps: int) -> dict[str, list[float]]:
-    """Return the time of each phase in each step, and of the whole step, in ms; empty where scopes do not tell.
+    """Return each step's time per phase and in total, in ms; empty if scopes don't show phases.
 
     Args:
         executed: Operations of one device, or of the host.
-        steps: Steps that they were executed in, about.
+        steps: Approximate number of their steps.
     """
     named = [one._replace(name=_CALLS.sub("", one.name)) for one in executed]
     phase_of = _phases_by_name(named)
@@ -51,7 +51,7 @@ def phases_of(executed: list[Executed], steps: int) -> dict[str, list[float]]:
     told = sorted((one for one in named if one.name in phase_of), key=lambda one: one.end_ms)
     ends_ms = [one.end_ms for one in told]
     for begin_ms, end_ms in zip(borders_ms, borders_ms[1:]):  # noqa: B905, RUF007 -- Python 3.9 has neither
-        # the next step begins with what ends in it
+        # an operation belongs to the step in which it ends
         first, behind = bisect_right(ends_ms, begin_ms), bisect_right(ends_ms, end_ms)
         within = [one for one in told[first:behind] if one.begin_ms < end_ms]
         for phase, ms in _busy_ms(within, phase_of, begin_ms, end_ms).items():
@@ -86,7 +86,7 @@ def _phases_by_name(executed: list[Executed]) -> dict[str, str]:
 def _outside_of_layers(
     executed: list[Executed], phase_of: dict[str, str], begin_ms: float, end_ms: float
 ) -> dict[str, str]:
-    """Return operations without a scope that a step executes after its layers, while it is not yet back: the loss's.
+    """Return the loss's operations: without a scope, between a step's last layer and last backward operation.
 
     Constants of the backward pass may be made at any time.
     """
@@ -104,7 +104,7 @@ def _outside_of_layers(
 
 
 def _borders_ms(updates: list[Executed], steps: int) -> list[float]:
-    """Return the ends of an operation of the optimizer that each step executes once."""
+    """Return the ends of an optimizer's operation that each step executes once."""
     counts = Counter(one.name for one in updates)
     name = min(counts, key=lambda name: (abs(counts[name] - steps), name), default=None)
     return sorted(one.end_ms for one in updates if one.name == name)[:_MOST_STEPS]

@@ -1,14 +1,11 @@
-"""Lines of the trainer's own code that its loop stays in, sampled in the trial of a diagnosis that watches it.
+"""Lines of the trainer's code in which its loop stays, sampled in a diagnosis's trial.
 
-A step that takes much longer than others tells how long, and not where. So a thread looks now and then which line of
-the trainer's own the main thread is in, or has called a library from, and reports each stay of some length as a
-``cost`` of the kind ``stay``, with its seconds, and so that of each line that has called it, from the outermost one on:
-``times`` is how deep it is. Of usual steps only the lines that call them make one. The lines that take most of all
-while no framework is at work in the main thread are told of as a ``loop``, the CPU time of that thread as ``main``, and
-the CPU time of the trainer's own lines in other threads as a ``thread``, at the line that takes most of it.
-
-What passed before the first step is reported once there are steps, as a ``cost`` of the kind ``before`` for each
-function, or line of a module, that took long; by itself, or within a framework, as ``text`` has it.
+A slow step's time doesn't show its place. So a thread samples the trainer's line that the main thread is in, or has
+called a library from. Each longer stay is a ``cost`` of kind ``stay``, also for the lines that called it; ``times`` is
+its depth. In usual steps, only calling lines stay that long. Lines with the most time outside of frameworks are
+reported as ``loop``, the main thread's CPU time as ``main``, the CPU time of the trainer's lines in other threads as
+``thread``, at the line with most of it, and time before the first step, per function or line of a module, as
+``before``; its ``text`` is "framework" within one.
 """
 
 from __future__ import annotations
@@ -22,24 +19,24 @@ from typing import Any
 from autotune.trainee.costs import NOWHERE, is_own
 from autotune.trainee.stream import process_stream
 
-# a call of a function that JAX has compiled has no frame but that of its observer
+# a call of a function compiled by JAX has no frame but its observer's
 _FRAMEWORKS = re.compile(
     r"(?:site|dist)-packages[/\\](?:jax|jaxlib|flax|haiku|optax|equinox|torch|tensorflow|(?:tf_)?keras)[/\\]|observe_jax\.py$"
 )
-_EVERY_S = 0.01  # of one core: 0.1 %
-_LEAST_S = 0.03  # a stay of fewer looks is none
+_EVERY_S = 0.01  # 0.1 % of one core
+_LEAST_S = 0.03  # shorter stays, of fewer samples, aren't reported
 _MOST_PLACES, _MOST_DEEP = 8, 6
-_MOST_S = 1.0  # after which a stay is told of in parts: the trial may end meanwhile
+_MOST_S = 1.0  # longer stays are reported in parts: the trial may end meanwhile
 
 
 class Whereabouts(threading.Thread):
-    """Thread that looks where the main thread is."""
+    """Thread that samples the main thread's line."""
 
     def __init__(self) -> None:
         super().__init__(name="autotune-whereabouts", daemon=True)
         self._main = threading.main_thread().ident or 0
-        self._stays: list[tuple[str, float]] = []  # line of each function that calls the next one, and since when
-        self._lines: dict[str, list[float]] = {}  # of each, outside of frameworks, time and CPU time; time within them
+        self._stays: list[tuple[str, float]] = []  # line of each calling function, and since when
+        self._lines: dict[str, list[float]] = {}  # line → time and CPU time outside of frameworks, time within them
         self._told_s = self._first_cpu_s = 0.0
         self._threads: dict[int, float] = {}  # CPU time so far of each other one
         self._in_threads: dict[str, float] = {}  # CPU time of each line there
@@ -70,7 +67,7 @@ class Whereabouts(threading.Thread):
             self._look(places, now_s)
 
     def _look(self, places: list[str], now_s: float) -> None:
-        """Tell of the stays that are over, or long, in lines that call each other: of the innermost ones first."""
+        """Report nested stays that are over or long, innermost first."""
         same = 0
         while same < min(len(places), len(self._stays)) and places[same] == self._stays[same][0]:
             same += 1
@@ -95,7 +92,6 @@ class Whereabouts(threading.Thread):
             self._threads[thread] = used_s
 
     def _tell(self, now_s: float) -> None:
-        """Tell of the lines that have taken most so far, and of the CPU time."""
         self._told_s = now_s
         used_s = _cpu_s(self._main) - self._first_cpu_s
         process_stream.write("cost", now_s, cost="main", place=NOWHERE, duration_s=used_s, times=1)
@@ -108,7 +104,7 @@ class Whereabouts(threading.Thread):
             process_stream.write("cost", now_s, cost="loop", place=line, duration_s=took_s, times=1, text=text)
 
     def _before_steps(self) -> float:
-        """Sum up where the main thread is until there are steps, tell of it, and return the time.
+        """Sum up the main thread's places before the first step, report them, and return the time.
 
         Until then the stream's file is closed: a trainer may look at its descriptors, or close all.
         """
@@ -131,7 +127,7 @@ class Whereabouts(threading.Thread):
 
 
 def _own_frames(frame: Any) -> tuple[list[Any], bool]:
-    """Return the frames of the trainer's own, the innermost last, and whether that has called a framework."""
+    """Return the trainer's frames, innermost last, and whether that one has called a framework."""
     found: list[Any] = []
     is_in_framework = False
     while frame is not None:
@@ -144,7 +140,6 @@ def _own_frames(frame: Any) -> tuple[list[Any], bool]:
 
 
 def _cpu_s(thread: int) -> float:
-    """Return the CPU time of a thread, by its identifier."""
     return time.clock_gettime(time.pthread_getcpuclockid(thread))
 
 

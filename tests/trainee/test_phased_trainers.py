@@ -106,7 +106,7 @@ def test_a_thread_of_the_trainers_own_is_not_passed_by(tmp_path: Path, tensorflo
     """What it does with a batch is part of the data's cost; the loader behind it can be measured."""
     style = "in_a_thread"
     trial = train_here(tmp_path / "run", style, 100)
-    why = "replay: between the loader and the step, batches pass through a thread of the trainer's own"
+    why = "replay: batches pass through one of the trainer's threads between the loader and the step"
     assert unphased(trial, style) == [why]
     assert TrialPhase.REPLAY not in [event.phase for event in trial.of(style, "phase")]
     assert trial.of(style, "load")
