@@ -15,22 +15,22 @@ import time
 
 from autotune.trainee.ranks import has_own_clock, node_name
 
-_LOOKS_EVERY_S = 0.5
+_POLL_EVERY_S = 0.5
 
 
 def end_with_trial(folder: str) -> None:
     """Make this process end with its trial if the guard can't reach it."""
-    if not _is_away():
+    if not _is_out_of_reach():
         return
     job, step = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     node = re.sub(r"[^\w.-]", "_", node_name())
     name = f"slurm.{job}.{step}" if job.isdecimal() and step.isdecimal() else f"{node}.{os.getpid()}"
     with contextlib.suppress(OSError):
         os.close(os.open(os.path.join(folder, f"away.{name}"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-    threading.Thread(target=_wait_for_the_end, args=(folder,), daemon=True).start()
+    threading.Thread(target=_kill_self_when_over, args=(folder,), daemon=True).start()
 
 
-def _is_away() -> bool:
+def _is_out_of_reach() -> bool:
     """Return whether this process isn't a descendant of the guard."""
     guard, pid = os.environ.get("AUTOTUNE_GUARD", ""), os.getpid()
     if not guard or has_own_clock():
@@ -47,8 +47,8 @@ def _is_away() -> bool:
     return True
 
 
-def _wait_for_the_end(folder: str) -> None:
+def _kill_self_when_over(folder: str) -> None:
     over = os.path.join(folder, "over")
     while not os.path.exists(over) and os.path.isdir(folder):
-        time.sleep(_LOOKS_EVERY_S)
+        time.sleep(_POLL_EVERY_S)
     os.kill(os.getpid(), signal.SIGKILL)

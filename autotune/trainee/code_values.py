@@ -44,12 +44,12 @@ _MOST_FRAMES = 8  # between the trainer's call and the callee: subclasses, and l
 
 def install(framework: str, instrumentation: Instrumentation) -> None:
     """Inject this trial's values into a framework's calls, and apply its settings, right after the import."""
-    told = json.loads(os.environ.get(VARIABLE) or "[]")
-    for one in told:
+    trial_values = json.loads(os.environ.get(VARIABLE) or "[]")
+    for one in trial_values:
         if one["name"] is None and SETTINGS.get(framework) == one["callee"]:
             instrumentation.attempt(one["callee"], _set, framework, one, instrumentation)
     for callee, place in PLACES.get(framework, {}).items():
-        values = [one for one in told if one["callee"] == callee]
+        values = [one for one in trial_values if one["callee"] == callee]
         if values:
             instrumentation.attempt(place, _put, place, values, instrumentation)
 
@@ -79,10 +79,10 @@ def _with_values(
     original: Callable[..., Any], values: list[dict[str, Any]], instrumentation: Instrumentation
 ) -> Callable[..., Any]:
     by_file: dict[str, list[dict[str, Any]]] = {}  # by the code's file name
-    made: set[str] = set()
+    noted: set[str] = set()
 
-    def here(frame: Optional[FrameType], called: Any) -> list[dict[str, Any]]:
-        """Return the values of the call in this frame, maybe made through a subclass or library."""
+    def values_at(frame: Optional[FrameType], called: Any) -> list[dict[str, Any]]:
+        """Return the values of the call in this frame, maybe through a subclass or library."""
         for _ in range(_MOST_FRAMES):
             if frame is None:
                 break
@@ -102,7 +102,7 @@ def _with_values(
     def called(*args: Any, **kwargs: Any) -> Any:
         added, found = None, []
         try:
-            found = [] if _multiplies(args, kwargs) else here(sys._getframe(1), args[0])
+            found = [] if _each_worker_reads_all(args, kwargs) else values_at(sys._getframe(1), args[0])
             for one in found:
                 place = None if one["position"] is None else one["position"] + 1  # after `self`
                 if one["name"] == "prefetch":
@@ -116,7 +116,7 @@ def _with_values(
         result = original(*args, **kwargs)
         if added is not None:
             result = result.prefetch(added)
-        instrumentation.guarded(_note)(found, made)
+        instrumentation.guarded(_note)(found, noted)
         return result
 
     return called
@@ -131,16 +131,16 @@ def _is_at(frame: FrameType, one: dict[str, Any]) -> bool:
     return bool(one["is_alone"]) and one["lines"][0] <= frame.f_lineno <= one["lines"][1]
 
 
-def _multiplies(args: Any, kwargs: Any) -> bool:
+def _each_worker_reads_all(args: Any, kwargs: Any) -> bool:
     """Return whether each loader worker would iterate over all of the data."""
     data = args[1] if len(args) > 1 else kwargs.get("dataset")
     return "IterableDataset" in {kind.__name__ for kind in type(data).__mro__}
 
 
-def _note(values: list[dict[str, Any]], made: set[str]) -> None:
-    new = [one["path"] for one in values if one["path"] not in made]
+def _note(values: list[dict[str, Any]], noted: set[str]) -> None:
+    new = [one["path"] for one in values if one["path"] not in noted]
     if new:
-        made.update(new)
+        noted.update(new)
         with open(os.path.join(os.environ[TRIAL_DIR_VARIABLE], MADE), "a", encoding="utf-8") as file:
             file.write("".join(f"{path}\n" for path in new))
 
@@ -170,22 +170,22 @@ class _Open:
         self.__module__, self._original = "io", original
         self._copies = {os.path.realpath(path): copy for path, copy in copies.items()}
         self._names = {os.path.basename(path) for path in (*copies, *self._copies)}
-        self._told = False
+        self._is_noted = False
 
     def __reduce__(self) -> str:
         return "open"  # pickled by its name, like the original
 
     def __call__(self, file: Any, *args: Any, **kwargs: Any) -> Any:
         with contextlib.suppress(Exception):  # `open` itself reports the error
-            file = self._instead(file)
+            file = self._copy_of(file)
         return self._original(file, *args, **kwargs)
 
-    def _instead(self, file: Any) -> Any:
+    def _copy_of(self, file: Any) -> Any:
         name = os.fspath(file) if isinstance(file, (str, os.PathLike)) else None
         if not isinstance(name, str) or os.path.basename(name) not in self._names:
             return file
         copy = self._copies.get(os.path.realpath(name))
-        if copy is not None and not self._told:
-            self._told = True
+        if copy is not None and not self._is_noted:
+            self._is_noted = True
             self._original(os.path.join(os.environ[TRIAL_DIR_VARIABLE], OPENED), "w").close()
         return file if copy is None else copy

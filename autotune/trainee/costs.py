@@ -46,10 +46,10 @@ class Costs(Observer):
         """
         now_s = time.monotonic()
         with self._lock:
-            times, duration_s, told_s = self._sums.get((kind, place), (0, 0.0, 0.0))
+            times, duration_s, reported_s = self._sums.get((kind, place), (0, 0.0, 0.0))
             times, duration_s = times + 1, duration_s + took_s
-            is_due = self.loop.report.has_begun and (times <= _FIRST or now_s >= told_s + _EVERY_S)
-            self._sums[kind, place] = times, duration_s, now_s if is_due else told_s
+            is_due = self.loop.report.has_begun and (times <= _FIRST or now_s >= reported_s + _EVERY_S)
+            self._sums[kind, place] = times, duration_s, now_s if is_due else reported_s
         if is_due:
             self.loop.report.line("cost", now_s, cost=kind, place=place, times=times, duration_s=duration_s, text=why)
 
@@ -82,7 +82,7 @@ class TensorFlowCosts(Costs):
         took_s = time.monotonic() - begin_s
         self._tracing.discard(thread)
         place = place_of(_code_of(options.python_function), options.name)
-        types = {name: _shown(one.type_constraint) for name, one in kind.parameters.items()}
+        types = {name: _shown_type(one.type_constraint) for name, one in kind.parameters.items()}
         before = self._types.get(place)
         self._types[place] = types
         why = None
@@ -116,7 +116,7 @@ class TorchCompileCosts(Costs):
     """Functions that ``torch.compile`` compiles, and reasons for graph breaks."""
 
     def install(self) -> None:
-        self._cuts: set[str] = set()  # reasons already reported
+        self._reported_cuts: set[str] = set()  # reasons
         self.around("torch._dynamo.convert_frame:_compile", self._begins, self._ends)
 
     def _begins(self, args: Any, kwargs: Any) -> Any:
@@ -127,10 +127,10 @@ class TorchCompileCosts(Costs):
         place = place_of(code)
         self.add("compile", place, now_s - begin_s)
         cuts = sys.modules["torch._dynamo.utils"].counters["graph_break"]
-        for reason in [reason for reason in cuts if reason not in self._cuts]:
-            self._cuts.add(reason)
+        for reason in [reason for reason in cuts if reason not in self._reported_cuts]:
+            self._reported_cuts.add(reason)
             why = str(reason).partition("\n")[0][:150]
-            self.loop.report.line("cost", now_s, cost="cut", place=place, times=len(self._cuts), text=why)
+            self.loop.report.line("cost", now_s, cost="cut", place=place, times=len(self._reported_cuts), text=why)
 
 
 def _code_of(function: Any) -> Optional[CodeType]:
@@ -161,14 +161,14 @@ def is_own(file: str) -> bool:
     return not (file.startswith(_OURS) or any(part in file for part in _LIBRARIES))
 
 
-def _shown(constraint: Any) -> str:
+def _shown_type(constraint: Any) -> str:
     shape, dtype = getattr(constraint, "shape", None), getattr(getattr(constraint, "dtype", None), "name", None)
     is_tensor = dtype is not None and getattr(shape, "rank", None) is not None
     text = f"{dtype}{shape.as_list()}" if is_tensor and shape is not None else str(constraint)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_COUNTED, _COUNTED_S, _TOLD = 20_000, 1.0, 3  # TensorFlow: operations and seconds of a window, number of windows
+_COUNTED, _COUNTED_S, _WINDOWS = 20_000, 1.0, 3  # TensorFlow: operations and seconds of a window, number of windows
 _LONGEST_BETWEEN_S = 0.005  # longest time that Python takes between two TensorFlow operations; more is something else
 _UPDATES = 4  # PyTorch
 _EXECUTE = "TFE_Py_FastPathExecute"
@@ -181,7 +181,7 @@ class TensorFlowOperations(Observer):
         super().__init__(*parts)
         self._places: Counter[str] = Counter()
         self._since_s: Optional[float] = None
-        self._ended_s, self._between_s, self._told = -_LONGEST_BETWEEN_S, 0.0, 0
+        self._ended_s, self._between_s, self._windows = -_LONGEST_BETWEEN_S, 0.0, 0
 
     def install(self) -> None:
         self.around(f"tensorflow.python.pywrap_tfe:{_EXECUTE}", self._launched, self._has_ended)
@@ -199,8 +199,8 @@ class TensorFlowOperations(Observer):
         self._places[place_of(None)] += 1
         total = sum(self._places.values())
         if total == _COUNTED or now_s > begin_s + _COUNTED_S:
-            self._told += 1
-            for owner, name, original, ours in self.instrumentation.replaced if self._told == _TOLD else ():
+            self._windows += 1
+            for owner, name, original, ours in self.instrumentation.replaced if self._windows == _WINDOWS else ():
                 if name == _EXECUTE and getattr(owner, name) is ours:
                     setattr(owner, name, original)
             place, between_s = self._places.most_common(1)[0][0], self._between_s
@@ -208,7 +208,7 @@ class TensorFlowOperations(Observer):
             self._since_s, self._between_s = None, 0.0
             tf: Any = sys.modules["tensorflow"]
             number = tf.ones(())
-            each_us = 1e6 * _least_s(lambda: tf.raw_ops.AddV2(x=number, y=number))
+            each_us = 1e6 * _smallest_operation_s(lambda: tf.raw_ops.AddV2(x=number, y=number))
             took_s, text = now_s - begin_s, f"{each_us:.2f} {between_s:.4f}"
             report.line("cost", now_s, cost="eager", place=place, times=total, duration_s=took_s, text=text)
         return True
@@ -244,7 +244,7 @@ class TorchOperations(Observer):
         elif self._updates > _UPDATES:
             self._is_over = True
             self._mode.__exit__(None, None, None)
-            self._tell()
+            self._report()
 
     def _launched(self, operation: partial[Any]) -> Any:
         if self.phased is None or self.phased.is_open:  # else inside a fetch
@@ -253,21 +253,21 @@ class TorchOperations(Observer):
             self._waits[place] += waits_for_gpu(operation)
         return operation()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         torch: Any = sys.modules["torch"]
         number = torch.ones((), device="cuda" if torch.cuda.is_initialized() else "cpu")
-        self._tell_of("launch", self._places, _least_s(lambda: torch.add(number, number)))
+        self._report_cost("launch", self._places, _smallest_operation_s(lambda: torch.add(number, number)))
         if sum(self._waits.values()):
-            self._tell_of("wait", self._waits, _least_s(lambda: torch.add(number, number).item()))
+            self._report_cost("wait", self._waits, _smallest_operation_s(lambda: torch.add(number, number).item()))
 
-    def _tell_of(self, cost: str, places: Counter[str], each_s: float) -> None:
+    def _report_cost(self, cost: str, places: Counter[str], each_s: float) -> None:
         times = sum(places.values()) // _UPDATES
         # Autograd's threads, which launch backward operations on a GPU, have no frame of the trainer's.
         place = max(places, key=lambda place: (place != NOWHERE, places[place]))
         self.loop.report.line("cost", time.monotonic(), cost=cost, place=place, times=times, duration_s=times * each_s)
 
 
-def _least_s(launch: Callable[[], object]) -> float:
+def _smallest_operation_s(launch: Callable[[], object]) -> float:
     found_s = []
     for _ in range(5):
         begin_s = time.monotonic()

@@ -92,7 +92,7 @@ class Loop:
         elif not self.is_counted_whole:
             self.aggregated.add(end_s - begin_s, samples)
 
-    def look(self, source: BatchSource, batch: Any) -> None:
+    def take_fingerprint(self, source: BatchSource, batch: Any) -> None:
         assert self.fingerprints is not None, "only then it is called"
         if source.data is None:
             dataset = source.dataset
@@ -103,15 +103,15 @@ class Loop:
                 dataset.set, lambda: is_fit or source.is_trained or dataset.always_trains
             )
         assert source.size is not None, "it has been asked for"
-        self.fingerprints.look(source.data, batch, source.size(batch))
+        self.fingerprints.take(source.data, batch, source.size(batch))
 
-    def look_at_own(self, key: Any, batch: Any, samples: Optional[float]) -> None:
+    def take_own_fingerprint(self, key: Any, batch: Any, samples: Optional[float]) -> None:
         """Take the fingerprint of a step's arguments if no known loader fetched its batches."""
         if self.fingerprints is not None:
             if key not in self._own:
                 self._own[key] = self.fingerprints.begin(self.fingerprints.dataset(), lambda: True)
                 self._own[key].number = None  # ends of passes aren't seen
-            self.fingerprints.look(self._own[key], batch, samples)
+            self.fingerprints.take(self._own[key], batch, samples)
 
     def exhausted(self, source: BatchSource, begin_s: float) -> None:
         source.data = None

@@ -105,8 +105,8 @@ def install() -> None:
         instrumentation.attempt("phases", add_phases)
     if folder and "AUTOTUNE_WHEREABOUTS" in os.environ:
         instrumentation.attempt("whereabouts", lambda: part("whereabouts.Whereabouts")().start())
-    trials_alone = (*(PHASED_OBSERVERS if phased else ()), *(COSTS if folder else ()), *(code.PLACES if code else ()))
-    hooked = [*OBSERVERS, *trials_alone]
+    trial_only = (*(PHASED_OBSERVERS if phased else ()), *(COSTS if folder else ()), *(code.PLACES if code else ()))
+    hooked = [*OBSERVERS, *trial_only]
     hook = Hook(dict.fromkeys(hooked, observe))
     installed.append(instrumentation)
     hook.install()
@@ -137,9 +137,9 @@ class Hook:
 
     def install(self) -> None:
         sys.meta_path.insert(0, self)
-        self.look()
+        self.run_loaded()
 
-    def look(self) -> None:
+    def run_loaded(self) -> None:
         """Run the actions of loaded modules: a warm interpreter may provide several in one import."""
         for name in list(self._actions):
             module = sys.modules.get(name)
@@ -171,7 +171,7 @@ class Hook:
             execute(module)
             with contextlib.suppress(Exception):
                 self._actions.pop(name)(name)
-                self.look()
+                self.run_loaded()
 
         loader.exec_module = exec_module
 
@@ -285,7 +285,7 @@ def around_fetch(
     if within is not None and is_outer:
         original = _marking(original, within)
     monotonic, get_thread, recorded, fetched = time.monotonic, threading.get_ident, loop.recorded, StepMaker.fetched
-    look = loop.look if loop.fingerprints is not None else None
+    take_fingerprint = loop.take_fingerprint if loop.fingerprints is not None else None
     latest: tuple[Callable[[], Any], BatchSource] = (
         lambda: None,
         BatchSource(),
@@ -327,8 +327,8 @@ def around_fetch(
                 recorded.append((fetched, source, begin_s, monotonic(), source.size(result), get_thread()))
             elif not source.is_fed:
                 loop.fetched(source, begin_s, source.size(result))
-            if look is not None:
-                look(source, result)
+            if take_fingerprint is not None:
+                take_fingerprint(source, result)
         except Exception as error:
             instrumentation.failed(error)
         return result
@@ -385,12 +385,12 @@ class Instrumentation:
         """Count and report an observer's error; the user's code continues."""
         with contextlib.suppress(Exception):
             self._failures += 1
-            said = f"{type(error).__name__}: {error}"
+            message = f"{type(error).__name__}: {error}"
             if self._failures >= MOST_FAILURES and self.on:
                 self.on = False
-                self._note(f"the observer has switched itself off: {said}")
+                self._note(f"the observer has switched itself off: {message}")
             elif self.on:
-                self._note(f"the observer may have missed steps: {said}")
+                self._note(f"the observer may have missed steps: {message}")
 
     def guarded(self, action: Callable[..., object]) -> Callable[..., None]:
         """Return a function that calls `action` and raises nothing."""

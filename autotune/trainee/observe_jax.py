@@ -73,7 +73,7 @@ class JaxObserver(Observer):
             # Not a whole step: the device works between two calls, so that time isn't a wait for data.
             self.loop.worked(jitted.key, begin_s, samples, False, threading.get_ident())
             if batch := _in_host_memory(leaves):
-                self.loop.look_at_own(jitted.key, batch, samples)
+                self.loop.take_own_fingerprint(jitted.key, batch, samples)
 
     def _watch_completion(self, result: Any) -> None:
         now_s = time.monotonic()

@@ -139,28 +139,28 @@ class RunningMean:
         self._mean = 0.0
         self._is_running: Optional[bool] = None
 
-    def since_last(self, callbacks: Any, batch: Any, shown: Any) -> Any:
+    def since_last(self, callbacks: Any, batch: Any, logged: Any) -> Any:
         """Return the mean loss of the batches since the last call in this epoch.
 
         Args:
             callbacks: Keras's callback list, which knows the model.
             batch: Index of the latest batch in its epoch.
-            shown: Loss in the logs; returned unchanged if it isn't a running mean.
+            logged: Loss in the logs; returned unchanged if it isn't a running mean.
         """
         try:
-            batches, mean = int(batch) + 1, float(shown)
+            batches, mean = int(batch) + 1, float(logged)
         except Exception:
-            return shown
+            return logged
         if batches <= self._batches:  # another epoch
             self._batches, self._mean = 0, 0.0
         if self._is_running is None and batches > 1:  # the first batch's mean is its loss
             self._is_running = _is_running_mean(callbacks, mean)
         latest = (batches * mean - self._batches * self._mean) / (batches - self._batches)
         self._batches, self._mean = batches, mean
-        return latest if self._is_running else shown
+        return latest if self._is_running else logged
 
 
-def _is_running_mean(callbacks: Any, shown: float) -> bool:
+def _is_running_mean(callbacks: Any, logged: float) -> bool:
     """Return whether a loss is a metric of the model; a user's train_step may return a batch's loss."""
     model: Any = getattr(callbacks, "_model", None)
     step = getattr(type(model), "train_step", None)
@@ -170,4 +170,4 @@ def _is_running_mean(callbacks: Any, shown: float) -> bool:
         results = [float(metric.result()) for metric in model.metrics]
     except Exception:
         return False
-    return any(abs(result - shown) <= 1e-5 * max(1e-12, abs(shown)) for result in results)
+    return any(abs(result - logged) <= 1e-5 * max(1e-12, abs(logged)) for result in results)

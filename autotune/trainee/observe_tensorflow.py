@@ -174,7 +174,7 @@ class TensorFlowObserver(Observer):
                 samples = known.sizes.of((args[1:], kwargs)) if is_own else None
                 self.loop.worked(known, begin_s, samples, True, thread)
                 if is_own:
-                    self.loop.look_at_own(known, (args[1:], kwargs), samples)
+                    self.loop.take_own_fingerprint(known, (args[1:], kwargs), samples)
 
     def _tracing_begins(self, args: Any, kwargs: Any) -> Optional[int]:
         """Record which function is traced without a call: only now it shows whether it takes a gradient."""
@@ -374,7 +374,7 @@ class GraphFetches:
             self._add(wait, 0.0, 0.0)
         else:
             self._add(wait, _samples(fetched), 1.0)
-            self._look(fetched)
+            self._take_fingerprint(fetched)
 
     def value_begins(self, args: Any, kwargs: Any) -> Any:
         """Check whether a graph takes the batch of an optional whose wait is already counted."""
@@ -385,11 +385,11 @@ class GraphFetches:
     def value_ends(self, token: Any, batch: Any, error: Optional[BaseException]) -> None:
         if error is None:
             self._add(0.0, _samples(batch), 1.0)
-            self._look(batch)
+            self._take_fingerprint(batch)
 
-    def _look(self, batch: Any) -> None:
+    def _take_fingerprint(self, batch: Any) -> None:
         if self._fingerprints is not None and not self.is_on_device:
-            look_in_graph(self._fingerprints, batch, self._trains())
+            take_fingerprints_in_graph(self._fingerprints, batch, self._trains())
 
     def take(self) -> Sums:
         """Return seconds of waiting, samples and batches since the last call."""
@@ -459,7 +459,7 @@ def _samples(batch: Any) -> Any:
     return samples
 
 
-def look_in_graph(fingerprints: Fingerprints, batch: Any, trains: Callable[[], bool]) -> None:
+def take_fingerprints_in_graph(fingerprints: Fingerprints, batch: Any, trains: Callable[[], bool]) -> None:
     """Add operations to the current graph that take every `stride`-th batch's fingerprint.
 
     Skipped batches cost a few microseconds, without calling Python.
@@ -470,23 +470,23 @@ def look_in_graph(fingerprints: Fingerprints, batch: Any, trains: Callable[[], b
     handle = new_variable(f"autotune_looks_{dataset}", [0.0, 1.0]) if leaves else None  # batches so far, stride
     if handle is None:
         return
-    under_way = fingerprints.begin(dataset, trains)
-    under_way.number = None  # ends of passes aren't seen here
+    current_pass = fingerprints.begin(dataset, trains)
+    current_pass.number = None  # ends of passes aren't seen here
 
-    def look(at: Any, *tensors: Any) -> float:
-        under_way.batches = int(at) - 1
+    def take_one(at: Any, *tensors: Any) -> float:
+        current_pass.batches = int(at) - 1
         parts = [tensor._numpy() for tensor in tensors]
         sized = [part for part in parts if part.ndim]
-        fingerprints.look(under_way, parts, len(sized[0]) if sized else None)
+        fingerprints.take(current_pass, parts, len(sized[0]) if sized else None)
         return float(fingerprints.stride)
 
     with _on_host():
         variables.assign_add_variable_op(handle, tensorflow.constant([1.0, 0.0], tensorflow.float64))
         at, stride = tensorflow.unstack(variables.read_variable_op(handle, tensorflow.float64), num=2)
 
-        def looks() -> Any:
-            new = tensorflow.py_function(look, [at, *leaves], tensorflow.float64)
+        def take_now() -> Any:
+            new = tensorflow.py_function(take_one, [at, *leaves], tensorflow.float64)
             variables.assign_variable_op(handle, tensorflow.stack([at, tensorflow.reshape(new, [])]))
             return at
 
-        tensorflow.cond(tensorflow.equal(tensorflow.math.floormod(at - 1.0, stride), 0.0), looks, lambda: at)
+        tensorflow.cond(tensorflow.equal(tensorflow.math.floormod(at - 1.0, stride), 0.0), take_now, lambda: at)

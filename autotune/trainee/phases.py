@@ -96,9 +96,9 @@ class Schedule:
 
     def leave_out(self, phase: str) -> bool:
         """Skip `REPLAY` or `LOAD` from now on; return True unless already skipped."""
-        is_news = phase not in self._left_out
+        is_new = phase not in self._left_out
         self._left_out.add(phase)
-        return is_news
+        return is_new
 
 
 class Data:
@@ -131,7 +131,7 @@ class Request(NamedTuple):
     phase: Optional[str]
 
 
-_BLIND = (
+_NOT_REPLACEABLE = (
     "its batches are fetched where they cannot be replaced: neither in Python from tf.data or a DataLoader, nor by a "
     "compiled step from an iterator among its arguments"
 )
@@ -193,7 +193,7 @@ class PhasedLoop:
         self._unknown += not self._trained
         if not self._round:
             if self._unknown > _MOST_UNKNOWN:
-                self._leave_out_both(_BLIND)
+                self._leave_out_both(_NOT_REPLACEABLE)
             return
         # The loop drops its own if the trainer reports the steps, which need not know of the phases.
         self._sync = self._loop.sync or self._sync
@@ -260,7 +260,7 @@ class PhasedLoop:
             try:
                 is_ours = is_plain() and self.is_open
                 if is_ours:
-                    request = self.asks(args[0], data_of(args[0]), lambda data: bool(data.kept), is_recorded=True)
+                    request = self.request(args[0], data_of(args[0]), lambda data: bool(data.kept), is_recorded=True)
                     if request is not None and request.phase == REPLAY and request.data.kept:
                         request.data.kept.rotate(-1)
                         return renewed(request.data.kept[-1])
@@ -294,7 +294,7 @@ class PhasedLoop:
         finally:
             self._inside.discard(thread)
 
-    def asks(
+    def request(
         self, iterator: Any, data: Any, prepare: Callable[[Data], object], is_recorded: bool = False
     ) -> Optional[Request]:
         """Process a request for a batch; return it if phases may replace it.
@@ -317,7 +317,7 @@ class PhasedLoop:
             if self._schedule.step(time.monotonic()):
                 if self._sync is not None:  # completes the phase's work, so that the sum of its step times is right
                     self._sync()
-                    self._say("sync")
+                    self._queue_line("sync")
                 if self._schedule.following != REPLAY or prepare(of):
                     self._begin_phase()
         phase = self._schedule.phase
@@ -328,8 +328,8 @@ class PhasedLoop:
             for data in self._trained:
                 data.drop()
         if self._schedule.phase is None:
-            self._say("in_force", settings=framework_settings())
-        self._say("phase", phase=self._schedule.begin(time.monotonic()))
+            self._queue_line("in_force", settings=framework_settings())
+        self._queue_line("phase", phase=self._schedule.begin(time.monotonic()))
         if not self._is_recorded:
             self._loop.aggregated.skip(time.monotonic())
 
@@ -376,11 +376,11 @@ class PhasedLoop:
         self._chunk = 0.0, 0, 0.0
         if batches:
             known = None if math.isnan(samples) else samples
-            self._say("load", duration_s=round(duration_s, 6), batches=batches, samples=known)
+            self._queue_line("load", duration_s=round(duration_s, 6), batches=batches, samples=known)
 
     # Reports.
 
-    def _say(self, kind: str, **fields: Any) -> None:
+    def _queue_line(self, kind: str, **fields: Any) -> None:
         """Write a line, after the step that ends with the current fetch."""
         self._unwritten.append((kind, time.monotonic(), fields))
         if not self._is_recorded:

@@ -54,7 +54,7 @@ class CompiledStepsObserver(Observer):
         if len(at) != 1:
             return args
         iterator = args[at[0]]
-        request = phased.asks(iterator, data_of(iterator), functools.partial(self._prepare, phased, iterator))
+        request = phased.request(iterator, data_of(iterator), functools.partial(self._prepare, phased, iterator))
         if request is not None and request.phase == REPLAY and request.data.stand_in is not None:
             return (*args[: at[0]], request.data.stand_in, *args[at[0] + 1 :])
         if request is not None and request.phase == LOAD:
@@ -98,13 +98,13 @@ def _iterator_over(batches: list[Any], element_spec: Any) -> Any:
     with tf.device("/device:CPU:0"):
         of_one = (tf.data.Dataset.from_tensors(batch) for batch in batches)
         # Each has fixed lengths; the compiled step expects those that may vary as such.
-        alike = [
+        same_spec = [
             tf.data.experimental.from_variant(tf.data.experimental.to_variant(one), element_spec) for one in of_one
         ]
         options = tf.data.Options()
         options.autotune.enabled = options.experimental_optimization.inject_prefetch = False  # nothing to wait for
-        in_turn = functools.reduce(lambda first, second: first.concatenate(second), alike)
-        return iter(in_turn.repeat().with_options(options))
+        concatenated = functools.reduce(lambda first, second: first.concatenate(second), same_spec)
+        return iter(concatenated.repeat().with_options(options))
 
 
 class FeedObserver(Observer):

@@ -26,8 +26,8 @@ _VARIABLES = (
 
 def own_rank() -> Optional[dict[str, Any]]:
     """Return this process's rank as a field of the stream; None if it trains alone."""
-    for is_joined, told in ((True, _of_framework()), (False, _of_launcher())):
-        for number, world, local in told:
+    for is_joined, ranks in ((True, _of_framework()), (False, _of_launcher())):
+        for number, world, local in ranks:
             if world > 1 and 0 <= number < world:
                 where = {"local": local, "node": node_name()}
                 return {"number": number, "world": world, "is_joined": is_joined, **where}
@@ -77,20 +77,20 @@ def node_name() -> str:
 
 def has_own_clock() -> bool:
     """Return whether this process's monotonic clock isn't the search's."""
-    theirs = os.environ.get("AUTOTUNE_CLOCK")
-    return bool(theirs) and theirs != _clock_identity()
+    search_clock = os.environ.get("AUTOTUNE_CLOCK")
+    return bool(search_clock) and search_clock != _clock_identity()
 
 
-def answer_in_background(question: str, answer: Callable[[float], None]) -> None:
+def answer_in_background(query: str, answer: Callable[[float], None]) -> None:
     """Answer the query for this process's time once it arrives, in a thread.
 
     Args:
-        question: File with the reader's time, passed to `answer`.
+        query: File with the reader's time, passed to `answer`.
     """
 
     def wait() -> None:
         for _ in range(1200):  # a minute
-            with contextlib.suppress(OSError, ValueError), open(question, encoding="ascii") as file:
+            with contextlib.suppress(OSError, ValueError), open(query, encoding="ascii") as file:
                 answer(float(file.read()))
                 return
             time.sleep(0.05)

@@ -109,9 +109,9 @@ class Fingerprints:
         self._datasets[dataset] += 1
         return Pass(dataset, self._datasets[dataset] - 1, is_trained)
 
-    def look(self, under_way: Pass, batch: Any, samples: Optional[float]) -> None:
+    def take(self, current_pass: Pass, batch: Any, samples: Optional[float]) -> None:
         """Take a batch's fingerprint unless it is skipped; raises nothing."""
-        at, under_way.batches = under_way.batches, under_way.batches + 1
+        at, current_pass.batches = current_pass.batches, current_pass.batches + 1
         if samples is None or at % self.stride or not self.is_on:
             return
         now_s = time.monotonic()
@@ -122,7 +122,7 @@ class Fingerprints:
                 self.stride *= 2
             return
         try:
-            self._add(under_way, at, batch, int(samples), now_s)
+            self._add(current_pass, at, batch, int(samples), now_s)
             if now_s - self._flushed_s > _FLUSH_EVERY_S:
                 self.flush()
         except Exception:
@@ -158,19 +158,19 @@ class Fingerprints:
         finally:
             os.close(fd)
 
-    def _add(self, under_way: Pass, at: int, batch: Any, samples: int, now_s: float) -> None:
-        if under_way.fields is None:
+    def _add(self, current_pass: Pass, at: int, batch: Any, samples: int, now_s: float) -> None:
+        if current_pass.fields is None:
             paths = (path for path, leaf in _leaves(batch, ()) if _length(leaf) == samples)
-            under_way.fields = sorted(paths, key=_place_in_order)
-        fields = [reduce(getitem, path, batch) for path in under_way.fields]
+            current_pass.fields = sorted(paths, key=_place_in_order)
+        fields = [reduce(getitem, path, batch) for path in current_pass.fields]
         arrays = [on_host for leaf in fields if (on_host := _on_host(leaf)) is not None]
         if len(arrays) < len(fields) or not arrays:
-            if under_way.dataset not in self._unseen:
-                self._unseen.add(under_way.dataset)
-                self._held.append((under_way.is_trained, {"k": "unseen", "set": under_way.dataset}))
+            if current_pass.dataset not in self._unseen:
+                self._unseen.add(current_pass.dataset)
+                self._held.append((current_pass.is_trained, {"k": "unseen", "set": current_pass.dataset}))
             return
-        line: dict[str, Any] = {"k": "batch", "t_s": round(now_s, 4), "set": under_way.dataset}
-        line.update({"pass": under_way.number, "at": at, "n": samples})
+        line: dict[str, Any] = {"k": "batch", "t_s": round(now_s, 4), "set": current_pass.dataset}
+        line.update({"pass": current_pass.number, "at": at, "n": samples})
         content, moments = None, None
         labels: list[int] = []
         for place, array in enumerate(arrays):
@@ -184,7 +184,7 @@ class Fingerprints:
                 moments = _moments(selected) if moments is None else moments
         held = {"content": content, "labels": labels or None, "moments": moments}
         line.update({name: _base64(values) for name, values in held.items() if values is not None})
-        self._held.append((under_way.is_trained, line))
+        self._held.append((current_pass.is_trained, line))
 
     def _selected(self, array: Any) -> tuple[Any, bool]:
         """Return each sample's hashed elements, ``(n_samples, n_places)``, and whether they are all."""
@@ -237,11 +237,11 @@ class ReportedBatches:
             self._pass.number = None  # ends of passes are reported separately
             atexit.register(self._fingerprints.flush)
 
-    def look(self, batch: Any) -> Optional[int]:
+    def take(self, batch: Any) -> Optional[int]:
         """Take a batch's fingerprint; return its samples, or None without arrays."""
         samples = self._sizes.of(batch)
         if self._fingerprints is not None:
-            self._fingerprints.look(self._pass, batch, samples)
+            self._fingerprints.take(self._pass, batch, samples)
         return samples
 
 

@@ -138,7 +138,7 @@ class StepMaker:
         self._key: Any = None  # the work that makes the steps of a loop without fetches
         self._surprises = 0
         self._doubted: Optional[BatchSource] = None  # dataset of a batch with unusually much work
-        self._is_told_unseen = False
+        self._has_reported_unseen = False
         # The waiting batches.
         self._sources: list[BatchSource] = []  # by their first fetch in this round
         self._over: list[BatchSource] = []  # those that have ended: a prefetching loop still trains on them
@@ -198,11 +198,11 @@ class StepMaker:
         if source.dataset is self._doubted:  # it is fetched from after all, with much work per batch
             self.is_fetching, self._doubted = True, None
         self._fetch_begins(begin_s)
-        in_vain_s = [one.begin_s for one in self._over if one.fresh]
+        unused_s = [one.begin_s for one in self._over if one.fresh]
         for one in self._over:
             self._drop(one)
         self._over = []
-        self._pass_over(min(in_vain_s, default=None))
+        self._pass_over(min(unused_s, default=None))
         if source not in self._sources and source.dataset.like is not None:
             source.ahead, source.is_joint = source.dataset.like.ahead, source.dataset.like.is_joint
         if not source.fresh:
@@ -273,8 +273,8 @@ class StepMaker:
             self._latest.dataset.always_trains = True
             self._train_on_next(now_s)
             self._trained_s = now_s
-        elif self._fetching_thread is None and not (self._is_told_unseen or calls_are_seen):
-            self._is_told_unseen = True
+        elif self._fetching_thread is None and not (self._has_reported_unseen or calls_are_seen):
+            self._has_reported_unseen = True
             self._report.unseen(
                 "its compiled steps train on batches from neither tf.data nor a DataLoader, so they can't be observed"
             )

@@ -115,20 +115,20 @@ class Stream:
         self._lock = threading.Lock()
         self._path: Optional[str] = None  # of the open file
         self._fd: Optional[int] = None
-        self._looked = self.has_steps = self.is_ranked = False
+        self._is_announced = self.has_steps = self.is_ranked = False
         self.pace: Optional[Pace] = None
         self.source: Optional[str] = None
         self.batches: Any = None
 
     def forget(self) -> None:
         """Drop the parent's file in a forked child, which opens its own for its steps."""
-        self._let_go()
+        self._close_descriptor()
         self._begin()  # with a new lock: a thread that doesn't exist here may hold the parent's
 
     def announce(self, source: str, devices: Optional[Iterable[str]] = None) -> None:
         """Open the file and write its header, once; again if a trainer takes over from the observer."""
         with self._lock:
-            is_first, takes_over = not self._looked, self.source == OBSERVER != source
+            is_first, takes_over = not self._is_announced, self.source == OBSERVER != source
             if not (is_first or takes_over):
                 return
             try:
@@ -140,12 +140,12 @@ class Stream:
                 if is_first and self._path is not None and has_own_clock():
                     answer_in_background(f"{self._path}.clock", lambda host_s: self.write("clock", host_s=host_s))
                 if source == OBSERVER:  # until the first step: a trainer may look at its descriptors, or close all
-                    self._let_go()
+                    self._close_descriptor()
                 if self.pace is not None and takes_over:
                     self.pace.restart(source)
             except Exception:
                 self._path = None
-            self._looked = True  # only now: other threads wait for the file instead of losing their steps
+            self._is_announced = True  # only now: other threads wait for the file instead of losing their steps
 
     def _open(self, source: str) -> None:
         folder, watched = os.environ.get(TRIAL_DIR_VARIABLE), os.environ.get(WATCH_DIR_VARIABLE)
@@ -163,14 +163,14 @@ class Stream:
     @property
     def is_open(self) -> bool:
         """True if reports are written; opens the file."""
-        if not self._looked:
+        if not self._is_announced:
             self.announce("step")
         return self._path is not None or self.pace is not None
 
     @property
     def is_observed(self) -> bool:
         """True if steps are the observer's; opens the file if there is no reporter."""
-        if not self._looked:
+        if not self._is_announced:
             self.announce(OBSERVER)
         return self.is_open and self.source == OBSERVER
 
@@ -201,9 +201,9 @@ class Stream:
                 raise OSError("the disk is full")
         except Exception:
             self._path = None
-            self._let_go()
+            self._close_descriptor()
 
-    def _let_go(self) -> None:
+    def _close_descriptor(self) -> None:
         """Close the descriptor until the next write."""
         fd, self._fd = self._fd, None
         if fd is not None:
@@ -370,7 +370,7 @@ def _samples_of(batch: Any, samples: Any) -> Any:
         from autotune.trainee.samples import ReportedBatches
 
         process_stream.batches = ReportedBatches(os.environ.get(TRIAL_DIR_VARIABLE))
-    held = process_stream.batches.look(batch)
+    held = process_stream.batches.take(batch)
     return held if samples is None else samples
 
 

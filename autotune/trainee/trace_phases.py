@@ -48,12 +48,12 @@ def phases_of(executed: list[Executed], steps: int) -> dict[str, list[float]]:
         return {}
     phase_of.update(_outside_of_layers(named, phase_of, borders_ms[0], borders_ms[1]))
     found: dict[str, list[float]] = {phase: [] for phase in (*PHASES, STEP)}
-    told = sorted((one for one in named if one.name in phase_of), key=lambda one: one.end_ms)
-    ends_ms = [one.end_ms for one in told]
+    known = sorted((one for one in named if one.name in phase_of), key=lambda one: one.end_ms)
+    ends_ms = [one.end_ms for one in known]
     for begin_ms, end_ms in zip(borders_ms, borders_ms[1:]):  # noqa: B905, RUF007 -- Python 3.9 has neither
         # an operation belongs to the step in which it ends
-        first, behind = bisect_right(ends_ms, begin_ms), bisect_right(ends_ms, end_ms)
-        within = [one for one in told[first:behind] if one.begin_ms < end_ms]
+        first, stop = bisect_right(ends_ms, begin_ms), bisect_right(ends_ms, end_ms)
+        within = [one for one in known[first:stop] if one.begin_ms < end_ms]
         for phase, ms in _busy_ms(within, phase_of, begin_ms, end_ms).items():
             found[phase].append(ms)
         found[STEP].append(end_ms - begin_ms)

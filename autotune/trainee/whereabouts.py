@@ -37,22 +37,22 @@ class Whereabouts(threading.Thread):
         self._main = threading.main_thread().ident or 0
         self._stays: list[tuple[str, float]] = []  # line of each calling function, and since when
         self._lines: dict[str, list[float]] = {}  # line → time and CPU time outside of frameworks, time within them
-        self._told_s = self._first_cpu_s = 0.0
-        self._threads: dict[int, float] = {}  # CPU time so far of each other one
-        self._in_threads: dict[str, float] = {}  # CPU time of each line there
-        self._late_s, self._looks = 0.0, 0  # of waking up: a thread needs Python's lock for that
+        self._reported_s = self._first_cpu_s = 0.0
+        self._threads: dict[int, float] = {}  # CPU time so far of each other thread
+        self._in_threads: dict[str, float] = {}  # line → CPU time in other threads
+        self._late_s, self._samples = 0.0, 0  # a thread that wakes up needs the interpreter lock
 
     def run(self) -> None:
-        last_s = self._told_s = self._before_steps()
+        last_s = self._reported_s = self._before_steps()
         cpu_s = self._first_cpu_s = _cpu_s(self._main)
         while True:
             asleep_s = time.monotonic()
             time.sleep(_EVERY_S)
             now_s, now_cpu_s = time.monotonic(), _cpu_s(self._main)
-            self._late_s, self._looks = self._late_s + now_s - asleep_s - _EVERY_S, self._looks + 1
-            every = sys._current_frames()
-            frames, is_in_framework = _own_frames(every.pop(self._main, None))
-            self._look_at_threads(every)
+            self._late_s, self._samples = self._late_s + now_s - asleep_s - _EVERY_S, self._samples + 1
+            frames_of = sys._current_frames()
+            frames, is_in_framework = _own_frames(frames_of.pop(self._main, None))
+            self._sample_threads(frames_of)
             places = [_line_of(frame) for frame in frames[-_MOST_DEEP:]]
             if places:
                 times = self._lines.setdefault(places[-1], [0.0, 0.0, 0.0])
@@ -61,12 +61,12 @@ class Whereabouts(threading.Thread):
                 else:
                     times[0] += now_s - last_s
                     times[1] += now_cpu_s - cpu_s
-            if now_s - self._told_s >= _MOST_S:
-                self._tell(now_s)
+            if now_s - self._reported_s >= _MOST_S:
+                self._report_lines(now_s)
             last_s, cpu_s = now_s, now_cpu_s
-            self._look(places, now_s)
+            self._report_stays(places, now_s)
 
-    def _look(self, places: list[str], now_s: float) -> None:
+    def _report_stays(self, places: list[str], now_s: float) -> None:
         """Report nested stays that are over or long, innermost first."""
         same = 0
         while same < min(len(places), len(self._stays)) and places[same] == self._stays[same][0]:
@@ -81,9 +81,9 @@ class Whereabouts(threading.Thread):
                 self._stays[depth] = place, now_s
         self._stays[same:] = [(place, now_s) for place in places[same:]]
 
-    def _look_at_threads(self, every: dict[int, Any]) -> None:
-        for thread, frame in every.items():
-            used_s = _cpu_s(thread)  # it lives: it would need Python's lock to end
+    def _sample_threads(self, frames_of: dict[int, Any]) -> None:
+        for thread, frame in frames_of.items():
+            used_s = _cpu_s(thread)  # it exists: to end, it would need the lock that this thread holds
             frames, is_in_framework = _own_frames(frame)
             if frames and not is_in_framework:
                 line = _line_of(frames[-1])
@@ -91,12 +91,12 @@ class Whereabouts(threading.Thread):
                 self._in_threads[line] = self._in_threads.get(line, 0.0) + since_s
             self._threads[thread] = used_s
 
-    def _tell(self, now_s: float) -> None:
-        self._told_s = now_s
+    def _report_lines(self, now_s: float) -> None:
+        self._reported_s = now_s
         used_s = _cpu_s(self._main) - self._first_cpu_s
         process_stream.write("cost", now_s, cost="main", place=NOWHERE, duration_s=used_s, times=1)
         if self._in_threads:
-            place, text = max(self._in_threads, key=self._in_threads.__getitem__), f"{self._late_s / self._looks:.6f}"
+            place, text = max(self._in_threads, key=self._in_threads.__getitem__), f"{self._late_s / self._samples:.6f}"
             about = {"cost": "thread", "place": place, "times": 1, "text": text}
             process_stream.write("cost", now_s, duration_s=sum(self._in_threads.values()), **about)
         for line, (took_s, used_s, within_s) in sorted(self._lines.items(), key=lambda one: -one[1][0])[:_MOST_PLACES]:

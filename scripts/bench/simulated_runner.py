@@ -358,7 +358,7 @@ def _fetch(passes: Iterable[Batches], plan: TrialPlan) -> None:
     for batches in passes:
         under_way = looks.begin(dataset, lambda: True)
         for batch in batches:
-            looks.look(under_way, batch, len(batch[0]))
+            looks.take(under_way, batch, len(batch[0]))
     looks.flush()
 
 

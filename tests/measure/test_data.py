@@ -62,7 +62,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tria
             for place, batch in enumerate(made):
                 if place >= seen:
                     break
-                looks.look(under_way, batch, len(batch[0]))
+                looks.take(under_way, batch, len(batch[0]))
                 events.append(TraineeEvent(kind="step", t_s=next(clock), stream="1.0", samples=len(batch[0])))
             else:
                 events.append(TraineeEvent(kind="epoch_end", t_s=next(clock), stream="1.0"))
@@ -263,7 +263,7 @@ def test_the_order_of_fields_is_no_difference(tmp_path: Path) -> None:
         folder = tmp_path / f"{number}"
         folder.mkdir()
         looks = Fingerprints(str(folder), "key")
-        looks.look(looks.begin(looks.dataset(), lambda: True), batch, 16)
+        looks.take(looks.begin(looks.dataset(), lambda: True), batch, 16)
         looks.flush()
         seen.append(read_data(folder, ()))
     assert (seen[0].identity == seen[1].identity).all()
