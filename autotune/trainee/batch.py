@@ -22,7 +22,7 @@ _WIDTH = 64
 def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
     """Return a function that counts the samples in similar batches: the leading dimension of one of their arrays.
 
-    It is the first array with the expected or else the most common dimension. Replicas are summed.
+    That is the first array with the expected leading dimension, or else with the most common one. Replicas are summed.
     """
     found: list[tuple[Path, int]] = list(_leading(batch, ()))
     if not found:

@@ -162,7 +162,7 @@ class Loop:
             self.digest()
 
     def ran_out_of_memory(self, error: str) -> None:
-        """Record an out-of-memory error; a trainer that continues skips the step, with infinite loss."""
+        """Record an out-of-memory error; a trainer that continues skips the step, whose loss counts as infinite."""
         now_s = time.monotonic()
         self.report.note(f"memory ran out: {' '.join(error.split())}")
         self.report.loss(now_s, math.inf)
@@ -225,7 +225,7 @@ class Loop:
         recorded = self.recorded[:]
         del self.recorded[: len(recorded)]  # not what another thread has recorded since
         if not self.report.is_ours:
-            self.sync = None  # a trainer that reports its own steps syncs itself, or doesn't
+            self.sync = None  # a trainer that reports its own steps decides itself whether to sync
             return
         self.steps.take(recorded)
         if self.fingerprints is not None:

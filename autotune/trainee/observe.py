@@ -160,7 +160,7 @@ class Hook:
         return None
 
     def _watch(self, name: str, loader: Any) -> None:
-        """Make a module's own loader, restored before it executes the module, run the action afterwards."""
+        """Wrap a module's own loader, once, so that the action runs after the module's execution."""
         if isinstance(loader, type):  # the class that loads all built-in modules
             return
         execute = loader.exec_module

@@ -86,7 +86,7 @@ class KerasObserver(Observer):
         self.instrumentation.put(owner, name, observed)
 
     def _logs_are_read(self, args: Any, kwargs: Any) -> Any:
-        """Return what holds a step's logs, before Keras's read waits for the accelerator, maybe in another thread."""
+        """Return what holds a step's logs; Keras's read of them waits for the accelerator, maybe in another thread."""
         if time.monotonic() < self.loop.report.loss_due_s:
             return None
         return args[0], args[1], args[2] if len(args) > 2 else kwargs.get("logs")
@@ -131,7 +131,7 @@ class KerasObserver(Observer):
 class RunningMean:
     """Keras's logged losses, converted from means over the epoch to means since the last call.
 
-    The former fall more slowly, depending on the epoch's length: trainings couldn't be compared.
+    The longer the epoch, the more slowly a mean over it falls: trainings couldn't be compared.
     """
 
     def __init__(self) -> None:

@@ -226,7 +226,7 @@ class TensorFlowObserver(Observer):
                 self._see_loss(now_s, args[1:2])
 
     def _graph_gradient_begins(self, args: Any, kwargs: Any) -> None:
-        """Record a gradient of ``tf.gradients``; the tape's own calls don't count."""
+        """Record a gradient taken by ``tf.gradients``; the tape's own calls don't count."""
         current = self._current.get(threading.get_ident())
         if current is not None and sys._getframe(2).f_code.co_name.startswith("gradients"):
             current.trains = True
@@ -408,7 +408,7 @@ class GraphFetches:
 
 
 def new_variable(name: str, values: list[float]) -> Any:
-    """Return a float64 variable for graphs; None in TensorFlow 1's, where a session would initialize it.
+    """Return a float64 variable for graphs; None in a TensorFlow 1 graph, where a session would initialize it.
 
     It is below tf.Variable, which strategies, tapes and checkpoints would notice.
     """

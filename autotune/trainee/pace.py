@@ -10,11 +10,11 @@ part has a header, then sums:
 omitted unless known of all, ``wait_s`` is the data wait of ``waits`` of them, ``ln_sum`` and ``ln_squares`` sum over
 ln(seconds). A step with an evaluation, checkpoint or epoch end is one of ``pauses`` instead, with its time in
 ``pause_s`` and a count in ``evals``, ``checkpoints`` or ``epochs``. Only ends of epochs below 20 steps, too many to
-omit, stay: ``ends`` of the steps, ``ends_s`` of their time. ``cpu_s`` is this process's CPU time.
+omit, stay: ``ends`` of the steps, with ``ends_s`` of their time. ``cpu_s`` is this process's CPU time.
 
-A training's files stay below 10 MB: the first part (four hours) and the last two of eight processes; a further process
-replaces an ended one. Errors (full disk, removed folder) end the report, never the training. The file is open only
-during a write: a trainer may close any descriptor.
+A training's files stay below 10 MB: each of up to eight processes keeps its first part (four hours) and its last two,
+and a further process replaces one that has ended. Errors (full disk, removed folder) end the report, never the
+training. The file is open only during a write: a trainer may close any descriptor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Phases of TensorFlow's compiled steps that fetch from an iterator argument, and of the feeds of `tf/`.
 
-A compiled step, as of Keras's ``fit``, can't be changed, but its argument can: `REPLAY` passes an iterator of the same
-type over a few kept batches; `LOAD` draws batches before the call.
+A compiled step, such as that of Keras's ``fit``, can't be changed, but its argument can: `REPLAY` passes an iterator of
+the same type over a few kept batches; `LOAD` draws batches before the call.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from autotune.trainee.phases import LOAD, MOST_KEPT, REPLAY, Data, PhasedLoop
 
 
 class CompiledStepsObserver(Observer):
-    """Observer of compiled steps that fetch; installed before those that record."""
+    """Observer of compiled steps that fetch; installed before the observers that record."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)

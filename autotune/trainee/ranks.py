@@ -42,7 +42,7 @@ def _of_framework() -> Iterator[tuple[int, int, Optional[int]]]:
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
             yield distributed.get_rank(), distributed.get_world_size(), local
     with contextlib.suppress(Exception):
-        # Not jax.process_index(): it would open the devices of a JAX that isn't used yet.
+        # Not jax.process_index(): it would open JAX's devices before anything uses them.
         state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
         if getattr(state, "client", None) is not None:
             yield state.process_id, state.num_processes, local

@@ -94,7 +94,7 @@ OBSERVER = "observer"
 
 
 def is_only_watched() -> bool:
-    """Return whether this process has no trial, but a folder for its pace."""
+    """Return whether this is a watched training: a folder for its pace, and no trial."""
     return bool(os.environ.get(WATCH_DIR_VARIABLE)) and not os.environ.get(TRIAL_DIR_VARIABLE)
 
 
@@ -522,7 +522,7 @@ class Report:
             self._stream.write("unseen", text=text)
 
     def line(self, kind: str, t_s: float, **fields: object) -> None:
-        """Write another line of those listed above, even if the trainer reports its own steps."""
+        """Write any other line, even if the trainer reports its own steps."""
         self.flush()
         if self._stream.is_observed or self._stream.is_open:
             self._stream.write(kind, t_s, **fields)
