@@ -1,7 +1,6 @@
-"""The command line: the table of commands, ``--version``, shell completion, and what becomes of errors.
+"""Command line: table of commands, ``--version``, completion, and error handling.
 
-Exit codes: 0 done, 1 an expected error (message, place, remedy), 2 wrong usage, 3 a bug (a crash log is written
-and its path printed), 130 interrupted, 143 ended by SIGTERM.
+Exit codes: 0 done, 1 expected error, 2 wrong usage, 3 bug (writes a crash log), 130 interrupted, 143 SIGTERM.
 """
 
 import os
@@ -31,39 +30,39 @@ if TYPE_CHECKING:
 
 _COMMANDS = {
     "Commands": {
-        "init": "find the knobs of a config, and add a section for autotune to it",
-        "search": "find better values for the knobs of a config, and confirm them",
+        "init": "find a config's knobs and add an autotune section",
+        "search": "find better values for a config and confirm them",
         "apply": "write the best values into the config",
         "revert": "undo the last apply",
-        "status": "what is known so far",
-        "diagnose": "say why a training is slow, and what each change gains",
+        "status": "show the current answer",
+        "diagnose": "explain why training is slow and what helps",
     },
-    "A closer look": {
-        "profile": "how long the parts of a training step take, and its batches",
-        "monitor": "what the GPUs do now, how steadily, and what that usually means",
-        "run": "start real training with the values of the config",
+    "Training": {
+        "profile": "time the parts of a training step and its batches",
+        "monitor": "watch the GPUs' utilization and its usual meaning",
+        "run": "start real training with the config's values",
     },
     "Records": {
-        "report": "what is known as one HTML file, with pictures",
+        "report": "write an HTML report, with plots",
         "study": "list, show, export, import or delete studies",
     },
     "Machines": {
-        "worker": "make this machine available to the searches of a shared study",
-        "daemon": "the service that tunes while GPUs are idle, and watches what trains",
-        "queue": "searches that wait for an idle machine",
+        "worker": "run trials for the searches of a shared study",
+        "daemon": "tune while GPUs are idle and watch trainings",
+        "queue": "manage searches that wait for an idle machine",
     },
-    "Shell": {"completion": "complete commands and options in a shell"},
+    "Shell": {"completion": "print a completion script for a shell"},
 }
 
 
-def _say_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
     if is_wanted and not context.resilient_parsing:
         say("\n".join(_version_lines()))
         context.exit()
 
 
 def _version_lines() -> Iterator[str]:
-    """Yield what a bug report needs, without a name, a path or a secret; GPUs without their driver, which may hang."""
+    """Yield what a bug report needs, without paths or secrets. Avoids the GPU driver, which may hang."""
     import platform
     import re
     from importlib.metadata import PackageNotFoundError, requires, version
@@ -89,13 +88,13 @@ def _version_lines() -> Iterator[str]:
     gpus = len(list(Path("/proc/driver/nvidia/gpus").glob("*")))
     driver = f"NVIDIA driver {number[0] if number else 'of unknown version'}, {gpus} GPU{'s' * (gpus != 1)}"
     yield f"GPU: {'no NVIDIA driver' if text is None else driver}"
-    needed: dict[str, None] = {}  # one that depends on the version of Python is named for each
+    needed: dict[str, None] = {}  # a package may be listed once per version of Python
     with suppress(PackageNotFoundError):  # run from a checkout
         wanted = [one for one in requires("autotune") or () if "extra ==" not in one]
         needed = dict.fromkeys(re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in wanted)
-    yield f"needs: {versions(needed) or 'not installed as a package'}"
+    yield f"dependencies: {versions(needed) or 'not installed as a package'}"
     frameworks = (name for row in FRAMEWORKS for name in (*row.distributions, *row.built_on_it))
-    yield f"frameworks beside it: {versions(frameworks) or 'none'}"
+    yield f"frameworks: {versions(frameworks) or 'none'}"
 
 
 @click.group(
@@ -109,14 +108,14 @@ def _version_lines() -> Iterator[str]:
     is_flag=True,
     is_eager=True,
     expose_value=False,
-    callback=_say_version,
-    help="Print the versions that a bug report needs, and exit.",
+    callback=_print_version,
+    help="Print the versions for a bug report and exit.",
 )
 def command_line() -> None:
-    """Finds the config values that make training fast, measures that they do, and writes them into your YAML.
+    """Find config values that make training fast, confirm them, and write them into your config.
 
     \b
-    Start with these two:
+    Start with:
       autotune init --config config.yaml -- python train.py --config config.yaml
       autotune search --config config.yaml --budget 30m
     """  # noqa: D301 -- click's own mark for "do not rewrap"
@@ -126,7 +125,7 @@ def command_line() -> None:
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @click.pass_context
 def completion(context: click.Context, shell: str) -> int:
-    """Prints a script that makes a shell complete autotune's commands and options.
+    """Print a script that completes autotune's commands and options.
 
     \b
     bash:  autotune completion bash > ~/.local/share/bash-completion/completions/autotune
@@ -140,20 +139,16 @@ def completion(context: click.Context, shell: str) -> int:
 
 
 def run(arguments: Sequence[str], *, started_s: float | None = None, simulator: "Simulator | None" = None) -> int:
-    """Runs one command.
+    """Run one command; return the exit code.
 
     Args:
-        arguments: What was typed after ``autotune``.
-        started_s: When the process started, on the monotonic clock; None takes now.
-        simulator: Runs the trials of a search in virtual time, on its own clock; None starts processes.
-
-    Returns:
-        The exit code.
+        started_s: Monotonic start of the process; None for now.
+        simulator: Runs trials in virtual time, on its clock; None for processes.
     """
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by whoever started us
-            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- for the whole process
-        getattr(sys, name).reconfigure(errors="backslashreplace")  # a path may hold what this locale cannot print
+        if getattr(sys, name) is None:  # closed by the parent process
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 -- open until the process ends
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # the locale may lack characters of a path
     clock = simulator.clock if simulator else SystemClock()
     call = Invocation(arguments, clock.now_s() if started_s is None else started_s, clock, simulator)
     end_by_force_with(call.interrupted)
@@ -161,16 +156,16 @@ def run(arguments: Sequence[str], *, started_s: float | None = None, simulator: 
         code = _run(arguments, call)
         sys.stdout.flush()
         return code
-    except KeyboardInterrupt as interrupt:  # while an error was said
+    except KeyboardInterrupt as interrupt:  # while an error was printed
         return call.interrupted(interrupt)
     except BrokenPipeError:
-        # Whoever read our output has gone (`| head`); the interpreter must not complain at exit either.
+        # The reader of our output is gone (`| head`). Without this, the interpreter complains at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
 def interrupted(arguments: Sequence[str], interrupt: KeyboardInterrupt) -> int:
-    """Says that the process was interrupted before, or after, a command ran; returns the exit code."""
+    """Report an interrupt outside of a command; return the exit code."""
     clock = SystemClock()
     return Invocation(arguments, clock.now_s(), clock).interrupted(interrupt)
 
@@ -178,7 +173,7 @@ def interrupted(arguments: Sequence[str], interrupt: KeyboardInterrupt) -> int:
 def _run(arguments: Sequence[str], call: Invocation) -> int:
     try:
         return int(command_line.main(args=list(arguments), prog_name="autotune", standalone_mode=False, obj=call) or 0)
-    except click.exceptions.Abort as error:  # click makes this of ^C
+    except click.exceptions.Abort as error:  # click's translation of ^C
         return call.interrupted(error.__cause__)
     except click.ClickException as error:
         call.misused(error)
@@ -194,7 +189,7 @@ def _run(arguments: Sequence[str], call: Invocation) -> int:
             return 1
         bug = AutotuneError(
             f"this is a bug: {type(error).__name__}: {error}",
-            remedy=f"A crash log was written to {_crash_log(arguments, call)}; please report it.",
+            remedy=f"Please report it with the crash log {_crash_log(arguments, call)}.",
         )
         call.fail(bug)
         return 3

@@ -136,7 +136,7 @@ class CommandLine:
             if answers is not None:
                 for module in ("search_run", "studies"):
                     patch.setattr(f"autotune.commands.{module}.is_attended", lambda: True)
-                patch.setattr("autotune.commands.search_run.forget_typed", lambda: None)
+                patch.setattr("autotune.commands.search_run.discard_typeahead", lambda: None)
             if problem.framework_versions is framework_versions:
                 patch.setattr(problem, "framework_versions", _framework_versions)
             patch.setattr(Watchdog, "__enter__", lambda watchdog: watchdog)  # it watches real time

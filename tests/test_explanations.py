@@ -119,7 +119,7 @@ CASES = {
             "The trainer may not accept absolute paths there",
             "redirect_except: [work_dir]\n  set: {work_dir: runs/exp-trials}",
         ),
-        never=(*BLAMES, "no step came either"),
+        never=(*BLAMES, "no step was seen either"),
         trainer=TAKES_NO_ABSOLUTE,
     ),
     "the same, in a search": Case(
@@ -148,12 +148,15 @@ CASES = {
     ),
     # What ended the trainer
     "an error of the trainer's own": Case(
-        says=("The trainer failed, or was killed. (exit status 1: ValueError: no such layer)", "no step came either"),
+        says=(
+            "The trainer failed, or was killed. (exit status 1: ValueError: no such layer)",
+            "no step was seen either",
+        ),
         never=("may not accept absolute paths", "Memory ran out", "lost"),
         trainer=failing("ValueError: no such layer"),
     ),
     "a trainer that ends well": Case(
-        says=("the trainer ran to its end, with exit status 0",), never=BLAMES, trainer=failing("", 0)
+        says=("the trainer finished with exit status 0",), never=BLAMES, trainer=failing("", 0)
     ),
     "a limit on addresses": Case(
         says=("Memory ran out: the trainer reported it", "(MemoryError)"),

@@ -1,1 +1,1 @@
-"""The doors: one verb per module."""
+"""Commands of ``autotune``: one per module."""

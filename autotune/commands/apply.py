@@ -1,4 +1,4 @@
-"""``autotune apply``: the best values go into the config."""
+"""``autotune apply``."""
 
 from pathlib import Path
 
@@ -11,26 +11,13 @@ from autotune.trial.termination import signals_held
 
 @click.command(name="apply")
 @config_option
-@click.option("--trial", type=int, metavar="TRIAL", help="Take the values of this trial instead of the best.")
+@click.option("--trial", type=int, metavar="TRIAL", help="Write the values of this trial instead of the best.")
+@click.option("--answer", metavar="ID", help="Write this answer (id from --json), only if current.")
 @click.option(
-    "--answer", metavar="ID", help="Write the answer of this id, see --json; fail if it does not stand any more."
+    "--all", "whole", is_flag=True, help="Also write changes to the training (batch, precision, unknown effect)."
 )
-@click.option(
-    "--all",
-    "whole",
-    is_flag=True,
-    help="Also write what changes the training itself: the batch, the precision, keys whose effect is not known.",
-)
-@click.option(
-    "--learning-rate",
-    is_flag=True,
-    help="Also write the learning rate that the search proposes with another batch, where its race found that better.",
-)
-@click.option(
-    "--code",
-    is_flag=True,
-    help="Also write what the answer changes in the trainer's own code; without it, that goes into a patch.",
-)
+@click.option("--learning-rate", is_flag=True, help="Also write the learning rate that the race found better.")
+@click.option("--code", is_flag=True, help="Also edit the trainer's code (default: write a patch).")
 @dry_run_option
 @force_option
 @state_dir_option
@@ -47,23 +34,21 @@ def command(
     state_dir: Path | None,
     storage: str | None,
 ) -> int:
-    """Write the best values that a search found into the config, and nothing else.
+    """Write the best values of the search into the config.
 
-    Without --all, only confirmed values are written: those that leave the training itself unchanged, or an answer that
-    also changes the batch or the precision, if its race showed that it does not learn more slowly. With --all or
-    --answer, the command shows what changes about the training, and asks on a terminal. It also asks if the search
-    could not verify that the data are the same.
-    Shows the change as a diff and keeps a backup; `autotune revert` undoes it.
+    Shows a diff and keeps a backup for `autotune revert`. Without --all, writes only confirmed values: those that leave
+    the training unchanged, or an answer that changes batch or precision if its race showed that it converges as fast.
+    Asks, on a terminal, if the training changes or the data could not be verified.
     """
     if sum((whole, trial is not None, answer is not None)) > 1:
-        raise click.UsageError("--all, --trial and --answer each choose what is written: give one of them.")
+        raise click.UsageError("--all, --trial and --answer conflict: give one of them.")
     with signals_held():
         from autotune.commands.apply_answer import (
             apply_values,
             changes_of_trial,
             named_answer,
+            print_training_changes,
             proposed_rate,
-            say_what_changes,
             without_consent,
         )
         from autotune.records import Verdict
@@ -86,6 +71,6 @@ def command(
         is_chosen = whole or learning_rate or answer is not None
         result = result if is_chosen else without_consent(study, result, problem.typed)
         new = study.change_set(result)
-        question = say_what_changes(result, console)
+        question = print_training_changes(result, console)
     apply_values(problem, new, console, further=rate, question=question, code=code, force=force, dry_run=dry_run)
     return 0

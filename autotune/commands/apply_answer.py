@@ -1,4 +1,4 @@
-"""Steps of ``autotune apply`` and ``autotune search --apply``: choosing values, and writing them into the config."""
+"""Steps of ``autotune apply`` and ``search --apply``."""
 
 import os
 from collections.abc import Iterable
@@ -22,21 +22,20 @@ from autotune.search.problem import Problem
 from autotune.space.knob import Label, same_scalar
 
 OTHER_TRAINING = frozenset(Label) - {Label.SAME_TRAINING}
-"""Kinds of change that change the training itself."""
+"""Labels of changes to the training itself."""
 
 _QUESTIONS = (frozenset[str](), frozenset({Label.BATCH}), OTHER_TRAINING)
-"""Kinds of change that searches leave out: none, with --batch same, with --same-training."""
+"""Labels that searches exclude: none, with ``--batch same``, with ``--same-training``."""
 
 
 def changes_of_trial(study: Study, result: SearchResult, number: int, typed: TypedOptions, *, force: bool) -> ChangeSet:
-    """Return the changes to the values of a trial.
+    """Return the changes from the baseline to a trial's values.
 
     Args:
-        result: The answer of the study, whose baseline says what was today's.
-        force: True to take them although the trial gave no numbers.
+        force: Accept a trial without a comparable measurement.
 
     Raises:
-        TrialError: There is no such trial, or it gave no numbers.
+        TrialError: No such trial, or no comparable measurement.
     """
     chosen = next((trial for trial in study.trials if trial.number == number), None)
     if chosen is None:
@@ -47,18 +46,18 @@ def changes_of_trial(study: Study, result: SearchResult, number: int, typed: Typ
         )
     if not chosen.comparable and not force:
         raise TrialError(
-            f"trial {number} gave no numbers to go by ({chosen.ending.value})",
+            f"trial {number} has no comparable measurement ({chosen.ending.value})",
             where=study.where,
-            remedy="Choose another trial, or write its values all the same with --force.",
+            remedy="Choose another trial, or write its values anyway with --force.",
         )
     return study.change_set(result, trial=chosen)
 
 
 def without_consent(study: Study, result: SearchResult, typed: TypedOptions) -> SearchResult:
-    """Return the answer that is written without consent: the whole, or what of it leaves the training unchanged.
+    """Return the answer to write without consent: ``result``, or the one with the training unchanged.
 
     Raises:
-        ConfigError: The whole needs consent, and no such part was confirmed beside it.
+        ConfigError: No such answer was confirmed.
     """
     if not result.needs_consent:
         return result
@@ -67,11 +66,10 @@ def without_consent(study: Study, result: SearchResult, typed: TypedOptions) -> 
     return study.answer(excluded=OTHER_TRAINING)
 
 
-def say_what_changes(result: SearchResult, console: Console) -> str:
-    """Say what an answer changes about the training; return the question to ask, empty for none.
+def print_training_changes(result: SearchResult, console: Console) -> str:
+    """Print how an answer changes the training; return the question to ask, or "".
 
-    Without a terminal, changes whose data could not be verified are written as those that were: nothing speaks against
-    them.
+    Without a terminal, changes with unverified data are written.
     """
     if not result.needs_consent:
         if result.data is not None and result.data.effect is DataEffect.UNVERIFIED:
@@ -84,38 +82,35 @@ def say_what_changes(result: SearchResult, console: Console) -> str:
 
 
 def named_answer(study: Study, name: str, config: Path) -> SearchResult:
-    """Return the answer whose set of changes has a name, to the whole question or to a narrower one.
-
-    Args:
-        name: The name, see `ChangeSet.id`.
+    """Return the current answer with this `ChangeSet.id`.
 
     Raises:
-        TrialError: The study stands by no such answer now.
+        TrialError: There is none.
     """
-    asked = (study.answer(excluded=excluded) for excluded in _QUESTIONS)
-    for result in chain(asked, study.limited_answers()):
+    answers = (study.answer(excluded=excluded) for excluded in _QUESTIONS)
+    for result in chain(answers, study.limited_answers()):
         if result.verdict in CONFIRMED and study.change_set(result).id == name:
             return result
     raise TrialError(
-        f"the study does not stand by the answer {name} any more",
+        f"answer {name} is not current",
         where=str(config),
-        remedy="See what it stands by with `autotune status`, and apply that without --answer.",
+        remedy="See the current answer with `autotune status`, and apply it without --answer.",
     )
 
 
 def proposed_rate(result: SearchResult, config: Path) -> Values:
-    """Return the learning rate that an answer proposes, by its key.
+    """Return the proposed learning rate by its key.
 
     Raises:
-        TrialError: It proposes none.
+        TrialError: There is none.
     """
     proposed = result.race.proposed_rate if result.race else None
     if proposed is None:
         raise TrialError(
             "the answer proposes no learning rate",
             where=str(config),
-            remedy="One is proposed where the batch changes, a key of the config says the rate, and a race of the "
-            "search found the scaled one better; leave --learning-rate out.",
+            remedy="Omit --learning-rate. It needs a change of the batch, a config key for the rate, and a race that "
+            "the scaled rate won.",
         )
     return {proposed[0]: proposed[1]}
 
@@ -131,22 +126,20 @@ def apply_values(
     force: bool = False,
     dry_run: bool = False,
 ) -> None:
-    """Write a set of changes into the config; those of the trainer's code into a patch beside it.
+    """Write changes into the config, and those of the trainer's code into a patch.
 
     Args:
-        new: The changes; refused where the config, or the trainer's code, is another than they were judged for.
-        further: Keys besides those of the space that are written along; None for none.
-        question: What to ask before they are written, where there is a terminal to ask on; empty for nothing.
-        code: True to write into the trainer's code itself.
-        force: True to overwrite without asking where a value is neither today's nor the new one.
-        dry_run: True to show the diff only.
+        new: Rejected if judged for another config or other code.
+        further: Keys outside the search space.
+        question: Asked before writing, on a terminal.
+        code: Edit the code instead of writing a patch.
+        force: Overwrite edited values and other code without asking.
 
     Raises:
-        ConfigError: They were judged for another config or other code, or a value was edited and nobody is there to
-            ask.
-        click.Abort: Somebody was asked and said no.
+        ConfigError: Wrong config or code, or a value was edited and there is no terminal.
+        click.Abort: The user answered no.
     """
-    # Read again: the search may have taken half an hour, and the file may have been edited since.
+    # Read again: the file may have been edited during the search.
     settings = load_settings(problem.config_path, typed_command=problem.typed_command)
     _require_judged_for(replace(problem, settings=settings), new, force=force)
     keys = {**new.values, **(further or {})}
@@ -158,59 +151,58 @@ def apply_values(
         question = f"Edited since the search: {'; '.join(edited)}. Overwrite?"
         ask_or_refuse(question, where=str(problem.config_path), remedy="Overwrite it with --force.")
     if not _write(problem, settings, keys, console, code=code, dry_run=dry_run):
-        console.print(f"Nothing to do: {problem.config_path} holds these values already.", soft_wrap=True)
+        console.print(f"Nothing to do: {problem.config_path} already holds these values.", soft_wrap=True)
 
 
 def changes_to_offer(
     problem: Problem, study: str, trials: Iterable[TrialRecord], result: SearchResult
 ) -> ChangeSet | None:
-    """Return the changes that ``apply`` would write of an answer; None if it would write none."""
+    """Return the changes that ``apply`` would write."""
     if result.verdict not in CONFIRMED or result.best is None:
         return None
     try:
         return changes_of_result(problem, study, trials, result)
-    except AutotuneError:  # the config was edited; `apply` will say so
+    except AutotuneError:  # the config was edited: `apply` reports it
         return None
 
 
 def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:
-    """Return the edit of the config that a set of changes makes, as a diff; None if it makes none."""
+    """Return the config's diff."""
     if changes is None:
         return None
     try:
         settings = load_settings(problem.config_path, typed_command=problem.typed_command)
         return "".join(edit.diff for edit in _planned_all(settings, changes.values)) or None
-    except AutotuneError:  # the config was edited, or is gone; `apply` will say so
+    except AutotuneError:  # the config was edited or is gone: `apply` reports it
         return None
 
 
 def _require_judged_for(problem: Problem, new: ChangeSet, *, force: bool) -> None:
     if new.document is not None and new.document != problem.place.training:
         raise ConfigError(
-            "these values were found for another training: keys besides those that are tuned differ",
+            "these values were found for another training: keys that are not tuned differ",
             where=str(problem.config_path),
             remedy=f"Search again: {problem.typed.command('search', '--budget', '30m')}",
         )
     changed = problem.code.changed(new.code)
     if changed and not force:
         raise ConfigError(
-            f"these values were found for other code: {', '.join(changed)} changed since",
+            f"these values were found for other code: {', '.join(changed)} changed since the search",
             where=str(problem.config_path),
             remedy=f"Search again: {problem.typed.command('search', '--budget', '30m')}; --force writes them anyway.",
         )
 
 
 def _edited(settings: Settings, new: ChangeSet) -> list[str]:
-    """Return the keys that hold neither what the search took as today's nor the new value, in words."""
     return [
-        f"{key.path} is {present}, the search took {key.old} as today's"
+        f"{key.path} is {present}, was {key.old} in the search"
         for key in new.keys
         if not same_scalar(present := settings.value(key.path), key.old) and not same_scalar(present, key.new)
     ]
 
 
 def _write(problem: Problem, settings: Settings, keys: Values, console: Console, *, code: bool, dry_run: bool) -> bool:
-    """Show the change to each file, and write it; return False if there is nothing to change."""
+    """Show and write each diff; return False if nothing changes."""
     planned, in_code = _planned(settings, keys), plan_code(settings.code, keys)
     for edit in planned:
         console.print(edit.diff, soft_wrap=True, end="", markup=False)
@@ -224,17 +216,17 @@ def _write(problem: Problem, settings: Settings, keys: Values, console: Console,
     together = [*configs, *in_code] if code else configs
     for written in (together, [edit for edit in planned if edit not in configs]):  # variables in a separate section
         for file, backup in write_edits(written, problem.state.backups, SystemClock()).items():
-            console.print(f"\nWritten to {file}; the file as it was: {backup}", soft_wrap=True)
+            console.print(f"\nWritten to {file}; backup: {backup}", soft_wrap=True)
     if place is not None:
         console.print(
-            f"\nWritten to {place}: what changes in the trainer's code, which stays as it is.\n"
-            f"To make these changes, in {settings.folder}:  git apply {_PATCH}\n"
-            "or give --code to `autotune apply`, which keeps a backup.",
+            f"\nWritten to {place}: the changes to the trainer's code. The code itself is unchanged.\n"
+            f"To make them, in {settings.folder}:  git apply {_PATCH}\n"
+            "or `autotune apply --code`, which keeps a backup.",
             soft_wrap=True,
             markup=False,
         )
     elif in_code and _is_patch(settings.folder / _PATCH):
-        (settings.folder / _PATCH).unlink()  # it is carried out
+        (settings.folder / _PATCH).unlink()  # it is applied now
     return True
 
 
@@ -247,17 +239,11 @@ def _is_patch(place: Path) -> bool:
 
 
 def _write_patch(folder: Path, patch: str) -> Path:
-    """Write the patch for the trainer's code, in the place of an earlier one.
-
-    Raises:
-        ConfigError: There is another file of that name, or it cannot be written.
-    """
+    """Write the patch of the code; replaces only an earlier one."""
     place = folder / _PATCH
     try:
         if os.path.lexists(place) and not _is_patch(place):
-            raise ConfigError(
-                "there is such a file already, and it is not overwritten", where=str(place), remedy="Move it away."
-            )
+            raise ConfigError("another file has this name", where=str(place), remedy="Move it away.")
         replace_durably(place, _FIRST_LINE + patch.encode())
     except OSError as error:
         raise ConfigError(
@@ -271,6 +257,5 @@ def _planned_all(settings: Settings, keys: Values) -> list[ConfigEdit]:
 
 
 def _planned(settings: Settings, keys: Values) -> list[ConfigEdit]:
-    """Return the edits that bring values into the config's files; those that change nothing are left out."""
     planned = [plan_edit(file, edits) for file, edits in settings.edits(keys).items()]
     return [edit for edit in planned if not edit.nothing_to_do]

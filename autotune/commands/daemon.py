@@ -1,4 +1,4 @@
-"""``autotune daemon``: the service that tunes while GPUs are idle, and watches what trains."""
+"""``autotune daemon``."""
 
 import os
 import pwd
@@ -24,23 +24,22 @@ from autotune.trial.termination import signals_held
 
 _ASK_S = 5.0
 
-command = OrderedGroup(
-    name="daemon", help="Tunes configs while the machine is idle, watches trainings, and says what to do."
-)
+command = OrderedGroup(name="daemon", help="Tune configs while the machine is idle, watch trainings, and recommend.")
 
 
 @command.command("run", short_help="run the daemon in this terminal")
-@click.option("--web", is_flag=True, help="Serve a page that shows what goes on, and metrics, on this machine alone.")
-@click.option("--web-port", type=click.IntRange(0, 65535), default=8577, show_default=True, help="0: a free one.")
-@click.option("--web-actions", is_flag=True, help="Let the page pause, resume and remove entries of the queue.")
+@click.option("--web", is_flag=True, help="Serve a web page and metrics, on localhost only.")
+@click.option(
+    "--web-port", type=click.IntRange(0, 65535), default=8577, show_default=True, help="Port; 0 picks a free one."
+)
+@click.option("--web-actions", is_flag=True, help="Allow queue changes (pause, resume, remove) from the page.")
 def run(web: bool, web_port: int, web_actions: bool) -> int:
-    """Runs the daemon until ^C: it makes the searches of the queue while the machine is idle, and watches trainings.
+    """Run the daemon until ^C: search queued configs while the machine is idle, and watch trainings.
 
-    Ending it changes nothing that trains. A search that runs ends by itself after its running trial, and goes on with
-    the rest of its budget when the daemon is there again.
+    Stopping it does not affect trainings. A running search stops after its trial, and resumes with the next daemon.
     """
     if web_actions and not web:
-        raise click.UsageError("--web-actions is for the page, which --web serves.")
+        raise click.UsageError("--web-actions needs --web.")
     with signals_held():
         from autotune.config.daemon_settings import load_daemon_settings
         from autotune.daemon.service import Service
@@ -67,13 +66,13 @@ def web_module(name: str) -> ModuleType:
         if package not in ("itsdangerous", "prometheus_client", "starlette", "uvicorn"):
             raise
         raise AutotuneError(
-            f"the page needs {error.name}, which is not installed",
+            f"the web page needs {error.name}, which is not installed",
             where="--web",
-            remedy="Run, in the clone that autotune was installed from: pip install '.[web]'",
+            remedy="In the clone that autotune was installed from, run: pip install '.[web]'",
         ) from error
 
 
-# The systemd unit of this user's daemon.
+# systemd user unit.
 
 
 _SYSTEMCTL = ("systemctl", "--user")
@@ -83,85 +82,81 @@ _UPDATE = (_RELOAD, (*_SYSTEMCTL, "enable", NAME), (*_SYSTEMCTL, "restart", NAME
 _STOP = ((*_SYSTEMCTL, "stop", NAME), _RELOAD)
 
 
-@command.command("install", short_help="write a systemd unit that starts the daemon at your login")
-@click.option("--now", is_flag=True, help="Also have systemd start it, now and at each login.")
-@click.option(
-    "--web", is_flag=True, help="Have it serve the page and the metrics, as `autotune daemon run --web` does."
-)
+@command.command("install", short_help="write a systemd user unit that starts the daemon at login")
+@click.option("--now", is_flag=True, help="Also enable and start the unit.")
+@click.option("--web", is_flag=True, help="Serve the web page and metrics, as `autotune daemon run --web`.")
 def install(now: bool, web: bool) -> int:
-    """Writes a systemd unit that starts the daemon at your login, and says how to enable it.
+    """Write a systemd user unit that starts the daemon at login, and print how to enable it.
 
-    The unit is yours alone, no administrator is needed. Nothing is started unless --now asks for it. Where there is no
-    systemd, as in most containers, start `autotune daemon run` by whatever starts programs there.
+    Needs no administrator. Starts nothing without --now. Without systemd (containers), start `autotune daemon run`
+    yourself.
     """
-    open_home(os.environ)  # where it cannot work, it need not be installed
+    open_home(os.environ)  # fails where the daemon cannot run
     starts = daemon_command(sys.executable)
     kept = {name: os.environ[name] for name in ("HOME", "PATH", "LANG") if name in os.environ}
     _require(
         run_short((*starts[:-2], "--version"), 10.0, env=kept),
         "systemd could not start the daemon",
         shlex.join(starts),
-        "Install autotune into an environment (pip install), and use the `autotune` of that one.",
+        "Install autotune into an environment (pip install), and run the `autotune` of that environment.",
     )
     if web:
-        web_module("server")  # what cannot be served is said here, and not in the log of a service
+        web_module("server")  # report a missing package here instead of in the service's log
         starts = (*starts, "--web")
     if now:
         _require_manager()
     path = unit_path(os.environ)
     is_new = write_unit(path, unit_text(starts, os.environ))
-    say(f"{'Written' if is_new else 'Written anew'}: {path}")
-    _carry_out(
+    say(f"{'Written' if is_new else 'Rewritten'}: {path}")
+    _run_or_print(
         _START if is_new else _UPDATE,
-        "The daemon runs, and is started at each login. `autotune daemon status` shows what it does.",
+        "The daemon is running, and starts at each login. `autotune daemon status` shows its state.",
         "To start the daemon now and at each login:",
         now=now,
     )
     if not _lingers():
-        say("It ends with your last login. To have it run at all times, from the boot of the machine on:")
+        say("It stops when you log out. To run it permanently, from boot:")
         say("  loginctl enable-linger")
     return 0
 
 
-@command.command("uninstall", short_help="take that unit away")
-@click.option("--now", is_flag=True, help="Also have systemd end the daemon, and forget the unit.")
+@command.command("uninstall", short_help="remove the systemd unit")
+@click.option("--now", is_flag=True, help="Also stop the daemon and reload systemd.")
 def uninstall(now: bool) -> int:
-    """Takes the unit away that `autotune daemon install` wrote.
+    """Remove the unit of `autotune daemon install`.
 
-    Queue, advice and log stay where they are. Trainings are not touched; a search that runs ends after its trial.
+    Keeps queue, recommendations and log. Does not affect trainings; a running search stops after its trial.
     """
     if now:
         _require_manager()
     path = unit_path(os.environ)
     if not remove_unit(path):
-        say(f"There is no unit to take away: {path}")
+        say(f"No unit to remove: {path}")
         return 0
-    say(f"Taken away: {path}")
-    _carry_out(_STOP, "The daemon has ended.", "To end the daemon that systemd started:", now=now)
+    say(f"Removed: {path}")
+    _run_or_print(_STOP, "The daemon has stopped.", "To stop the daemon that systemd started:", now=now)
     return 0
 
 
-def _carry_out(commands: Sequence[Sequence[str]], done: str, otherwise: str, *, now: bool) -> None:
-    """Run commands of systemd now, or say them."""
+def _run_or_print(commands: Sequence[Sequence[str]], done: str, otherwise: str, *, now: bool) -> None:
     if now:
         for words in commands:
             _require(
-                run_short(words, 120.0),  # the daemon says when it is up; systemd waits for that
-                "it failed",
+                run_short(words, 120.0),  # systemd waits until the daemon reports that it is up
+                "command failed",
                 shlex.join(words),
-                f"journalctl --user --unit={NAME} --lines=20 shows what the daemon said.",
+                f"See the daemon's log: journalctl --user --unit={NAME} --lines=20",
             )
     say("\n".join([done] if now else [otherwise, *(f"  {shlex.join(words)}" for words in commands)]))
 
 
 def _require_manager() -> None:
-    """Raise an error if no systemd of this user answers."""
     _require(
         run_short((*_SYSTEMCTL, "show", "--property=Version"), 10.0),
-        "there is no systemd of yours to start services",
+        "no systemd user manager",
         shlex.join(_SYSTEMCTL),
-        "In a container, or under another init, start `autotune daemon run` itself. After `su` or `sudo` log in as "
-        "that user instead: there is no session of theirs.",
+        "In a container, or under another init, start `autotune daemon run` directly. After `su` or `sudo`, log in as "
+        "that user instead: they have no session.",
     )
 
 
@@ -171,18 +166,18 @@ def _require(answered: CommandResult, failed: str, where: str, remedy: str) -> N
 
 
 def _lingers() -> bool:
-    """Return whether services of this user go on without a login."""
+    """Return whether services keep running without a login."""
     try:
         return (Path("/var/lib/systemd/linger") / pwd.getpwuid(os.getuid()).pw_name).exists()
     except (KeyError, OSError):
         return False
 
 
-@command.command("status", short_help="whether the daemon runs, how it is hosted, and what it does")
+@command.command("status", short_help="show the daemon's state")
 @json_option
 @click.pass_obj
 def status(call: Invocation) -> int:
-    """Shows whether the daemon runs, how it is hosted, and what it sees; exit code 1 if it does not run."""
+    """Show the daemon's state; exit with 1 if it is not running."""
     found = ask(locate_home(os.environ), timeout_s=_ASK_S)["status"]
     since = datetime.fromisoformat(found["started_utc"]).astimezone()
     running = found["running"]
@@ -191,35 +186,35 @@ def status(call: Invocation) -> int:
         f"autotune {found['autotune']} daemon, process {found['pid']}, since {since:%Y-%m-%d %H:%M:%S}",
         f"hosted by {found['hosted']}",
         f"machine: {found['machine']}",
-        *([] if running is None else [f"running: the search of queue {running}; `autotune queue log -f {running}`"]),
-        f"queue: {waiting or 'nothing'} waiting; `autotune queue list`",
+        *([] if running is None else [f"running: search of queue entry {running}; `autotune queue log -f {running}`"]),
+        f"queue: {waiting} waiting; `autotune queue list`",
     ]
     for one in found["trainings"]:
         speed = f"{one['samples_per_s']:.4g} samples/s" if one["samples_per_s"] else f"{one['steps']} steps"
-        slow = ", slower than itself" if one["is_slow"] else ""
+        slow = ", slower than before" if one["is_slow"] else ""
         lines.append(f"training: {one['name']} (process {one['pid']}), {speed}{slow}")
     if found["trouble"]:
-        lines.append(f"trouble: {found['trouble']}")
+        lines.append(f"problem: {found['trouble']}")
     return call.say({"format": 1, **found}, *lines)
 
 
-@command.command("url", short_help="an address of the page of a daemon that runs with --web")
+@command.command("url", short_help="print a login address of the daemon's web page")
 def url() -> int:
-    """Prints an address of the daemon's page that signs one browser in, once, within two minutes."""
+    """Print a web address that logs in one browser, once, within two minutes."""
     home = locate_home(os.environ)
     page = ask(home, timeout_s=_ASK_S)["page"]
     if page is None:
-        raise AutotuneError("the daemon serves no page", remedy="Start it with `autotune daemon run --web`.")
+        raise AutotuneError("the daemon serves no web page", remedy="Start it with `autotune daemon run --web`.")
     say(web_module("keys").Keys(home.web_token, SystemClock(), page["run"]).new_address(page["origin"]))
     return 0
 
 
-@command.command("explain", short_help="what an advice is based on")
-@click.argument("id", metavar="ADVICE")
+@command.command("explain", short_help="explain a recommendation")
+@click.argument("id", metavar="ID")
 @json_option
 @click.pass_obj
 def explain(call: Invocation, id: str) -> int:
-    """Shows an advice: the measured gain with its interval, the change to the config, what each value is worth, why."""
+    """Explain a recommendation: gain, change to the config, gain of each value, reasons."""
     with signals_held():
         from autotune.daemon.advice import Advices, AdviceState
 
@@ -228,20 +223,20 @@ def explain(call: Invocation, id: str) -> int:
     is_applied = advice.state is AdviceState.APPLIED
     return call.say(
         advice.document(),
-        f"Advice {advice.id} for {advice.config}, of {advice.made_utc}: {advice.state.value}",
-        f"{ratio:.2f}x as fast as the config was (95 % interval {low:.2f} to {high:.2f}); study {advice.study}",
+        f"Recommendation {advice.id} for {advice.config}, {advice.made_utc}: {advice.state.value}",
+        f"{ratio:.2f}x as fast as the config was (95 % interval {low:.2f}-{high:.2f}); study {advice.study}",
         "",
         advice.diff.rstrip("\n"),
         "",
-        *(f"  {one.path}: {one.old!r} -> {one.new!r}  {_worth(one.worth)}  ({one.label})" for one in advice.changes),
+        *(f"  {one.path}: {one.old!r} -> {one.new!r}  {_gain(one.worth)}  ({one.label})" for one in advice.changes),
         "",
         *advice.why,
-        f"{'To undo it' if is_applied else 'To take it'}: {advice.command}",
+        f"{'To undo' if is_applied else 'To apply'}: {advice.command}",
     )
 
 
-def _worth(worth: tuple[float, float, float] | None) -> str:
-    if worth is None:
-        return "not measured by itself"
-    ratio, low, high = worth
-    return f"{ratio:.2f}x ({low:.2f} to {high:.2f})" if low > 1 or high < 1 else f"unclear ({low:.2f} to {high:.2f})"
+def _gain(gain: tuple[float, float, float] | None) -> str:
+    if gain is None:
+        return "not measured separately"
+    ratio, low, high = gain
+    return f"{ratio:.2f}x ({low:.2f}-{high:.2f})" if low > 1 or high < 1 else f"inconclusive ({low:.2f}-{high:.2f})"

@@ -1,4 +1,4 @@
-"""Steps of ``autotune diagnose``: a live display, what was found as screen, object or folder, and fixing it."""
+"""Steps of ``autotune diagnose``: run, print or write the result, and fix the config."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
 from autotune.commands.output import say_aside, say_object, say_remarks
-from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, found_in
+from autotune.commands.report_page import DIAGNOSIS, STEP, contents_of, summary_of
 from autotune.config.command import typed_tokens
 from autotune.diagnose.config_checks import effective_batch
 from autotune.diagnose.diagnosis import diagnose, diagnose_static
@@ -40,22 +40,14 @@ from autotune.trial.instruments import Simulator
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisRequest:
-    """Options and arguments of ``autotune diagnose``, under the names that click gives them.
+    """Options and arguments of ``autotune diagnose``, by click's names.
 
     Attributes:
-        config: The config as it was typed; None for the machine alone.
-        budget_s: The wall for everything, in seconds; None for as long as the trainer needs.
-        static: True to make no trials.
-        verify: True to look only whether the step is what the config says.
-        fix: True to write the best measured change into the config.
-        fail_on: Condition under which the exit code is 1; None for none.
-        strict: True for an exit code that says how grave the gravest finding is.
-        effective_batch: Samples of an update for which settings of GPUs are said; None takes the config's.
-        out: Folder to keep everything in; None for none.
-        allow_busy_gpu: True to make trials although somebody else is on the GPU.
-        state_dir: Folder of all state; None finds the place by the config.
-        storage: Where studies are kept, as typed.
-        trainer: The trainer's command as typed behind ``--``; empty takes that of the section.
+        config: None for the machine only.
+        budget_s: None for as long as the trainer needs.
+        effective_batch: Samples per update for ``--gpus``; None for the config's.
+        state_dir: None to derive it from the config.
+        trainer: Command as typed; empty for the section's.
     """
 
     config: Path | None
@@ -73,19 +65,17 @@ class DiagnosisRequest:
     trainer: tuple[str, ...]
 
     @property
-    def wall_s(self) -> float:
-        """Time after which everything ends, in seconds."""
+    def limit_s(self) -> float:
+        """Total time limit."""
         return 180.0 if self.budget_s is None else self.budget_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profiles:
-    """Profiles that go into the folder beside a diagnosis.
+    """Profiles for the output folder.
 
     Attributes:
-        pipeline: That of the input pipeline; None where there is none.
-        step: That of the step; None where there is none.
-        missing: Reason for which one is not there, by its name.
+        missing: Reason for each missing one, by name.
     """
 
     pipeline: PipelineProfile | None = None
@@ -95,13 +85,13 @@ class Profiles:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosed:
-    """Diagnosis that came to its end.
+    """Finished diagnosis.
 
     Attributes:
-        problem: What it is about; None for the machine alone.
-        has_failed: Whether the exit code is to say so: what is asked for by ``--fail-on``, or, without trials, errors.
-        failed_on: The condition that holds; None if none does.
-        profiles: Profiles that were made to be kept with it; None without ``--out``, and where no trials are made.
+        problem: None for the machine only.
+        has_failed: Whether to exit with 1: ``--fail-on`` holds, ``--static`` found errors, or ``--verify`` a mismatch.
+        failed_on: The condition that holds.
+        profiles: None without ``--out`` or trials.
     """
 
     diagnosis: Diagnosis
@@ -114,14 +104,14 @@ class Diagnosed:
 def diagnose_with_display(
     request: DiagnosisRequest, clock: Clock, *, started_s: float, simulator: Simulator | None = None
 ) -> Diagnosed:
-    """Diagnose, with a live display on stderr where trials are made.
+    """Run a diagnosis, with a live display on stderr during trials.
 
     Args:
-        started_s: When the process started, on the clock's monotonic time; the budget counts from there.
-        simulator: Runs the trials in virtual time; None for processes.
+        started_s: Monotonic start of the process and the budget.
+        simulator: Runs trials in virtual time; None for processes.
 
     Raises:
-        AutotuneError: The config cannot be used, or no trial can be made.
+        AutotuneError: The config cannot be used, or no trial can run.
     """
     problem, profiles = _problem(request), None
     if request.out is not None:
@@ -132,8 +122,8 @@ def diagnose_with_display(
     else:
         problem.require_command()
         problem.require_program()
-        kept_s = profiles_s(request.wall_s) if request.out is not None else 0.0
-        budget_s, is_allowed = request.wall_s - kept_s, request.allow_busy_gpu
+        kept_s = profiles_s(request.limit_s) if request.out is not None else 0.0
+        budget_s, is_allowed = request.limit_s - kept_s, request.allow_busy_gpu
         display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=budget_s)
         with display:
             diagnosis = diagnose(
@@ -149,7 +139,7 @@ def diagnose_with_display(
             )
         if request.out is not None:
             say_aside("profiling the input pipeline and the step")
-            profiles = make_profiles(problem, clock, ends_s=started_s + request.wall_s - 3.0)  # to end and to write
+            profiles = make_profiles(problem, clock, ends_s=started_s + request.limit_s - 3.0)  # 3 s to stop and write
     condition = request.fail_on
     failed_on = condition.text if condition is not None and condition.holds(diagnosis) else None
     has_errors = any(issue.severity is Severity.ERROR for issue in diagnosis.issues)
@@ -177,24 +167,23 @@ def _problem(request: DiagnosisRequest) -> Problem | None:
     return problem
 
 
-def say_gpus(request: DiagnosisRequest) -> None:
-    """Says what to begin with on GPUs, for the effective batch of the config where there is one."""
+def show_gpus(request: DiagnosisRequest) -> None:
+    """Print starting values for GPUs."""
     problem = _problem(request)
     here = [Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in look_for_gpus().gpus]
-    usual = 64  # an update of so many samples, where no config says it
-    samples = request.effective_batch or (effective_batch(problem) if problem else None) or usual
+    samples = request.effective_batch or (effective_batch(problem) if problem else None) or 64
     print_gpus(text_console(), here, effective_batch=samples, cpu_cores=int(BusyCpu().cores))
 
 
-def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float, as_json: bool) -> None:
-    """Says what was found: an object, or the screen."""
+def show_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: float, as_json: bool) -> None:
+    """Print the diagnosis as JSON or as a screen."""
     if as_json:
         say_object(_document(done, elapsed_s=elapsed_s), indent=2)
         return
     console = text_console()
     print_diagnosis(console, done.diagnosis)
     if done.failed_on is not None:
-        console.print(f"\nFailed, as asked for: {done.failed_on}")
+        console.print(f"\nFailed: --fail-on {done.failed_on}")
     if done.problem is not None and not (request.fix or request.static or request.verify):
         typed = done.problem.typed
         fixes = fixing(done.diagnosis) is not None
@@ -203,16 +192,12 @@ def say_diagnosis(request: DiagnosisRequest, done: Diagnosed, *, elapsed_s: floa
 
 
 def fix(done: Diagnosed) -> None:
-    """Writes the best measured change that leaves the training the same into the config; says what to run next.
-
-    Raises:
-        ConfigError: It cannot be written.
-    """
-    assert done.problem is not None, "only a config is fixed"
+    """Write the change of `fixing` into the config; print the next command."""
+    assert done.problem is not None, "--fix needs a config"
     console = text_console(stderr=True)
     chosen = fixing(done.diagnosis)
     if chosen is None:
-        console.print("Nothing to fix: no change that leaves the training the same was measured to help.")
+        console.print("Nothing to fix: no change that leaves the training unchanged has a measured gain.")
     else:
         baseline = done.problem.space.baseline
         values = {**baseline, **chosen.values}
@@ -222,21 +207,21 @@ def fix(done: Diagnosed) -> None:
 
 
 def fixing(diagnosis: Diagnosis) -> Recommendation | None:
-    """Return the measured recommendation with the largest certain gain that leaves the training the same, if any.
+    """Return the measured recommendation with the largest certain gain that leaves the training unchanged.
 
-    Of those that cannot be told apart from it the one with the fewest changes, as in a search.
+    Of those within 2 % of it, the one with the fewest changes, as in a search.
     """
     same = [
         one
         for one in diagnosis.recommendations
         if one.evidence is GainBasis.MEASURED and one.values and one.label == Label.SAME_TRAINING.value
     ]
-    alike = [one for one in same if one.gain and same[0].gain and one.gain.ratio * 1.02 >= same[0].gain.ratio]
-    return min(alike, key=lambda one: len(one.values), default=None)
+    equal = [one for one in same if one.gain and same[0].gain and one.gain.ratio * 1.02 >= same[0].gain.ratio]
+    return min(equal, key=lambda one: len(one.values), default=None)
 
 
 def strict_exit_code(diagnosis: Diagnosis) -> int:
-    """Return the exit code of the gravest finding; 2, which is for wrong usage, is none of them."""
+    """Return the exit code of the worst finding; never 2 (wrong usage)."""
     codes = {Severity.ERROR: 1, Severity.WARNING: 3, Severity.NOTE: 4}
     return next((codes[one.severity] for one in diagnosis.issues), 0)
 
@@ -246,7 +231,7 @@ def _document(done: Diagnosed, *, elapsed_s: float | None) -> dict[str, object]:
     return diagnosis_document(done.diagnosis, elapsed_s=elapsed_s, failed_on=done.failed_on, paths=paths)
 
 
-# Folder of a diagnosis: everything that was found, with a summary on top.
+# Output folder of a diagnosis.
 
 
 SUMMARY, REPORT, MACHINE = "summary.txt", "report.html", "machine.json"
@@ -257,22 +242,21 @@ _Profile = TypeVar("_Profile", StepProfile, PipelineProfile)
 
 
 def profiles_s(budget_s: float) -> float:
-    """Return the part of a diagnosis' budget that is kept for the profiles; 0 where it is too short for them."""
+    """Return the profiles' part of the budget; 0 if too short."""
     share_s = min(60.0, budget_s / 3.0)
     return share_s if share_s >= 30.0 else 0.0
 
 
 def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
-    """Profile the input pipeline, and then the step, as far as the time goes.
+    """Profile the input pipeline and then the step.
 
     Args:
-        problem: The config and the command; runnable.
-        ends_s: End of the time, on the clock's monotonic time.
+        ends_s: Monotonic deadline.
     """
     missing: dict[str, str] = {}
 
     def made(name: str, make: Callable[[], _Profile]) -> _Profile | None:
-        missing[name] = "too little of the budget was left"
+        missing[name] = "out of time"
         if ends_s - clock.now_s() >= 10.0:
             try:
                 profile = make()
@@ -294,18 +278,17 @@ def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
 
 
 def require_folder(folder: Path) -> None:
-    """Make the folder, and see that it can be written to, before anything takes time.
+    """Create the folder and check that it is writable.
 
     Raises:
-        ConfigError: It cannot be written to, or a file that is to be written is there already and is none of a
-            diagnosis.
+        ConfigError: Not writable, or a file to replace is not from a diagnosis.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
         taken = [name for name in _FILES if (folder / name).exists()]
         if taken and not _is_of_a_diagnosis(folder):
             raise ConfigError(
-                f"{folder} holds a file {taken[0]} that is not of a diagnosis, and would be replaced",
+                f"{folder} contains a {taken[0]} that is not from a diagnosis and would be replaced",
                 where="--out",
                 remedy="Name another folder.",
             )
@@ -316,11 +299,7 @@ def require_folder(folder: Path) -> None:
 
 
 def keep(folder: Path, done: Diagnosed, clock: Clock) -> None:
-    """Write everything that was found into the folder, each file in one step; those of an earlier diagnosis go.
-
-    Raises:
-        ConfigError: It cannot be written to.
-    """
+    """Write the results, each file atomically; remove those of an earlier diagnosis."""
     problem, profiles, document = done.problem, done.profiles or Profiles(), _document(done, elapsed_s=None)
     conditions = problem.conditions.as_stored() if problem else {}
     contents: dict[str, str | None] = {
@@ -333,9 +312,9 @@ def keep(folder: Path, done: Diagnosed, clock: Clock) -> None:
     missing = {**profiles.missing}
     try:
         if problem is None:
-            missing["report"] = "it is about a config, and none was named"
-        else:  # one page with all of it: what is wrong, what shows it, what to do first; and the trials of the study
-            found = found_in(document, asdict(profiles.step) if profiles.step else None)
+            missing["report"] = "it needs --config"
+        else:
+            found = summary_of(document, asdict(profiles.step) if profiles.step else None)
             contents[REPORT] = report_text(contents_of(problem, clock, found), clock.utc())
     except AutotuneError as error:
         missing["report"] = error.message
@@ -352,7 +331,6 @@ def keep(folder: Path, done: Diagnosed, clock: Clock) -> None:
 
 
 def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], missing: Mapping[str, str]) -> str:
-    """Return the text on top: the diagnosis as on the screen, the profiles, and what else is in the folder."""
     console = file_console()
     with console.capture() as captured:
         print_diagnosis(console, diagnosis)

@@ -1,4 +1,4 @@
-"""``autotune init``: finds the knobs of a config, and adds a commented section to it."""
+"""``autotune init``."""
 
 from typing import Any
 
@@ -13,18 +13,18 @@ from autotune.trial.termination import signals_held
 @click.command(name="init")
 @config_files_option
 @click.option("--yes", is_flag=True, help="Write without asking.")
-@click.option("--separate", is_flag=True, help="Write <name>.autotune.yaml beside the config, and leave that alone.")
-@click.option("--from-flags", is_flag=True, help="Make the config, which is a new file, out of the command's flags.")
+@click.option("--separate", is_flag=True, help="Write the section to <name>.autotune.yaml, not into the config.")
+@click.option("--from-flags", is_flag=True, help="Create the config from the command's flags.")
 @dry_run_option
-@click.option("--no-preflight", is_flag=True, help="Do not start the trainer first to see that it can be measured.")
+@click.option("--no-preflight", is_flag=True, help="Skip the trial that checks if training can be measured.")
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(call: Invocation, /, **options: Any) -> int:
-    """Finds the knobs of a config, makes one short trial to see that they can be measured, and adds a section.
+    """Find the knobs of a config and add an autotune section to it.
 
-    Type how training is started behind --. Nothing is started or written before you have said yes. A second trial has
-    the section in its config: if the trainer rejects it, the section goes into <name>.autotune.yaml beside that.
+    The trainer's command follows --. Starts and writes nothing before you confirm. A short trial checks if training can
+    be measured, a second one if the trainer accepts the section; if not, it goes into <name>.autotune.yaml.
 
     \b
     autotune init --config config.yaml -- python train.py --config config.yaml
@@ -33,11 +33,11 @@ def command(call: Invocation, /, **options: Any) -> int:
     """  # noqa: D301 -- click's own mark for "do not rewrap"
     request = InitRequest(**options)
     if not request.trainer:
-        raise click.UsageError("Type how training is started, behind --:  -- python train.py --config {config}")
+        raise click.UsageError("Missing the trainer's command, after --:  -- python train.py --config {config}")
     if request.separate and request.from_flags:
-        raise click.UsageError("--from-flags makes a new file that holds its section; leave --separate out.")
+        raise click.UsageError("--from-flags conflicts with --separate: the new file contains its section.")
     if request.further and request.from_flags:
-        raise click.UsageError("--from-flags makes one new file; give one --config.")
+        raise click.UsageError("--from-flags creates one file; give one --config.")
     with signals_held():
         from autotune.commands.init_run import (
             plan_requested,

@@ -1,4 +1,4 @@
-"""Steps of ``autotune init``: planning the section, showing what was found, trying the trainer, and writing."""
+"""Steps of ``autotune init``: plan, show, preflight, write."""
 
 import os
 import socket
@@ -32,13 +32,13 @@ from autotune.trial.warm import ZygoteRunner
 
 
 def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> InitPlan:
-    """Plan the section that a request asks for.
+    """Plan the section of a request.
 
     Args:
-        why_separate: Reason for which the section gets a file of its own unasked; None if none is known.
+        why_separate: Reason for a separate file without ``--separate``.
 
     Raises:
-        AutotuneError: The command holds a secret or cannot be carried out, or the section cannot be added.
+        AutotuneError: The command has a secret or cannot run, or the section cannot be added.
     """
     typed = read_typed(request.trainer)
     refuse_secrets(typed.words)
@@ -55,8 +55,8 @@ def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> 
 
 
 def show_inventory(console: Console, plan: InitPlan) -> None:
-    """Show the knobs that were found, the keys that only look like knobs, the outputs, and the command."""
-    # Not for everybody who tries a trainer: it brings what a search is made of.
+    """Show the knobs, skipped keys, outputs and command."""
+    # Imported here: `try_start` needs none of a search's modules.
     from autotune.commands.search_plan import command_notes, knob_table, left_out_lines, print_dim, redirected_line
     from autotune.search.warm_start import warm_start
 
@@ -65,7 +65,7 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
     if problem.space.within_reach({}).knobs:
         console.print(knob_table(problem))
     else:
-        console.print("No knob was found by its name. Name what may vary under knobs: in the section.", soft_wrap=True)
+        console.print("No known knob was found. List the keys to tune under knobs: in the section.", soft_wrap=True)
     lines = [*left_out_lines(problem, plan.flags.left if plan.flags else None), *redirected_line(problem)]
     print_dim(console, [*lines, f"command: {plain(' '.join(masked(problem.command)), longest=1000)}"])
     for note in filter(None, (problem.batch_remark, *command_notes(problem), plan.why_separate)):
@@ -75,16 +75,15 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
 
 
 def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocation) -> InitPlan:
-    """Make the preflight, after a yes, which may have been typed as ``--yes``; return the plan to carry out after it.
+    """Run the preflight after a confirmation; return the plan to write.
 
-    Returns:
-        The plan; one with the section in a file of its own if the trainer was seen to fail with it in the config.
+    The plan has a separate file if the trainer failed with the section in its config.
 
     Raises:
-        AutotuneError: The preflight has failed, or the section cannot be written into a file of its own.
-        click.Abort: It has failed, and somebody was asked and said no.
+        AutotuneError: The preflight failed, or the separate file cannot be written.
+        click.Abort: The preflight failed, and the user stopped.
     """
-    if request.no_preflight or not (request.yes or ask("\nStart the trainer once, to see that it can be measured?")):
+    if request.no_preflight or not (request.yes or ask("\nStart the trainer once, to check that it can be measured?")):
         if plan.changes_config:
             console.print(NOT_TRIED, soft_wrap=True)
         return plan
@@ -96,22 +95,22 @@ def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocati
 
 
 def show_change(console: Console, plan: InitPlan) -> None:
-    """Show what would be written, as a diff."""
+    """Show the diff."""
     console.print()
     console.print(plan.edit.diff, soft_wrap=True, end="")
 
 
 def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> None:
-    """Show the change, and write it after a yes, which may have been typed as ``--yes``.
+    """Show the diff and write it after a confirmation.
 
     Raises:
-        ConfigError: There is nobody to ask, or the file cannot be written.
+        ConfigError: There is no terminal, or the file cannot be written.
     """
     path = plan.edit.path
     show_change(console, plan)
     if not (request.yes or request.may_ask):
         raise ConfigError(
-            "this is what would be written; nothing was, because there is nobody here to ask",
+            "not written: there is no terminal to confirm the change on",
             where=str(path),
             remedy="Write it with --yes.",
         )
@@ -123,7 +122,7 @@ def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> N
     if plan.problem.can_vary:
         console.print(f"Next:  {search}", soft_wrap=True)
     else:
-        console.print(f"Next:  say in {path} what may vary, under knobs:, then  {search}", soft_wrap=True)
+        console.print(f"Next:  list the keys to tune under knobs: in {path}, then  {search}", soft_wrap=True)
 
 
 def _write(console: Console, plan: InitPlan) -> None:
@@ -133,21 +132,20 @@ def _write(console: Console, plan: InitPlan) -> None:
         return
     plan.problem.state.create()
     backup = write_edits([plan.edit], plan.problem.state.backups, SystemClock())[plan.edit.path]
-    console.print(f"\nWritten to {plan.edit.path}; the file as it was: {backup}", soft_wrap=True)
+    console.print(f"\nWritten to {plan.edit.path}; backup: {backup}", soft_wrap=True)
 
 
 NOT_TRIED = (
-    "The trainer was not tried with the section in its config. If it rejects unknown keys, give the section a file of "
-    "its own: --separate."
+    "The trainer was not tested with the section in its config. If it rejects unknown keys, write the section to a "
+    "separate file: --separate."
 )
-"""Sentence for a section that goes into the config unseen."""
+"""Warning about a section that goes into the config without a trial."""
 
 _REACHED = {
     Reached.READ: "the trial's copy of the config was read",
     Reached.ON_THE_COMMAND_LINE: "the values are on its command line",
-    Reached.IN_THE_ENVIRONMENT: "the values are in its environment, or its own code",
-    Reached.UNKNOWN: "whether the trial's copy of the config was read cannot be known here, "
-    "because this file system does not note it",
+    Reached.IN_THE_ENVIRONMENT: "the values are in its environment or its own code",
+    Reached.UNKNOWN: "unknown if the trial's copy of the config was read: this file system does not record it",
 }
 
 
@@ -156,62 +154,57 @@ class _Trials:
     """Trials of a preflight.
 
     Attributes:
-        second: The trial with it; None where there was none.
-        trouble: What is wrong with the first; None if nothing is.
-        loss: The user's checkpoints that are gone; None if all are there.
+        second: Trial with the section; None if there was none.
+        failure: Failure of the first.
+        loss: Loss of the user's checkpoints.
+        left_files: Whether they left files outside of their folders.
     """
 
     first: Preflight
     second: Preflight | None
-    trouble: TrialError | None
+    failure: TrialError | None
     loss: TrialError | None
     left_files: bool
 
 
 def show_preflight(plan: InitPlan, call: Invocation, *, may_ask: bool) -> str | None:
-    """Makes a short trial of today's config, then one with the section in it, and says what they showed.
-
-    The second is made where the section is to go into the config and the first one worked.
+    """Run a short trial of the baseline and, if it works, one with the section in its config; print the results.
 
     Args:
-        plan: The section, the config and the command.
-        may_ask: True if somebody is there to say that a failed preflight does not matter.
+        may_ask: Whether to ask if a failure can be ignored.
 
     Returns:
-        The reason for which the section must not go into the config, as a sentence; None if there is none.
+        Why the section must not go into the config; None if it may.
 
     Raises:
-        TrialError: No step was seen, the config did not reach the trainer, or it wrote over the user's checkpoints.
-        click.Abort: The same, and somebody was asked and said no.
+        TrialError: No step was seen, the config was not read, or the user's checkpoints were overwritten.
+        click.Abort: The same, and the user stopped.
     """
     console = text_console(stderr=True)
-    trials = _make(console, plan, call)
-    trouble = trials.loss or trials.trouble
-    if trouble is not None:
+    trials = _run_trials(console, plan, call)
+    failure = trials.loss or trials.failure
+    if failure is not None:
         if trials.loss is None:
             _print_stderr(console, trials.first)
         if not may_ask:
-            raise trouble
-        console.print(str(trouble), soft_wrap=True)
-        ask("Go on all the same?", must=True)
+            raise failure
+        console.print(str(failure), soft_wrap=True)
+        ask("Continue anyway?", must=True)
         if plan.changes_config and trials.second is None:
             console.print(NOT_TRIED, soft_wrap=True)
-    elif not trials.left_files:  # else its folder tells the searches to come whose what lies there is
+    elif not trials.left_files:  # otherwise later searches need the folder to attribute the files to this trial
         trials.first.folder.delete()
     return _why_separate(console, plan, trials) if trials.second else None
 
 
 def try_start(problem: Problem, call: Invocation, *, longest_s: float) -> float:
-    """Make one short trial of today's config, and nothing of it.
+    """Run one short trial of the baseline; return the seconds to its third step and end.
 
     Args:
-        longest_s: Longest time to its first step, if that is less than the section's.
-
-    Returns:
-        The time that it took, in seconds, from the start of the trainer to its third step and its end.
+        longest_s: Time limit for the first step, if shorter than the section's.
 
     Raises:
-        TrialError: No step was seen, the config did not reach the trainer, or it wrote over the user's checkpoints.
+        TrialError: As `show_preflight`.
     """
     clock = call.clock
     name = _name(clock)
@@ -221,13 +214,13 @@ def try_start(problem: Problem, call: Invocation, *, longest_s: float) -> float:
         preflight = run_preflight(problem, runner, clock, name=name, start_timeout_s=limit_s)
         took_s = clock.now_s() - began_s
         loss = checkpoints.loss("the trial")
-        trouble = loss or _trouble(preflight, without="--no-check")
-        if trouble is not None and loss is None:
-            trouble = _tried_elsewhere(problem, preflight, trouble, runner, clock, without="--no-check")
-            trouble = checkpoints.loss("the second trial") or trouble
-    if trouble is not None:
+        error = loss or _error_of(preflight, skip="--no-check")
+        if error is not None and loss is None:
+            error = _try_relative_outputs(problem, preflight, error, runner, clock, skip="--no-check")
+            error = checkpoints.loss("the second trial") or error
+    if error is not None:
         _print_stderr(text_console(stderr=True), preflight)
-        raise trouble
+        raise error
     preflight.folder.delete()
     return took_s
 
@@ -240,7 +233,7 @@ def _name(clock: Clock) -> str:
 def _prepared(
     problem: Problem, call: Invocation, name: str, remark: OnRemark
 ) -> Iterator[tuple[Runner, CheckpointBackups]]:
-    """Hold this machine's part of the study, without orphans, and the user's checkpoints, while trials are made."""
+    """Lock the study on this machine, end orphans and back up checkpoints while trials run."""
     problem.state.create()
     clock = call.clock
     checkpoints = CheckpointBackups(problem.trainer, clock, name=name, remark=remark)
@@ -253,25 +246,24 @@ def _prepared(
         yield call.simulator or ZygoteRunner(guard, clock), checkpoints
 
 
-def _make(console: Console, plan: InitPlan, call: Invocation) -> _Trials:
-    """Make the first trial, and where that shows what it should the second one."""
+def _run_trials(console: Console, plan: InitPlan, call: Invocation) -> _Trials:
     problem, clock, second = plan.problem, call.clock, None
     name = _name(clock)
 
     def remark(text: str) -> None:
         console.print(plain(text, longest=1000), soft_wrap=True)
 
-    console.print("\nPreflight: one short trial, to see its steps ...", soft_wrap=True)
+    console.print("\nPreflight: running one short trial ...", soft_wrap=True)
     with _prepared(problem, call, name, remark) as (runner, checkpoints):
         side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
         with _waiting(console):
             first = run_preflight(
-                problem, runner, clock, name=name, tell=lambda said: console.print(plain(said), soft_wrap=True)
+                problem, runner, clock, name=name, tell=lambda text: console.print(plain(text), soft_wrap=True)
             )
-        loss, trouble = checkpoints.loss("the preflight trial"), _trouble(first)
-        if loss is None and trouble is not None:
+        loss, error = checkpoints.loss("the preflight trial"), _error_of(first)
+        if loss is None and error is not None:
             with _waiting(console):
-                trouble = _tried_elsewhere(problem, first, trouble, runner, clock)
+                error = _try_relative_outputs(problem, first, error, runner, clock)
             loss = checkpoints.loss("the preflight's second trial")
         elif loss is None:
             console.print(
@@ -286,7 +278,7 @@ def _make(console: Console, plan: InitPlan, call: Invocation) -> _Trials:
         left = side_effects.since_then("the preflight trial")
     if left is not None:
         remark(left.sentence)
-    return _Trials(first=first, second=second, trouble=trouble, loss=loss, left_files=left is not None)
+    return _Trials(first=first, second=second, failure=error, loss=loss, left_files=left is not None)
 
 
 def _waiting(console: Console) -> AbstractContextManager[object]:
@@ -295,27 +287,21 @@ def _waiting(console: Console) -> AbstractContextManager[object]:
 
 def _why_separate(console: Console, plan: InitPlan, trials: _Trials) -> str | None:
     second, config = trials.second, plan.problem.config_path
-    assert second is not None, "the trainer was tried with the section"
+    assert second is not None, "a trial with the section ran"
     if second.steps:
-        console.print(f"With the section in {config.name} it trains as well.", soft_wrap=True)
+        console.print(f"The trainer also works with the section in {config.name}.", soft_wrap=True)
         if not trials.left_files:
             second.folder.delete()
         return None
-    own_file = f"the section gets a file of its own, {separate_path(config).name} (output: {second.folder.path})"
-    said = f"{EXPLANATIONS[second.ending].sentence.removesuffix('.')}{f': {second.detail}' if second.detail else ''}"
+    own_file = f"writing the section to {separate_path(config).name} (output: {second.folder.path})"
+    why = f"{EXPLANATIONS[second.ending].sentence.removesuffix('.')}{f': {second.detail}' if second.detail else ''}"
     if second.ending is Ending.CRASHED:
-        return (
-            f"with the section in {config.name} the trainer fails, and without it trains ({second.detail}): {own_file}"
-        )
-    return f"with the section in {config.name} no step was seen, and without it there were steps ({said}): {own_file}"
+        return f"the trainer fails with the section in {config.name} and works without it ({second.detail}): {own_file}"
+    return f"no step was seen with the section in {config.name}, but steps without it ({why}): {own_file}"
 
 
-def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialError | None:
-    """Return what is wrong with a trial; None if nothing is.
-
-    Args:
-        without: Option of the command that goes on without one.
-    """
+def _error_of(preflight: Preflight, *, skip: str = "--no-preflight") -> TrialError | None:
+    """Return the failure of a trial, if any; ``skip`` is the option that skips it."""
     explained = EXPLANATIONS[preflight.ending]
     remedy = explained.remedy
     if not preflight.steps:
@@ -323,48 +309,50 @@ def _trouble(preflight: Preflight, *, without: str = "--no-preflight") -> TrialE
     elif preflight.ending not in (Ending.STOPPED, Ending.COMPLETED):
         why = f"training ended after {_steps(preflight)}: {explained.sentence} ({preflight.detail})"
     elif preflight.reached is Reached.NOT_READ:
-        why = "steps were seen, but nobody read the trial's own copy of the config, so no tuned value would count"
-        remedy = "See that {config} stands where the command takes the path of its config, or that its code opens the "
-        remedy += "file by its name, and that nothing else decides which file is read."
+        why = (
+            "the trainer took steps but did not read the trial's copy of the config: tuned values would have no effect"
+        )
+        remedy = "Check that the command passes {config} as the path of the config, or that the trainer's code opens "
+        remedy += "the file by its name, and that nothing else selects the file."
     else:
         return None
-    return TrialError(why, where=str(preflight.folder.path), remedy=f"{remedy}{_go_on(without)}")
+    return TrialError(why, where=str(preflight.folder.path), remedy=f"{remedy}{_how_to_skip(skip)}")
 
 
-def _go_on(without: str) -> str:
-    return f"\nTo go on without trying it: {without}."
+def _how_to_skip(option: str) -> str:
+    return f"\nTo skip this check: {option}."
 
 
-def _tried_elsewhere(
+def _try_relative_outputs(
     problem: Problem,
     first: Preflight,
-    trouble: TrialError,
+    error: TrialError,
     runner: Runner,
     clock: Clock,
     *,
-    without: str = "--no-preflight",
+    skip: str = "--no-preflight",
 ) -> TrialError:
-    """Try a trainer that crashed before its first step once more, with relative output paths; say what both showed."""
+    """Repeat a crashed trial with relative output paths; return the error of both."""
     if first.ending is not Ending.CRASHED or first.steps:
-        return trouble
+        return error
     tried = try_relative_outputs(problem, runner, clock, name=f"{first.folder.path.name}-outputs")
     if tried is None:
-        return trouble
+        return error
     if not tried.trial.steps:
         why = "" if tried.trial.detail == first.detail else f": {_why_no_step(tried.trial)}"
         return TrialError(
-            f"{trouble.message}. With {tried} no step came either{why}",
-            where=trouble.where,
-            remedy=trouble.remedy,
+            f"{error.message}. With {tried}, no step was seen either{why}",
+            where=error.where,
+            remedy=error.remedy,
         )
     tried.trial.folder.delete()
-    return tried.error(first.detail, where=str(first.folder.path), go_on=_go_on(without))
+    return tried.error(first.detail, where=str(first.folder.path), go_on=_how_to_skip(skip))
 
 
 def _why_no_step(preflight: Preflight) -> str:
     detail = f" ({preflight.detail})" if preflight.detail else ""
     if preflight.ending is Ending.NO_STEPS:
-        return f"the trainer ran to its end, with exit status 0{detail}"
+        return f"the trainer finished with exit status 0{detail}"
     if preflight.ending is Ending.NEVER_STARTED and preflight.detail:
         return preflight.detail
     return f"{EXPLANATIONS[preflight.ending].sentence}{detail}"
@@ -375,5 +363,5 @@ def _steps(preflight: Preflight) -> str:
 
 
 def _print_stderr(console: Console, preflight: Preflight) -> None:
-    for line in preflight.stderr_tail.splitlines()[-5:]:  # of a failed trial's stderr
+    for line in preflight.stderr_tail.splitlines()[-5:]:
         console.print(f"  | {plain(line)}", soft_wrap=True)

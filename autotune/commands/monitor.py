@@ -1,4 +1,4 @@
-"""``autotune monitor``: what the GPUs do now."""
+"""``autotune monitor``."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 
 
 @click.command(name="monitor")
-@click.option("--pid", type=click.IntRange(min=1), help="Show the GPUs of this process; end with it.")
-@click.option("--for", "for_s", type=DURATION, help="End after this time (default: at ^C).")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object a line, every second or two.")
+@click.option("--pid", type=click.IntRange(min=1), help="Watch the GPUs of this process; exit with it.")
+@click.option("--for", "for_s", type=DURATION, help="Exit after this time (default: at ^C).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, every second or two.")
 def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
-    """Shows how steadily the GPUs of this machine work, and what that usually means.
+    """Watch how steadily the GPUs work, and what that usually means.
 
-    On a terminal some lines, drawn anew every second; in a pipe or a log file one line for each GPU and second. More
-    than four GPUs are looked at every two seconds. The verdict is about the last minute. Nothing is started, nothing is
-    changed, and what is watched does not notice. `nvitop` shows all else that GPUs and their processes do.
+    Updates every second, with more than four GPUs every two; a log file gets one line per GPU. The verdict covers the
+    last minute. Only reads. `nvitop` shows everything else about GPUs.
     """
     with signals_held():
         from autotune.clock import SystemClock
@@ -52,8 +51,8 @@ def command(pid: int | None, for_s: float | None, as_json: bool) -> int:
                     clock.wait(end_s - clock.now_s())
         except KeyboardInterrupt as interrupt:
             ended = interrupt
-        _say(console, monitor.reading(), as_json=as_json)
-    # ^C is how one leaves a monitor; it cuts short only what was to last for a given time.
+        _print_summary(console, monitor.reading(), as_json=as_json)
+    # ^C is the normal way to leave; it is an interrupt only with --for.
     if ended is None or (for_s is None and not isinstance(ended, Terminated)):
         return 0
     return how_it_ended(ended)[1]
@@ -67,30 +66,30 @@ def _shown(console: "Console", *, as_json: bool) -> "Iterator[Callable[[MonitorR
         from rich.live import Live
         from rich.text import Text
 
-        # Nothing is drawn but what `draw` is given: a refresh of its own costs more than all the measuring.
+        # No automatic refresh: it would cost more than the measuring.
         live = Live(console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False)
 
         def draw(reading: "MonitorReading") -> None:
             if not console.is_terminal:
                 raise BrokenPipeError  # the terminal is gone
-            head = f"{reading.utc:%H:%M:%S} UTC  watched for {format_duration(reading.watched_s)}  ^C ends it"
+            head = f"{reading.utc:%H:%M:%S} UTC  watched for {format_duration(reading.watched_s)}  ^C to exit"
             live.update(Text("\n".join((head, *reading.notes, *_lines(reading)))), refresh=True)
 
         with live:
             yield draw
     else:
-        said: set[str] = set()
+        printed: set[str] = set()
 
         def show(reading: "MonitorReading") -> None:
-            news = [note for note in reading.notes if note not in said]
-            said.update(news)
+            notes = [note for note in reading.notes if note not in printed]
+            printed.update(notes)
             words = [f"{reading.utc:%H:%M:%S} {gpu.label}  {'  '.join(_words(gpu))}" for gpu in reading.gpus]
-            say("\n".join((*news, *(plain(line, 1000) for line in words))))
+            say("\n".join((*notes, *(plain(line, 1000) for line in words))))
 
         yield show
 
 
-def _say(console: "Console", reading: "MonitorReading", *, as_json: bool) -> None:
+def _print_summary(console: "Console", reading: "MonitorReading", *, as_json: bool) -> None:
     if as_json:
         say_object(reading.document("summary"))
         return
@@ -102,7 +101,6 @@ def _say(console: "Console", reading: "MonitorReading", *, as_json: bool) -> Non
 
 
 def _lines(reading: "MonitorReading") -> list[str]:
-    """Return a line for each GPU, and the meaning of each verdict."""
     gpus = [plain(f"{gpu.label}  {gpu.name}: {', '.join(_words(gpu))}", 1000) for gpu in reading.gpus]
     meanings = {gpu.verdict.text: gpu.verdict.meaning for gpu in reading.gpus if gpu.verdict}
     return [*gpus, *(f"{text}: {meaning}" for text, meaning in meanings.items())]
@@ -112,8 +110,7 @@ def _words(gpu: "ShownGpu") -> Iterator[str]:
     if gpu.trouble:
         yield gpu.trouble
     if gpu.minute_utilization is None:
-        # Of the device that the line is about.
-        why = (gpu.why_no_utilization or "").removeprefix(f"{gpu.name}: ")
+        why = (gpu.why_no_utilization or "").removeprefix(f"{gpu.name}: ")  # the line names the GPU already
         yield "utilization not measured" + (f" ({why})" if why and not gpu.trouble else "")
     else:
         yield f"{100 * gpu.minute_utilization:.0f} % busy in the last minute"

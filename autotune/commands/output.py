@@ -1,4 +1,4 @@
-"""Plain lines, JSON objects and questions: what commands print without a console (`autotune.report.console`)."""
+"""Plain lines, JSON objects and prompts of commands."""
 
 import json
 import os
@@ -14,53 +14,53 @@ from autotune.report.plain_text import safe_text
 
 
 def say(text: str) -> None:
-    """Prints a line on stdout."""
+    """Print a line on stdout."""
     print(safe_text(text), flush=True)
 
 
 def say_aside(text: str) -> None:
-    """Prints a line on stderr: an error, or how things go."""
+    """Print a line on stderr: an error, or progress."""
     print(safe_text(text), file=sys.stderr, flush=True)
 
 
 def say_document(text: str) -> None:
-    """Prints a whole document on stdout, as it is."""
+    """Print a text on stdout as is."""
     print(text, end="", flush=True)
 
 
 def say_object(document: Mapping[str, Any], *, indent: int | None = None) -> None:
-    """Prints a JSON object on stdout; what is not ASCII is escaped."""
+    """Print a JSON object on stdout, as ASCII."""
     print(json.dumps(document, indent=indent), flush=True)
 
 
 def say_remarks(remarks: Iterable[str]) -> None:
-    """Prints remarks on stderr, such as where the state is kept if that is not the usual place."""
+    """Print remarks on stderr."""
     for remark in remarks:
         say_aside(remark)
 
 
 def kept_trials(count: int) -> str:
-    """Return what is said of the finished trials when a command is interrupted."""
+    """Return a note on the finished trials of an interrupted command."""
     return f"{count} finished {'trial is' if count == 1 else 'trials are'} kept"
 
 
 def ask(question: str, *, must: bool = False) -> bool:
-    """Asks for a yes on stderr.
+    """Ask a yes/no question on stderr.
 
     Raises:
-        click.Abort: The answer is no, and it must be yes.
+        click.Abort: The answer is no, with ``must``.
     """
     return click.confirm(safe_text(question), abort=must, err=True)
 
 
 def ask_or_refuse(question: str, *, where: str, remedy: str) -> None:
-    """Asks for a yes; without a terminal to ask on, says how to go on.
+    """Ask for a yes.
 
     Args:
-        question: A statement, and a question behind it.
+        question: A statement and a question.
 
     Raises:
-        ConfigError: There is nobody to ask.
+        ConfigError: There is no terminal; the message is the statement.
         click.Abort: The answer is no.
     """
     if not can_ask():
@@ -70,23 +70,23 @@ def ask_or_refuse(question: str, *, where: str, remedy: str) -> None:
 
 
 def can_ask() -> bool:
-    """Returns whether there is a terminal to ask on."""
+    """Return whether stdin is a terminal."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def is_attended() -> bool:
-    """Returns whether somebody can see a question and answer it: on terminals all, and as their foreground job."""
+    """Return whether this is the foreground job of a terminal."""
     if not all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr)):
         return False
     try:
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # a job in the background is stopped when it reads
-    except OSError:  # not its own terminal
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()  # a background job would be stopped when it reads
+    except OSError:  # not the controlling terminal
         return False
 
 
-def forget_typed() -> None:
-    """Discards what was typed on the terminal before a question was there to see."""
+def discard_typeahead() -> None:
+    """Discard what was typed before a prompt."""
     try:
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-    except termios.error:  # it went away; whoever reads from it will learn that
+    except termios.error:  # the terminal is gone: reading from it reports that
         return

@@ -1,4 +1,4 @@
-"""What commands are declared with: groups, options that several share, and their types."""
+"""Groups, shared options and types of the commands."""
 
 import logging
 import os
@@ -17,10 +17,10 @@ from autotune.trial.termination import signals_held
 
 
 class LazyGroup(click.Group):
-    """Group of commands, each ``command`` of a module that is named like it.
+    """Group that imports a command, ``<package>.<name>.command``, on use.
 
     Args:
-        table: A sentence for each command, by sections of the help, in its order.
+        table: Help of each command, by section.
     """
 
     def __init__(self, *, package: str, table: Mapping[str, Mapping[str, str]], **options: Any) -> None:
@@ -30,7 +30,6 @@ class LazyGroup(click.Group):
         self.sentences = {name: sentence for section in table.values() for name, sentence in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, in the order of the table."""
         return list(self.sentences)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -41,44 +40,38 @@ class LazyGroup(click.Group):
         require_resources()
         with signals_held():
             command: click.Command = import_module(f"{self._package}.{cmd_name}").command
-        say_warnings_aside()
+        print_logged_warnings()
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table; no module is imported for it."""
+        """Write the table without importing commands."""
         for title, section in self._table.items():
             with formatter.section(title):
                 formatter.write_dl(list(section.items()))
 
 
 class OrderedGroup(click.Group):
-    """Group of commands of one module, which are listed in the order of their definition."""
+    """Group that lists commands in definition order."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names, in the order of the module."""
         return list(self.commands)
 
 
-class _Aside(logging.Handler):
+class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         try:
             say_aside(self.format(record))
-        except (OSError, ValueError):  # nobody reads stderr any more
+        except (OSError, ValueError):  # stderr is closed
             return
 
 
-def say_warnings_aside() -> None:
-    """Has warnings of the log printed, from now on."""
-    logging.lastResort = _Aside(logging.WARNING)
+def print_logged_warnings() -> None:
+    """Print logged warnings on stderr."""
+    logging.lastResort = _Stderr(logging.WARNING)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone
-    """Type of an option whose text is parsed; what cannot be is wrong usage.
-
-    Args:
-        name: What help calls it.
-        parse: Returns what the command gets; its ValueError says what would be right.
-    """
+    """Option type from a parser, whose ValueError is wrong usage."""
 
     def __init__(self, name: str, parse: Callable[[str], Any]) -> None:
         self.name = name
@@ -92,10 +85,10 @@ class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer ver
 
 
 class ShortHelp(click.Command):
-    """Command whose ``--help`` shows the options that most people want, and ``--help-all`` all of them.
+    """Command with the common options in ``--help`` and all in ``--help-all``.
 
     Args:
-        usual: Names of these options.
+        usual: Names of the common options.
     """
 
     def __init__(self, *arguments: Any, usual: tuple[str, ...], **options: Any) -> None:
@@ -106,19 +99,18 @@ class ShortHelp(click.Command):
             is_flag=True,
             is_eager=True,
             expose_value=False,
-            callback=self._say_all,
+            callback=self._print_all,
             help="Show all options and exit.",
         )
         self.params.append(show)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options that are to be shown."""
         usual = [one for one in self.params if ctx.meta.get("all") or one.name in self._usual]
         shown = [*usual, *filter(None, [self.get_help_option(ctx)])]
         with formatter.section("Options"):
             formatter.write_dl([record for one in shown if (record := one.get_help_record(ctx))])
 
-    def _say_all(self, context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
+    def _print_all(self, context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
         if is_wanted and not context.resilient_parsing:
             context.meta["all"] = True
             say(context.get_help())
@@ -135,7 +127,7 @@ def _checked_batch_limit(text: str) -> str:
 def _gpu_numbers(text: str) -> tuple[int, ...]:
     numbers = () if text.strip().lower() == "all" else tuple(text.split(","))
     if not all(number.strip().isdecimal() for number in numbers):
-        raise ValueError(f"{text!r} is neither all nor numbers with commas between, such as 0,1,3")
+        raise ValueError(f"{text!r} is neither 'all' nor a comma-separated list such as 0,1,3")
     return tuple(map(int, numbers))
 
 
@@ -143,10 +135,10 @@ DURATION = Parsed("duration", parse_duration_s)
 """Duration such as ``90s``, ``30m`` or ``1h30m``, in seconds."""
 
 GPU_NUMBERS = Parsed("numbers", _gpu_numbers)
-"""Numbers of GPUs such as ``0,1,3``, as a tuple; empty for ``all``."""
+"""GPU numbers such as ``0,1,3``, as a tuple; empty for ``all``."""
 
 BATCH_LIMIT = Parsed("limit", _checked_batch_limit)
-"""Limit of the batch such as ``4x``, ``same`` or ``free``, as text."""
+"""Batch limit such as ``4x``, ``same`` or ``free``, as text."""
 
 
 def _first_config(_context: click.Context, _option: click.Parameter, configs: tuple[Path, ...]) -> Path | None:
@@ -158,51 +150,44 @@ def _first_config(_context: click.Context, _option: click.Parameter, configs: tu
         for path in filter(None, further):
             if os.path.realpath(path) not in named:
                 raise ConfigError(
-                    f"{path} is none of the further configs that the section of {config} names",
+                    f"{path} is not listed in the section of {config}",
                     where="command line",
-                    remedy=f"Add it there: files: [{os.path.relpath(path, config.parent)}]; autotune init with all of "
-                    "them does.",
+                    remedy=f"Add it there: files: [{os.path.relpath(path, config.parent)}], or run autotune init with "
+                    "all configs.",
                 )
     return config
 
 
 def _config_option(name: str, of_several: str, **options: Any) -> Callable[..., Any]:
-    help = f"The file that the trainer reads: YAML, JSON, TOML or Python. {of_several}"
+    help = f"The trainer's config: YAML, JSON, TOML or Python{of_several}."
     return click.option("--config", name, multiple=True, type=click.Path(path_type=Path), help=help, **options)
 
 
-_ONE_IS_ENOUGH = "Of several the one with the section is enough."
-config_option = _config_option("config", _ONE_IS_ENOUGH, required=True, callback=_first_config)
-config_if_any_option = _config_option("config", _ONE_IS_ENOUGH, callback=_first_config)
-config_files_option = _config_option(
-    "configs", "Given again for each further one; the section goes into the first.", required=True
-)
+_WITH_SECTION = " (the one with the section)"
+config_option = _config_option("config", _WITH_SECTION, required=True, callback=_first_config)
+config_if_any_option = _config_option("config", _WITH_SECTION, callback=_first_config)
+config_files_option = _config_option("configs", "; repeatable, the section goes into the first", required=True)
 state_dir_option = click.option(
     "--state-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where studies and trials are kept (default: .autotune beside .git, or AUTOTUNE_DIR).",
+    help="Folder of studies and trials (default: AUTOTUNE_DIR, or .autotune next to .git).",
 )
 storage_option = click.option(
     "--storage",
     metavar="ADDRESS",
-    help="Where studies are kept: journal:FOLDER, sqlite:FILE, postgresql://user@host/name, or file:FILE for a file "
-    "that holds one (default: AUTOTUNE_STORAGE, or journals in the state folder).",
+    help="Storage of studies: journal:FOLDER, sqlite:FILE, postgresql://user@host/name, or file:FILE that contains one "
+    "(default: AUTOTUNE_STORAGE, or journals in the state folder).",
 )
 seed_option = click.option(
-    "--seed",
-    type=click.IntRange(min=0),
-    default=0,
-    show_default=True,
-    help="A number from 0 on, which makes the search's choices repeatable.",
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the search's choices."
 )
 warm_start_option = click.option(
     "--warm-start/--no-warm-start",
     default=True,
-    help="Begin with the best points of studies of the same or a like training, on this hardware or another, or do "
-    "not. Default: begin with them, if there are any.",
+    help="Start with the best points of similar studies (default: yes).",
 )
-json_option = click.option(  # `Invocation.as_json` says it, to errors as well
+json_option = click.option(  # read by `Invocation.as_json`, which errors need as well
     "--json", is_flag=True, expose_value=False, help="Print one JSON object on stdout."
 )
 dry_run_option = click.option("--dry-run", is_flag=True, help="Show what would happen; change and start nothing.")
-force_option = click.option("--force", is_flag=True, help="Do not ask, also where a value was edited since.")
+force_option = click.option("--force", is_flag=True, help="Do not ask, even if a value was edited since.")

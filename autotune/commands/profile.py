@@ -1,4 +1,4 @@
-"""``autotune profile``: how long the parts of a training step take, and its batches."""
+"""``autotune profile``."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -21,20 +21,20 @@ from autotune.trial.termination import signals_held
 if TYPE_CHECKING:
     from autotune.search.problem import Problem
 
-command = OrderedGroup(name="profile", help="How long the parts of a training step take, and its batches.")
+command = OrderedGroup(name="profile", help="Time the parts of a training step and its batches.")
 
 
-@command.command("pipeline", short_help="times of batches, waits for them, their cycle")
+@command.command("pipeline", short_help="time the batches and the waits for them")
 @config_option
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def pipeline(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
-    """Times the batches of the loader alone, the waits of the training for them, and the steps without loading.
+    """Time the loader alone, the waits for batches, and the steps without loading.
 
-    In a trial of its own that no search looks at, with today's values. The command stands in the config's section, or
-    behind --.
+    Runs a separate trial of today's config, which searches ignore. The trainer's command is the section's, or follows
+    --.
     """
     with signals_held():
         from autotune.diagnose.profiles import profile_pipeline
@@ -50,18 +50,17 @@ def pipeline(call: Invocation, config: Path, state_dir: Path | None, trainer: tu
     return 0
 
 
-@command.command("step", short_help="data, forward, backward, optimizer, the rest; the slowest operations")
+@command.command("step", short_help="time the phases of a step and its slowest operations")
 @config_option
 @json_option
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
-    """Times the phases of a training step, and the operations that take longest in it.
+    """Time the phases of a training step and its slowest operations.
 
-    In a trial of its own that no search looks at, with today's values. PyTorch's steps are divided into data, forward,
-    backward, optimizer and the rest, all others into data and the rest. The operations are those that PyTorch's or
-    TensorFlow's own profiler sees. The command stands in the config's section, or behind --.
+    Runs a separate trial, as `pipeline`. PyTorch's phases are data, forward, backward, optimizer and the rest; others
+    have data and the rest. Operations are from PyTorch's or TensorFlow's profiler.
     """
     with signals_held():
         from autotune.diagnose.profiles import profile_step

@@ -1,4 +1,4 @@
-"""``autotune queue``: searches that wait for an idle machine."""
+"""``autotune queue``."""
 
 from __future__ import annotations
 
@@ -48,25 +48,22 @@ from autotune.trial.termination import signals_held
 if TYPE_CHECKING:
     from autotune.search.problem import Problem
 
-NO_DAEMON = "no daemon runs: `autotune daemon run` in a terminal, or `autotune daemon install`"
-"""Sentence for whoever waits for nobody."""
+NO_DAEMON = "no daemon is running: `autotune daemon run` in a terminal, or `autotune daemon install`"
 
-command = OrderedGroup(
-    name="queue", help="Searches that wait for their turn, and are made by the daemon (autotune daemon run)."
-)
+command = OrderedGroup(name="queue", help="Manage queued searches, which the daemon runs (autotune daemon run).")
 _entry = click.IntRange(min=1)
 _entries_argument = click.argument("numbers", nargs=-1, required=True, type=_entry, metavar="ENTRY...")
 
 
-@command.command("add", short_help="ask for a search: when the machine is idle, now, or at a time of the day")
+@command.command("add", short_help="queue a search: when idle, now, or at a time of day")
 @config_option
-@click.option("--budget", "budget_s", type=DURATION, default="30m", show_default=True, help="Wall for everything.")
+@click.option("--budget", "budget_s", type=DURATION, default="30m", show_default=True, help="Total time limit.")
 @click.option(
     "--when",
     default="idle",
     show_default=True,
     metavar="[idle|now|22:30]",
-    help="Start when the machine has been idle for ten minutes, now, or at a time of the day.",
+    help="Start after ten idle minutes, now, or at a time of day.",
 )
 @click.option(
     "--apply",
@@ -74,13 +71,13 @@ _entries_argument = click.argument("numbers", nargs=-1, required=True, type=_ent
     default="never",
     show_default=True,
     metavar="[never|better]",
-    help="Write better values into the config if they leave the training as it is; better,batch,precision also if they "
-    "change these.",
+    help="Write better values into the config if the training is unchanged; better,batch,precision allows these "
+    "changes.",
 )
-@click.option("--keep-env", "keep", multiple=True, metavar="NAME", help="Keep this variable for the search, too.")
-@click.option("--no-check", is_flag=True, help="Do not try one start of the trainer first.")
+@click.option("--keep-env", "keep", multiple=True, metavar="NAME", help="Keep this variable too, on disk.")
+@click.option("--no-check", is_flag=True, help="Do not test-start the trainer first.")
 @seed_option
-@click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
+@click.option("--same-training", is_flag=True, help="Tune only knobs that leave the training unchanged.")
 @click.option("--batch", type=BATCH_LIMIT, metavar="[Nx|same|free]", help="See autotune search.")
 @json_option
 @state_dir_option
@@ -97,10 +94,9 @@ def add(
     no_check: bool,
     **search: Any,
 ) -> int:
-    """Asks for a search of a config, which the daemon makes when its time has come.
+    """Queue a search for the daemon.
 
-    The trainer is started once before, in the environment that the search will have: what trainers are known to depend
-    on (PATH, CUDA_*, TF_* and the like), and no secrets.
+    Test-starts the trainer in the search's environment: usual variables (PATH, CUDA_*, TF_* and similar), no secrets.
     """
     try:
         start, apply = StartRule.parse(when, SystemClock().utc().astimezone()), _scopes(scopes)
@@ -114,11 +110,11 @@ def add(
     path = Path(os.path.realpath(request.config))
     _require_new(queue.entries(), path)
     dropped = os.environ.keys() - environment.keys()
-    os.environ.clear()  # what is missing is missed now, and not when nobody is there
+    os.environ.clear()  # a missing variable fails now, not during the search
     os.environ.update(environment)
     problem, gpus = _opened(request)
     if named := _named(problem, dropped):
-        say_aside(f"Not kept for the search, though the config or the trainer's script names it: {', '.join(named)}.")
+        say_aside(f"Not kept for the search, but named in the config or the trainer's script: {', '.join(named)}.")
         say_aside(f"To keep it, on disk: --keep-env {named[0]}")
     if not no_check:
         _try_start(problem, request.budget_s, call)
@@ -147,28 +143,26 @@ def add(
     entry = queue.add(make)
     is_served = _settle(home)
     line = f"Queued as {entry.number}: {entry.config}, {format_duration(entry.budget_s)}, start: {entry.start}. "
-    line += "`autotune queue list` says what it waits for." if is_served else f"But {NO_DAEMON}."
+    line += "`autotune queue list` shows what it waits for." if is_served else f"But {NO_DAEMON}."
     return call.say({"format": 1, "daemon": is_served, "entry": _document(entry, None)}, line)
 
 
-@command.command("list", short_help="the entries, and what each of them waits for")
+@command.command("list", short_help="list the entries and what they wait for")
 @json_option
 @click.pass_obj
 def list_entries(call: Invocation) -> int:
-    """Shows the entries of the queue: what runs, what waits and for what, and what came of those that are done."""
+    """List the entries: running, waiting (for what), and done (result)."""
     home, queue = _open_queue()
     entries, why = queue.entries(), _reasons(home)
     lines = [line for entry in entries for line in _lines(entry, why)]
     if not entries:
-        lines = ["The queue is empty. `autotune queue add --config config.yaml` asks for a search."]
+        lines = ["The queue is empty. Add a search: autotune queue add --config config.yaml"]
     if why is None and any(entry.state.is_open for entry in entries):
         lines.append(f"\nNothing starts: {NO_DAEMON}.")
     return call.say(_documents(entries, why), *lines)
 
 
 def _change(verb: str, done: str, sentence: str, help: str) -> None:
-    """Add a command that changes entries, and returns when the daemon has taken account of that."""
-
     def change(call: Invocation, numbers: tuple[int, ...]) -> int:
         home, queue = _open_queue()
         entries = find_entries(queue.entries(), numbers)
@@ -191,67 +185,69 @@ def _change(verb: str, done: str, sentence: str, help: str) -> None:
 _change(
     "remove",
     "removed",
-    "take entries out of the queue; a search that runs is ended",
-    "Takes entries out of the queue. A search that runs is ended first; its finished trials stay in the study.",
+    "remove entries and stop their search",
+    "Remove entries from the queue. Stops a running search first; its finished trials stay in the study.",
 )
 _change(
     "pause",
     "paused",
-    "keep entries from starting; a search that runs is ended, its trials and the rest of its budget stay",
-    "Keeps entries from starting. A search that runs is ended; its trials and the rest of its budget stay.",
+    "pause entries and stop their search",
+    "Keep entries from starting. Stops a running search; its trials and the rest of its budget are kept.",
 )
 _change(
     "resume",
     "resumed",
-    "let paused entries go on, and apply what is held",
-    "Lets paused entries go on, tries failed ones again, and applies what is held because a value was edited.",
+    "resume paused, failed and held entries",
+    "Resume paused entries, retry failed ones, and apply answers that are held because a value was edited.",
 )
 
 
-@command.command("wait", short_help="return when entries are done")
+@command.command("wait", short_help="wait until entries are done")
 @click.argument("numbers", nargs=-1, type=_entry, metavar="[ENTRY...]")
-@click.option("--for", "longest_s", type=DURATION, help="Longest time to wait; the exit code is 1 if it is over.")
+@click.option("--for", "longest_s", type=DURATION, help="Time limit; exit with 1 when it is over.")
 @json_option
 @click.pass_obj
 def wait(call: Invocation, numbers: tuple[int, ...], longest_s: float | None) -> int:
-    """Returns when these entries, or all that wait or run, are done, failed, held, paused or removed.
+    """Wait until these entries, or all open ones, are done, failed, held, paused or removed.
 
-    The exit code is 1 if one has failed.
+    Exits with 1 if one failed.
     """
     (home, queue), clock = _open_queue(), SystemClock()
     named = find_entries(queue.entries(), numbers) if numbers else [one for one in queue.entries() if one.goes_on]
     chosen = {entry.id for entry in named}
     if _reasons(home) is None:
-        raise AutotuneError(NO_DAEMON, remedy="Nothing would ever be done.")
+        raise AutotuneError(NO_DAEMON, remedy="Without it, no entry ever finishes.")
     until_s = None if longest_s is None else clock.now_s() + longest_s
     while True:
         entries = [entry for entry in queue.entries() if entry.id in chosen]
         if not any(entry.goes_on for entry in entries):
             break
         if until_s is not None and clock.now_s() >= until_s:
-            raise AutotuneError(f"not all were done within {format_duration(longest_s or 0.0)}", remedy="They go on.")
+            raise AutotuneError(
+                f"not all entries finished within {format_duration(longest_s or 0.0)}", remedy="They keep running."
+            )
         clock.wait(0.5)
     ends = (f"{entry.number}: {entry.state.value}" + (f": {entry.note}" if entry.note else "") for entry in entries)
     call.say(_documents(entries, {}), *ends)
     return int(any(entry.state is EntryState.FAILED for entry in entries))
 
 
-@command.command("log", short_help="what the searches of an entry printed")
+@command.command("log", short_help="show the output of an entry's searches")
 @click.argument("number", type=_entry, metavar="ENTRY")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the entry is done.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing until the entry is done.")
 def log(number: int, follow: bool) -> int:
-    """Shows what the searches of an entry printed about their progress."""
-    longest_bytes = 1 << 16  # what is longer is shown in pieces
+    """Show the progress output of an entry's searches."""
+    longest_bytes = 1 << 16  # longer lines are shown in pieces
     (_home, queue), clock, position = _open_queue(), SystemClock(), 0
     (entry,) = find_entries(queue.entries(), [number])
     while True:
-        goes_on = follow and any(one.id == entry.id and one.goes_on for one in queue.entries())
+        continues = follow and any(one.id == entry.id and one.goes_on for one in queue.entries())
         try:
             with open_regular(queue.log(entry)) as file:
                 file.seek(position)
                 while line := file.readline(longest_bytes):
                     is_whole = line.endswith(b"\n") or len(line) == longest_bytes
-                    if not is_whole and goes_on:
+                    if not is_whole and continues:
                         break
                     position += len(line)
                     say(line.decode("utf-8", "replace").removesuffix("\n"))
@@ -260,15 +256,15 @@ def log(number: int, follow: bool) -> int:
                 say(f"Entry {number} has not been started yet.")
         except OSError as error:
             raise AutotuneError(f"the log cannot be read: {error.strerror}", where=str(queue.log(entry))) from error
-        if not goes_on:
+        if not continues:
             return 0
         clock.wait(0.25)
 
 
-# What the commands have in common: the queue, the daemon that works on it, if one runs, and entries for reading.
+# Access to the queue and the daemon, and entries as text.
 
 
-_ASK_S = 10.0  # a search that is ended takes up to three
+_ASK_S = 10.0  # stopping a search takes up to 3 s
 
 
 def _open_queue() -> tuple[DaemonHome, Queue]:
@@ -277,34 +273,33 @@ def _open_queue() -> tuple[DaemonHome, Queue]:
 
 
 def _reasons(home: DaemonHome) -> Mapping[str, str] | None:
-    """Return by id what each entry waits for; None if no daemon runs, empty where it does not answer, which is said."""
+    """Return what each entry waits for, by id; None without a daemon, empty (with a message) if it doesn't answer."""
     try:
         found = ask(home, timeout_s=_ASK_S)["status"].get("reasons")
     except DaemonAway:
         return None
-    except AutotuneError as error:  # what is in the queue can be shown all the same
+    except AutotuneError as error:  # the queue itself can still be shown
         say_aside(f"autotune: {error}")
         return {}
     return found if isinstance(found, Mapping) else {}
 
 
 def _settle(home: DaemonHome) -> bool:
-    """Return once the daemon has taken account of a change to the queue; False if no daemon runs."""
+    """Wait for the daemon to apply a queue change; return False without a daemon."""
     try:
         ask(home, to_follow=True, timeout_s=_ASK_S)
     except DaemonAway:
         return False
     except AutotuneError as error:
         raise AutotuneError(
-            f"the queue is changed, but the daemon has not followed yet: {error.message}",
+            f"the queue is changed, but the daemon has not applied the change yet: {error.message}",
             where=error.where,
-            remedy="`autotune queue list` shows the queue. If it stays so, end the daemon and start it again.",
+            remedy="See `autotune queue list`. If it does not change, restart the daemon.",
         ) from error
     return True
 
 
 def _document(entry: QueueEntry, reason: str | None) -> dict[str, Any]:
-    """Return an entry as ``--json`` shows it: without its environment."""
     shown = {name: value for name, value in entry.document().items() if name not in ("environment", "owner")}
     return {**shown, "note": shown_note(entry), "left_s": entry.left_s, "reason": reason}
 
@@ -315,62 +310,57 @@ def _documents(entries: Sequence[QueueEntry], why: Mapping[str, str] | None) -> 
 
 
 def _lines(entry: QueueEntry, why: Mapping[str, str] | None) -> list[str]:
-    """Return an entry as people see it, its explanation in lines below."""
     is_held = entry.state is EntryState.HELD
     reason = None
     if why is not None:
         reason = entry.shown_reason(why)
     elif entry.state is EntryState.RUNNING:
-        reason = (
-            "its daemon is gone: the search ends by itself, and goes on with the rest of its budget when one runs again"
-        )
+        reason = "its daemon is gone: the search stops, and resumes with the rest of its budget when a daemon runs"
     has_used = not is_held and reason and 0 < entry.left_s < entry.budget_s
     left = f", {format_duration(entry.left_s)} left" if has_used else ""
     plan = f"({format_duration(entry.budget_s)}{left}, start: {entry.start})"
     gain = ""
     if entry.answer and entry.answer.is_confirmed and entry.answer.ratio:
         ratio, low, high = entry.answer.ratio
-        gain = f"{entry.answer.verdict}: {ratio:.2f}x (95 % interval {low:.2f} to {high:.2f})"
+        gain = f"{entry.answer.verdict}: {ratio:.2f}x ({low:.2f}-{high:.2f})"
         gain += f"; `autotune daemon explain {entry.answer.advice}`" if entry.answer.advice else ""
     below = [f"     {plain(line, longest=400)}" for line in (gain, reason, shown_note(entry)) if line]
     return [f"{entry.number:>3}  {entry.state.value:<8} {plain(entry.config)}  {plan}", *below]
 
 
-# Steps of adding an entry.
+# Adding an entry.
 
 
 LEAST_TRIALS = 6
-"""Number of starts of the trainer that a budget has to have room for: the baseline, a few points, a confirmation."""
+"""Trainer starts that a budget must have time for: the baseline, a few points, a confirmation."""
 
 
 def _scopes(text: str) -> frozenset[ApplyScope]:
-    """Parse what may be applied: ``never``, or ``better`` and what may change besides."""
     if text == "never":
         return frozenset()
     words, known = text.split(","), [scope.value for scope in ApplyScope]
     if unknown := [word for word in words if word not in known]:
-        raise ValueError(f"--apply: {unknown[0]!r} is none of never, {', '.join(known)}")
+        raise ValueError(f"--apply: unknown {unknown[0]!r}; use never, {', '.join(known)}")
     if ApplyScope.BETTER not in words:
-        raise ValueError(f"--apply: {text!r} lacks {ApplyScope.BETTER.value}: better,{text}")
+        raise ValueError(f"--apply: {text!r} needs {ApplyScope.BETTER.value}: better,{text}")
     return frozenset(map(ApplyScope, words))
 
 
 def _kept(options: Sequence[str], keep: Sequence[str], *, says_storage: bool) -> dict[str, str]:
-    """Return the environment that is kept for an entry."""
     if found := secrets_of(options):
         raise ConfigError(
-            f"the queue is kept on disk, and would keep a secret ({found[0].name})",
+            f"the queue is stored on disk and must not contain a secret ({found[0].name})",
             where="command line",
             remedy="Let the trainer read it from a file, or from a variable named with --keep-env.",
         )
     if missing := [name for name in keep if name not in os.environ]:
-        raise ConfigError(f"there is no variable {missing[0]} to keep", where="--keep-env", remedy="Set it first.")
+        raise ConfigError(f"variable {missing[0]} is not set", where="--keep-env", remedy="Set it first.")
     environment = kept_environment(os.environ, keep)
     if os.environ.get(STORAGE_VARIABLE) and STORAGE_VARIABLE not in environment and not says_storage:
         raise ConfigError(
-            f"{STORAGE_VARIABLE} holds an address with a password, which the queue does not keep on disk",
+            f"{STORAGE_VARIABLE} contains a password, which the queue does not store on disk",
             where=STORAGE_VARIABLE,
-            remedy="Put the address into a file with mode 0600, and name that: --storage file:FILE.",
+            remedy="Put the address into a file with mode 0600, and use --storage file:FILE.",
         )
     return environment
 
@@ -379,14 +369,14 @@ def _require_new(entries: Sequence[QueueEntry], config: Path) -> None:
     for entry in entries:
         if entry.config == str(config) and entry.state.is_open:
             raise AutotuneError(
-                f"this config is in the queue already, as {entry.number} ({entry.state.value})",
+                f"this config is already in the queue as {entry.number} ({entry.state.value})",
                 where=str(config),
-                remedy=f"`autotune queue remove {entry.number}` takes that one out.",
+                remedy=f"Remove that entry: autotune queue remove {entry.number}",
             )
 
 
 def _opened(request: SearchRequest) -> tuple[Problem, tuple[str, ...]]:
-    """Open the problem as the search will; return it with the GPUs that it uses."""
+    """Open the problem as the search will; return its GPUs, too."""
     with signals_held():
         from autotune.search.gpus import watched_gpus
         from autotune.search.problem import open_requested
@@ -397,7 +387,7 @@ def _opened(request: SearchRequest) -> tuple[Problem, tuple[str, ...]]:
 
 
 def _named(problem: Problem, variables: Iterable[str]) -> list[str]:
-    """Return those variables of the environment that the config or the trainer's script names."""
+    """Return variables that occur as words in the config or script."""
     with signals_held():
         from autotune.config.sources import find_script
 
@@ -408,21 +398,20 @@ def _named(problem: Problem, variables: Iterable[str]) -> list[str]:
 
 
 def _try_start(problem: Problem, budget_s: float, call: Invocation) -> None:
-    """Start the trainer once, unless somebody else is on the GPU."""
     with signals_held():
         from autotune.commands.init_run import try_start
         from autotune.search.gpus import busy_remarks
 
     if busy := busy_remarks(problem, call.clock):
-        say_aside(f"Not tried: {busy[0]}. The trainer is first started when its turn comes.")
+        say_aside(f"Not tested: {busy[0]}. The trainer first starts when the search runs.")
         return
-    say_aside("Trying one start of the trainer, in the environment that the search will have ...")
-    # to the first step, however small the budget: to import a framework takes half of that
+    say_aside("Testing one start of the trainer, in the environment of the search ...")
+    # at least 20 s to the first step: importing a framework alone takes half of that
     took_s = try_start(problem, call, longest_s=max(20.0, budget_s / LEAST_TRIALS))
     if LEAST_TRIALS * took_s > budget_s:
         raise ConfigError(
-            f"a budget of {format_duration(budget_s)} cannot fit: one start of this trainer takes "
+            f"a budget of {format_duration(budget_s)} is too short: one start of this trainer takes "
             f"{format_duration(took_s)}",
             where="--budget",
-            remedy=f"Give at least {format_duration(LEAST_TRIALS * took_s)}; ten times that finds more.",
+            remedy=f"Use at least {format_duration(LEAST_TRIALS * took_s)}; ten times that finds more.",
         )

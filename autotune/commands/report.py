@@ -1,4 +1,4 @@
-"""``autotune report``: a study as one HTML file."""
+"""``autotune report``."""
 
 from pathlib import Path
 
@@ -15,13 +15,12 @@ from autotune.trial.termination import signals_held
     "-o",
     "--out",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    help="The file (default: in the folder of the config's state), or - for stdout; Markdown, for a pull request, "
-    "where it ends in .md. What is no report is not replaced.",
+    help="Output file (default: in the state folder); - is stdout, *.md is Markdown.",
 )
 @click.option(
     "--diagnosis",
     type=click.Path(path_type=Path, exists=True),
-    help="What `autotune diagnose` found: its --json object in a file, or its --out folder.",
+    help="Diagnosis to include: file of `diagnose --json`, or its --out folder.",
 )
 @state_dir_option
 @storage_option
@@ -34,9 +33,9 @@ def command(
     state_dir: Path | None,
     storage: str | None,
 ) -> int:
-    """Writes what is known of a config's study into one HTML file: to keep, to print, to send to somebody.
+    """Write an HTML report of a config's study, with plots.
 
-    It needs no network and runs nothing. It can be made while a search goes on, and of one that failed.
+    Works offline, during a search, and after a failed one. Replaces only reports.
     """
     with signals_held():
         from autotune.commands.output import say, say_document, say_remarks

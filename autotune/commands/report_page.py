@@ -1,4 +1,4 @@
-"""Contents of a report, gathered: the record, the folders of trials, the events of the search, the project's commit."""
+"""Contents of a report, from the record, trial folders, events and git."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from autotune.errors import ConfigError, StudyError
 from autotune.files import json_object, read_beginning
 from autotune.measure.window import steady_window
 from autotune.records import Purpose, TrialRecord
-from autotune.report.html.contents import AdviceRow, ConfirmingPair, DiagnosisSummary, StepPart, StudyContents
+from autotune.report.html.contents import ConfirmingPair, DiagnosisSummary, RecommendationRow, StepPart, StudyContents
 from autotune.report.plain_text import change_text
 from autotune.search.answer import Study
 from autotune.search.problem import Problem
@@ -35,13 +35,10 @@ DIAGNOSIS, STEP = "diagnosis.json", "profile-step.json"
 
 
 def contents_of(problem: Problem, clock: Clock, diagnosed: DiagnosisSummary | None = None) -> StudyContents:
-    """Return the contents of the report of a config's study.
-
-    Args:
-        diagnosed: What a diagnosis found; None without one.
+    """Return the contents of a study's report.
 
     Raises:
-        StudyError: There is no study of it.
+        StudyError: There is no study.
     """
     study = Study.of(problem)
     try:
@@ -93,10 +90,10 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: DiagnosisSummary | No
 
 
 def read_diagnosis(path: Path) -> DiagnosisSummary:
-    """Return what a diagnosis found, from its object in a file, or its folder.
+    """Read a diagnosis from its JSON file or its folder.
 
     Raises:
-        ConfigError: It is no such object.
+        ConfigError: It is not a diagnosis.
     """
     file = path / DIAGNOSIS if path.is_dir() else path
     try:
@@ -105,40 +102,40 @@ def read_diagnosis(path: Path) -> DiagnosisSummary:
         if path.is_dir() and profile.exists():
             file = profile
             step = json.loads(read_beginning(file, _MOST_BYTES))
-        return found_in(document, step)
+        return summary_of(document, step)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(
-            "this is no diagnosis",
+            "this is not a diagnosis",
             where=str(file),
-            remedy="`autotune diagnose --json > FILE` makes one, and so does --out FOLDER.",
+            remedy="Create one with `autotune diagnose --json > FILE` or --out FOLDER.",
         ) from error
 
 
-def found_in(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> DiagnosisSummary:
+def summary_of(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> DiagnosisSummary:
     """Return what a report shows of a diagnosis.
 
     Args:
-        document: Its object, see `autotune.report.diagnosis.diagnosis_document`.
-        step: The object of a profile of the step; None without one.
+        document: Object of `diagnosis_document`.
+        step: Object of a step profile.
 
     Raises:
-        ValueError, LookupError, TypeError, AttributeError: They are no such objects.
+        ValueError, LookupError, TypeError, AttributeError: Other objects.
     """
     issues = [issue for check in document["checks"] for issue in check["issues"]]
     issues.sort(key=lambda one: rank_of(one["severity"], one["bound"]["low"] if one["bound"] else 0.0))
     return DiagnosisSummary(
         verdict=str(document["verdict"]["sentence"]),
         issues=[(str(one["severity"]), " ".join(filter(None, (one["sentence"], one["place"])))) for one in issues],
-        advice=tuple(_advice(one) for one in document["recommendations"]),
+        recommendations=tuple(map(_recommendation, document["recommendations"])),
         step_parts=tuple(map(_step_part, step["phases"])) if step else (),
     )
 
 
-def _advice(document: Mapping[str, Any]) -> AdviceRow:
+def _recommendation(document: Mapping[str, Any]) -> RecommendationRow:
     gain, words = document["gain"], ""
     if gain is not None:
-        words = f"{gain['ratio']:.2f}x ({gain['low']:.2f} to {gain['high']:.2f}), {document['evidence']}"
-    return AdviceRow(sentence=change_text(document["values"], str(document["sentence"])), gain=words)
+        words = f"{gain['ratio']:.2f}x ({gain['low']:.2f}-{gain['high']:.2f}), {document['evidence']}"
+    return RecommendationRow(sentence=change_text(document["values"], str(document["sentence"])), gain=words)
 
 
 def _step_part(phase: Mapping[str, Any]) -> StepPart:
@@ -165,9 +162,9 @@ def _step_times(
 
 
 def _folders(problem: Problem, study: str, search: str) -> Iterator[tuple[Path, int]]:
-    """Yield the folders of a search's trials that are still there, with the numbers of the trials."""
+    """Yield remaining trial folders of a search, with trial numbers."""
     place = problem.state.trials(study)
-    # A worker's folders have names of its own: what they hold says the search.
+    # Folders of workers have other names: result.json names the search.
     for folder in sorted(place.iterdir()) if search and place.is_dir() else ():
         result = json_object(read_beginning(folder / "result.json", _MOST_BYTES))
         if result.get("search") == search and isinstance(number := result.get("number"), int):
@@ -175,7 +172,7 @@ def _folders(problem: Problem, study: str, search: str) -> Iterator[tuple[Path, 
 
 
 def _ending(problem: Problem, search: str) -> float | None:
-    """Return how long a search took, by its events; None if it has not said that it is over."""
+    """Return a search's duration; None without a SearchEnded event."""
     text = read_beginning(problem.state.searches / f"{search}.events.jsonl", _MOST_BYTES) if search else b""
     for line in reversed(text.splitlines()[-50:]):
         event = json_object(line)
@@ -190,25 +187,24 @@ def _state(problem: Problem, study: str, search: str, clock: Clock, *, has_ended
     with closing(StudyRecord(study, problem.storage, reads_only=True)) as record:
         members = [one for one in record.members.on_record() if one.search == search and not is_gone(one.about)]
     if any(one.seems_active(clock.utc()) for one in members):
-        return "The search is still going on: this is what is known so far."
+        return "The search is still running: these are intermediate results."
     if not (problem.state.searches / f"{search}.events.jsonl").exists():
-        return ""  # it was made elsewhere, and how it ended is not known here
-    return "The search was interrupted: this is from the trials that had finished. The same command goes on."
+        return ""  # it ran on another machine; its end is not known here
+    return "The search was interrupted: these results are from its finished trials. The same command resumes it."
 
 
 def _conditions(problem: Problem, trials: Sequence[TrialRecord]) -> Iterator[tuple[str, str]]:
-    """Yield what the numbers of a search hold for."""
     if not trials:
         return
     last = trials[-1].conditions
     yield "machine", ", ".join(hosts_of(trials).values())
-    yield "CPU", f"{last.cpu_model or 'not known'}, {last.cpu_cores or '?'} cores"
+    yield "CPU", f"{last.cpu_model or 'unknown'}, {last.cpu_cores or '?'} cores"
     if last.memory_bytes is not None:
         yield "memory", f"{last.memory_bytes / 2**30:.1f} GiB"
     yield "GPUs", last.gpus or "none"
-    yield "frameworks", frameworks_text(last.frameworks) or "none that is known"
-    yield "autotune", last.autotune or "not known"
+    yield "frameworks", frameworks_text(last.frameworks) or "none known"
+    yield "autotune", last.autotune or "unknown"
     yield "trials", f"{trials[0].ended_utc} to {trials[-1].ended_utc}"
     if commit := git_commit(problem.config_path.absolute().parent):
-        yield "commit of the project, now", commit
+        yield "current commit of the project", commit
     yield "objective", problem.objective.name

@@ -1,4 +1,4 @@
-"""``autotune revert``: undoes the last apply, or init."""
+"""``autotune revert``."""
 
 import os
 from pathlib import Path
@@ -18,9 +18,9 @@ from autotune.trial.termination import signals_held
 @force_option
 @state_dir_option
 def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) -> int:
-    """Puts back the values that the last `autotune apply` changed; again, those of the one before.
+    """Undo the last `autotune apply`; repeat to undo earlier ones.
 
-    What `autotune init` added is taken out when its turn comes. Other edits to the file since then stay.
+    Finally removes what `autotune init` added. Keeps other edits.
     """
     with signals_held():
         from autotune.clock import SystemClock
@@ -32,19 +32,19 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     say_remarks(state.remarks)
     try:
         files = load_settings(config).paths
-    except AutotuneError:  # a section that is damaged must not keep its file from being reverted
+    except AutotuneError:  # a file with a damaged section can still be reverted
         files = (config,)
     edits = plan_reverts((*files, *written_sources(state.backups)), state.backups)
     conflicts = [conflict for edit in edits for conflict in edit.conflicts]
     if conflicts and not dry_run and not force:
-        said = "; ".join(
-            f"{conflict.dotted} is {conflict.present}, apply had written {conflict.applied}" for conflict in conflicts
+        edited = "; ".join(
+            f"{conflict.dotted} is {conflict.present}, apply wrote {conflict.applied}" for conflict in conflicts
         )
-        question = f"Edited since it was applied: {said}. Put the old values back all the same?"
-        ask_or_refuse(question, where=str(config), remedy="Go on with --force.")
+        question = f"Edited since the apply: {edited}. Restore the old values anyway?"
+        ask_or_refuse(question, where=str(config), remedy="Restore them with --force.")
     for edit in edits:
         say_document(safe_text(edit.diff))
     if not dry_run:
         for file, backup in write_edits(edits, state.backups, SystemClock()).items():
-            say(f"\nReverted {file}; the file as it was: {backup}")
+            say(f"\nReverted {file}; backup: {backup}")
     return 0

@@ -1,4 +1,4 @@
-"""``autotune run``: real training, with the values and the environment of the config."""
+"""``autotune run``."""
 
 import hashlib
 import shlex
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 @click.command(name="run")
 @config_if_any_option
-@click.option("--watch", is_flag=True, help="Have the daemon tell when it gets slow.")
-@click.option("--watch-only", is_flag=True, help="The same for the command behind -- as it is; needs no config.")
+@click.option("--watch", is_flag=True, help="Let the daemon warn when training slows down.")
+@click.option("--watch-only", is_flag=True, help="Watch the command after -- unchanged; needs no config.")
 @dry_run_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, trainer: tuple[str, ...]) -> int:
-    """Starts real training: the section's command, filled in from the config itself, in its environment.
+    """Start real training: the section's command and environment, with the config's values.
 
-    Nothing is redirected or shortened. This process becomes the trainer: its output, signals and exit status are
-    the trainer's. Its steps are counted, so that `autotune status` shows what was claimed beside what is achieved.
+    Redirects and shortens nothing. This process becomes the trainer. Counts steps, so that `autotune status` shows the
+    achieved speedup next to the claimed one.
     """
     if watch_only and not trainer:
         raise click.UsageError("--watch-only needs a command: autotune run --watch-only -- python train.py")
@@ -79,7 +79,7 @@ def _is_always_watched(config: Path, environ: Mapping[str, str]) -> bool:
 
     try:
         return load_daemon_settings(environ).watches(config)
-    except AutotuneError as error:  # what matters is that it trains
+    except AutotuneError as error:  # training must start anyway
         say_aside(f"autotune: {error}")
         return False
 
@@ -93,20 +93,18 @@ def _counted(
     cwd: Path,
     is_watched: bool,
 ) -> dict[str, str]:
-    """Return the environment in which a training is counted; where it cannot be, that is said, and it is the same.
+    """Return the environment that counts a training's steps; unchanged, with a message, if impossible.
 
     Args:
-        argv: The command that this process is about to become.
-        config: Its config; None if it has none.
-        typed: The command as typed in place of the config's; None if it was not.
-        is_watched: Whether the daemon is to tell when it gets slow.
+        argv: Command to exec.
+        typed: Command as typed; None for the config's.
     """
     with signals_held():
         from autotune.daemon.home import open_home
         from autotune.trial.python_command import python_command
         from autotune.trial.trainings import TRIAL_VARIABLE, make_training, watched_environment
 
-    if environ.get(TRIAL_VARIABLE):  # a trial watches itself
+    if environ.get(TRIAL_VARIABLE):  # trials are measured already
         return dict(environ)
     try:
         header = _header(argv, config, typed, cwd, is_watched=is_watched)
@@ -117,14 +115,14 @@ def _counted(
     command = python_command(argv, cwd=cwd, search_path=environ.get("PATH"))
     if is_watched and command is not None and command.isolating_options:
         switches = " and ".join(command.isolating_options)
-        say_aside(f"autotune: its steps will not be seen: what would see them is kept out by {switches} in the command")
+        say_aside(f"autotune: steps cannot be observed: {switches} in the command keeps the observer out")
     return watched_environment(environ, folder)
 
 
 def _header(
     argv: Sequence[str], config: Path | None, typed: Sequence[str] | None, cwd: Path, *, is_watched: bool
 ) -> "TrainingHeader":
-    """Describe a training, and what its study says of its speed; where that cannot be read, it trains all the same."""
+    """Return the training's header, with the study's confirmed speed if readable."""
     with signals_held():
         from autotune.config.secrets import masked
         from autotune.daemon.drift import confirmed_speed
@@ -163,10 +161,8 @@ def _header(
             digests=problem.code.now.digests(),
             study=problem.study,
         )
-        header = replace(
-            header, study=problem.place.known_study() or problem.study
-        )  # one may be known by an older name
+        header = replace(header, study=problem.place.known_study() or problem.study)  # the study may have an older name
         trials = Study.of(problem).trials if is_watched else ()
-    except (AutotuneError, OSError):  # also where nothing is known of it yet, or the storage is away
+    except (AutotuneError, OSError):  # e.g. no study yet, or the storage cannot be reached
         return header
     return replace(header, confirmed=confirmed_speed(trials, point, samples_per_step=samples_per_step))

@@ -1,4 +1,4 @@
-"""``autotune search``: the search itself, and its answer, also where ^C or an error ends it early."""
+"""``autotune search``: the search and its answer, also after an interrupt."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -43,26 +43,24 @@ if TYPE_CHECKING:
     usual=("config", "budget_s", "apply", "same_training", "batch", "race_s", "report", "dry_run", "json"),
 )
 @config_option
-@click.option("--budget", "budget_s", type=DURATION, default="30m", show_default=True, help="Wall for everything.")
+@click.option("--budget", "budget_s", type=DURATION, default="30m", show_default=True, help="Total time limit.")
 @seed_option
-@click.option("--fresh", is_flag=True, help="Start a new record, without a warm start; the old one is kept beside it.")
+@click.option("--fresh", is_flag=True, help="Start a new record without warm start; archive the old one.")
 @warm_start_option
 @click.option(
     "--apply/--no-apply",
     default=None,
-    help="Write what leaves the training unchanged into the config if it is better, or do not. Default: ask, on a "
-    "terminal.",
+    help="Write a better answer that leaves the training unchanged (default: ask, on a terminal).",
 )
-@click.option("--same-training", is_flag=True, help="Turn only knobs that leave the training itself unchanged.")
+@click.option("--same-training", is_flag=True, help="Tune only knobs that leave the training unchanged.")
 @click.option(
     "--batch",
     type=BATCH_LIMIT,
     metavar="[Nx|same|free]",
-    help="Largest effective batch to try: N times today's (also smaller ones), free for any, same to leave the batch "
-    "alone. Default: 4x, or the sizes that knobs: lists.",
+    help="Largest effective batch: N times today's, free, or same (default: 4x, or the sizes in knobs:).",
 )
-@click.option("--exhaust", is_flag=True, help="Use the whole budget, also where the answer is sure before that.")
-@click.option("--allow-busy-gpu", is_flag=True, help="Search although somebody else is on the GPU.")
+@click.option("--exhaust", is_flag=True, help="Use the whole budget, even after the answer is confirmed.")
+@click.option("--allow-busy-gpu", is_flag=True, help="Search although the GPU is busy.")
 @click.option(
     "--validate",
     "validate_s",
@@ -70,8 +68,7 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="2m",
     metavar="[DURATION]",
-    help="Train the winner for up to so long (2m) before calling it good: through an epoch's end, an evaluation and a "
-    "checkpoint.",
+    help="Validate the winner in a longer training (2m), with epoch end, evaluation and checkpoint.",
 )
 @click.option(
     "--race",
@@ -80,22 +77,22 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="4m",
     metavar="[DURATION]",
-    help="Train today's config and the winner in turn for so long in all (4m), and compare their losses: is what is "
-    "faster also learning faster? Default: a fifth of a budget of 15m or more, if the batch or the precision changes.",
+    help="Compare losses of today's config and the winner for this time (4m; default: a fifth of a budget of 15m or "
+    "more, if the batch or the precision changes).",
 )
-@click.option("--no-race", is_flag=True, help="Leave the race out.")
+@click.option("--no-race", is_flag=True, help="Skip the race.")
 @click.option(
     "--report",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Write what was found as one HTML file at the end, as `autotune report` does.",
+    help="Write an HTML report at the end, as `autotune report` does.",
 )
-@click.option("--web", is_flag=True, help="Serve a page that shows the search, on this machine alone.")
+@click.option("--web", is_flag=True, help="Serve a web page of the search, on localhost only.")
 @click.option(
     "--gpus",
     type=GPU_NUMBERS,
     metavar="[all|0,1,...]",
-    help="Search on so many GPUs of this machine at once, each trial on one of them with its share of the cores.",
+    help="Run trials on these GPUs in parallel, dividing the cores.",
 )
 @dry_run_option
 @json_option
@@ -104,18 +101,18 @@ if TYPE_CHECKING:
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(call: Invocation, /, **options: Any) -> int:
-    """Finds better values for the knobs of a config: short real trainings, measured, compared, confirmed.
+    """Find better values for a config in short trials of its trainer, and confirm them.
 
-    Starts a study of this config on this machine, or goes on with it. The config itself is not touched before you say
-    so (see `autotune apply`). The trainer's command comes from the config's autotune: section, or after --.
+    Starts or resumes the config's study. Edits the config only with your consent. The trainer's command is that of the
+    config's autotune: section, or follows --.
     """
     if options.pop("no_race"):
         if options["race_s"] is not None:
-            raise click.UsageError("--race and --no-race exclude each other.")
+            raise click.UsageError("--race conflicts with --no-race.")
         options["race_s"] = 0.0
     request = SearchRequest(**options)
     if request.dry_run and call.as_json:
-        raise click.UsageError("--dry-run is for people and has no JSON form; leave --json out.")
+        raise click.UsageError("--dry-run conflicts with --json.")
     if request.validate_s is not None or request.race_s:
         from autotune.search.schedule import why_no_time
 
@@ -133,13 +130,13 @@ def command(call: Invocation, /, **options: Any) -> int:
 
 
 def _search(call: Invocation, request: SearchRequest, answer: "SearchAnswer", watchdog: Watchdog, clock: Clock) -> int:
-    with signals_held():  # within the budget: what is imported here may lie on a disk that hangs
+    with signals_held():  # within the watchdog: imports may hang on a network disk
         from autotune.commands.search_plan import show_dry_run
         from autotune.commands.search_run import ask_to_apply, is_question, search_with_display, share_for_search
         from autotune.report.console import text_console
         from autotune.search.problem import open_requested
 
-    along = nullcontext() if request.gpus is None else share_for_search(request, request.gpus, clock)
+    workers = nullcontext() if request.gpus is None else share_for_search(request, request.gpus, clock)
     problem = open_requested(request)
     if request.dry_run:
         show_dry_run(text_console(), problem, request, clock)
@@ -150,7 +147,7 @@ def _search(call: Invocation, request: SearchRequest, answer: "SearchAnswer", wa
         require_report(request.report)
     with _page(problem, request, watchdog, clock, started_s=call.started_s):
         try:
-            finished = search_with_display(problem, request, call, answer.begin, along=along)
+            finished = search_with_display(problem, request, call, answer.begin, workers=workers)
         except AutotuneError:
             _report(problem, request, watchdog, clock)
             raise
@@ -159,7 +156,7 @@ def _search(call: Invocation, request: SearchRequest, answer: "SearchAnswer", wa
         asks = not call.as_json and is_question(request, finished)
         answer.give(finished.result, finished.failures, ended_by=finished.ended_by, without_next=asks)
         if asks:
-            watchdog.stand_down()  # the answer is given: from here on time does not count
+            watchdog.stand_down()  # the answer is given: the time limit no longer applies
             ask_to_apply(problem, finished)
         elif not call.as_json:
             _apply(problem, finished, request, watchdog)
@@ -173,7 +170,7 @@ def _search(call: Invocation, request: SearchRequest, answer: "SearchAnswer", wa
 def _page(
     problem: "Problem", request: SearchRequest, watchdog: Watchdog, clock: Clock, *, started_s: float
 ) -> Iterator[None]:
-    """Serve the page of the search, if that was asked for, for as long as a ``with`` block lasts."""
+    """Serve the web page during a ``with`` block."""
     if not request.web:
         yield
         return
@@ -182,14 +179,14 @@ def _page(
     page = web_module("server").SearchPage(
         problem.state, problem.config_path, clock, budget_s=request.budget_s, started_s=started_s
     )
-    say_aside(f"Page: {page.address}\n      (the address works once, within two minutes, and signs that browser in)")
+    say_aside(f"Page: {page.address}\n      (works once, within two minutes, and logs that browser in)")
     with page:
         yield
-        watchdog.stand_down()  # the answer is given; pages that are open get it, too
+        watchdog.stand_down()  # the answer is given; open pages receive it as well
 
 
 def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, clock: Clock) -> None:
-    """Write the report, if that was asked for and there is a trial to report; the answer is given by then."""
+    """Write the report, after the answer, if there is a trial."""
     if request.report is None:
         return
     from autotune.commands.report_page import contents_of
@@ -198,23 +195,23 @@ def _report(problem: "Problem", request: SearchRequest, watchdog: Watchdog, cloc
     watchdog.stand_down()
     try:
         contents = contents_of(problem, clock)
-    except StudyError:  # nothing was tried at all, which the command says itself
+    except StudyError:  # no trial ran; the command reports that
         return
     text = report_text(contents, clock.utc(), request.report)
     say_aside(f"Report: {write_report(request.report, text)}")
 
 
 def _apply(problem: "Problem", finished: "Finished", request: SearchRequest, watchdog: Watchdog) -> None:
-    """Write the answer into the config, if that was asked for and it is better; from here on time does not count."""
+    """Write a better answer into the config, without time limit."""
     from autotune.commands.search_run import apply_if_better
 
-    watchdog.stand_down()  # somebody may be asked
+    watchdog.stand_down()  # a question may wait for the user
     if request.apply:
         apply_if_better(problem, finished, must_be_validated=request.validate_s is not None)
 
 
 class SearchAnswer:
-    """Answer of a search as it stands at any moment, and the way it is printed."""
+    """Printer of a search's answer, also unfinished."""
 
     def __init__(self, call: Invocation, request: SearchRequest) -> None:
         self._call = call
@@ -223,7 +220,7 @@ class SearchAnswer:
         self._clear: Callable[[], None] = lambda: None
 
     def begin(self, problem: "Problem", search: "OpenSearch", clear: Callable[[], None]) -> None:
-        """Take note of the search whose trials the answer is made of, and of what takes its display off the screen."""
+        """Set the search, and the function that clears its display."""
         self._known, self._clear = (problem, search), clear
 
     def give(
@@ -235,28 +232,28 @@ class SearchAnswer:
         without_next: bool = False,
         interrupted: str | None = None,
     ) -> None:
-        """Gives an answer, unless one was given already: an object, or the final screen.
+        """Print an answer, unless there was one.
 
         Args:
-            failures: Trials that gave no numbers, one for each kind of ending; for people.
-            ended_by: What ended the search before its time; None if nothing did.
-            without_next: Whether to leave out the next command to type, because a question follows.
-            interrupted: What interrupted the search, in words; None if nothing did.
+            failures: One failed trial per kind of ending.
+            ended_by: Error that ended the search early.
+            without_next: Omit the next command; a question follows.
+            interrupted: Interrupt, in words.
         """
-        assert self._known is not None, "what has a result has begun"
+        assert self._known is not None, "begin comes first"
         from autotune.commands.apply_answer import changes_to_offer, diff_of
         from autotune.report.json_answer import answer_document
         from autotune.search.open import events_path
 
         problem, search = self._known
-        if said := search.study.calls.undelivered:
-            result = replace(result, cautions=(*result.cautions, said))
+        if caution := search.study.calls.undelivered:
+            result = replace(result, cautions=(*result.cautions, caution))
         elapsed_s = self._call.clock.now_s() - self._call.started_s
         paths = {**problem.place.paths(problem.study), "events": str(events_path(problem, search.name))}
 
         changes = changes_to_offer(problem, search.study.name, search.study.records(), result)
 
-        def say() -> None:
+        def show() -> None:
             if self._call.as_json:
                 document = answer_document(
                     result,
@@ -283,16 +280,12 @@ class SearchAnswer:
                     answer=changes.id if changes and result.is_apart else None,
                 )
 
-        self._call.answer(say)
+        self._call.answer(show)
 
     def interrupted(self, interrupt: BaseException) -> int:
-        """Ends the search in order, because of ^C or SIGTERM; scripts get the answer so far.
-
-        Returns:
-            The exit code.
-        """
+        """End the search after ^C or SIGTERM; return the exit code."""
         word, code = how_it_ended(interrupt)
-        result = self._so_far(f"The search was {word}; the answer is from the trials that had finished.")
+        result = self._so_far(f"The search was {word}; the answer is from its finished trials.")
         if result is None or not self._call.as_json:
             self._call.ended_early(f"{word}{self._kept()}")
         else:
@@ -301,29 +294,24 @@ class SearchAnswer:
         return code
 
     def by_force(self) -> int:
-        """Answers in the place of a search that does not end.
-
-        Returns:
-            The exit code.
-        """
+        """Answer for a search that exceeded its budget; return the exit code."""
         clearing = threading.Thread(target=self._clear, daemon=True)
         clearing.start()
-        clearing.join(0.3)  # for a display that may hang as well
+        clearing.join(0.3)  # the display may hang as well
         budget = format_duration(self._request.budget_s)
         result = self._so_far(
-            f"The search did not end with its budget of {budget}, and was ended by force {where_it_is()}; the answer "
-            "is from the trials that had finished."
+            f"The search exceeded its budget of {budget}, and was killed {where_it_is()}; the answer is from its "
+            "finished trials."
         )
         if result is not None:
             self.give(result)
         else:
             self._call.fail(
                 TrialError(
-                    f"nothing was measured within the budget of {budget}, and the command was still at work "
-                    f"{where_it_is()}: ended by force",
+                    f"killed at the end of the budget of {budget}, without a measurement; it was still running "
+                    f"{where_it_is()}",
                     where=str(self._request.config),
-                    remedy="It may be that the budget is too short for this machine, or that something does not answer "
-                    "there, such as a disk.",
+                    remedy="The budget may be too short for this machine, or something, such as a disk, may hang.",
                 )
             )
         interrupt = interrupted_by()
@@ -335,7 +323,7 @@ class SearchAnswer:
         _, search = self._known
         try:
             result = search.tuner.answer_so_far()
-        except Exception:  # noqa: BLE001 -- the command has to end, and to say that it did, whatever is in the record
+        except Exception:  # noqa: BLE001 -- the command must end with a message, even if the record is damaged
             return None
         return result and replace(result, cautions=(*result.cautions, caution))
 
@@ -344,4 +332,4 @@ class SearchAnswer:
             return ""
         _, search = self._known
         kept = sum(trial.search == search.search for trial in search.study.records())
-        return f"; {kept_trials(kept)}, the same command goes on"
+        return f"; {kept_trials(kept)}, the same command resumes"

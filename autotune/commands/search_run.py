@@ -1,4 +1,4 @@
-"""Steps of ``autotune search``: searching with a live display, applying the answer, and workers on further GPUs."""
+"""Steps of ``autotune search``: search, apply, and workers on further GPUs."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from rich.console import Console
 from autotune.clock import Clock
 from autotune.commands.apply_answer import OTHER_TRAINING, apply_values, changes_to_offer
 from autotune.commands.invocation import Invocation
-from autotune.commands.output import ask, forget_typed, is_attended, say_aside
+from autotune.commands.output import ask, discard_typeahead, is_attended, say_aside
 from autotune.commands.search_plan import show_plan
 from autotune.config.load import load_settings
 from autotune.errors import AutotuneError, ConfigError, Terminated
@@ -36,13 +36,13 @@ from autotune.trial.termination import interrupted_by
 
 @dataclass(frozen=True, kw_only=True)
 class Finished:
-    """A search that came to its end.
+    """Finished search.
 
     Attributes:
-        written: Answer that goes into the config: the result, or see `SearchResult.applies_same_training`.
-        changes: What that changes in the config; None if there is nothing to write.
-        failures: Trials that gave no numbers, one for each kind of ending.
-        ended_by: Error that ended it before its time; None if there was none.
+        written: Answer for the config; see `SearchResult.applies_same_training`.
+        changes: Changes to the config; None for none.
+        failures: One failed trial per kind of ending.
+        ended_by: Error that ended it early.
     """
 
     result: SearchResult
@@ -58,18 +58,16 @@ def search_with_display(
     call: Invocation,
     begin: Callable[[Problem, OpenSearch, Callable[[], None]], None],
     *,
-    along: AbstractContextManager[None],
+    workers: AbstractContextManager[None],
 ) -> Finished:
-    """Show what a search is about to do, and search, with a live display on stderr.
+    """Print the plan and search, with a live display on stderr.
 
     Args:
-        call: Call of the command; the budget counts from its start.
-        begin: Called with the search as soon as it has a record, so that whatever ends it early can answer from that,
-            and with what takes the display off the screen.
-        along: Entered as soon as the search has a record that others can join, and left with its end.
+        begin: Called once the search has a record, with a function that clears the display.
+        workers: Runs the workers; entered once they can join the record.
 
     Raises:
-        AutotuneError: The search cannot begin, or no trial gave numbers.
+        AutotuneError: The search cannot start, or no trial has a measurement.
     """
     progress = text_console(stderr=True)
     show_plan(progress, problem, request)
@@ -77,11 +75,11 @@ def search_with_display(
     display = SearchDisplay(progress, call.clock, started_s=call.started_s, budget_s=request.budget_s)
     with open_search(problem, request, part, call.clock, display, simulator=call.simulator) as search:
         begin(problem, search, display.close)
-        with along:
+        with workers:
             result = _result(search, display, progress)
     if problem.config_changed():
         progress.print(
-            f"{request.config} was changed during the search; the answer is for the file as it was at the start.",
+            f"{request.config} was edited during the search; the answer is for the file as it was at the start.",
             soft_wrap=True,
         )
     tuner = search.tuner
@@ -101,14 +99,14 @@ def search_with_display(
 def apply_if_better(
     problem: Problem, finished: Finished, *, must_be_validated: bool = False, is_accepted: bool = False
 ) -> None:
-    """Write the best values of a search into the config, if they are better than the baseline.
+    """Write the best values into the config, if they are better.
 
     Args:
-        must_be_validated: Whether they have to have come through a validation trial.
-        is_accepted: Whether somebody has said yes, who knows what they change about the training.
+        must_be_validated: Require a validation trial.
+        is_accepted: Whether the user accepted the changes to the training.
 
     Raises:
-        AutotuneError: They cannot be written, or the config was edited and nobody is there to ask.
+        AutotuneError: They cannot be written, or the config was edited and there is no terminal.
     """
     result = finished.written
     if finished.changes is not None:
@@ -121,27 +119,27 @@ def apply_if_better(
             return
         if result.needs_consent and not is_accepted:
             refused = refusal(result, problem.typed)
-            said = f"Not applied: {refused.message}. {refused.remedy}"
-            text_console(stderr=True).print(said, soft_wrap=True, markup=False)
+            text = f"Not applied: {refused.message}. {refused.remedy}"
+            text_console(stderr=True).print(text, soft_wrap=True, markup=False)
             return
         apply_values(problem, finished.changes, text_console(stderr=True))
 
 
 def _result(search: OpenSearch, display: SearchDisplay, console: Console) -> SearchResult:
-    """Search; where that ends in an error, show the output of the trials that failed."""
+    """Search; on an error, print the failed trials' output."""
     try:
         with display:
             return search.run()
     except AutotuneError as error:
-        print_failures(console, search.tuner.failures.values(), search.tuner.outcomes, said=error.remedy or "")
+        print_failures(console, search.tuner.failures.values(), search.tuner.outcomes, known_remedy=error.remedy or "")
         raise
 
 
-# Question at the end of a search on a terminal: whether its answer goes into the config.
+# Prompt at the end of a search on a terminal.
 
 
 def is_question(request: SearchRequest, finished: Finished) -> bool:
-    """Return whether to ask: the answer is better, and validated if it had to be, and somebody is there to be asked."""
+    """Return whether to ask to apply the changes."""
     if request.apply is not None or finished.ended_by is not None:
         return False
     result = finished.result
@@ -150,25 +148,23 @@ def is_question(request: SearchRequest, finished: Finished) -> bool:
 
 
 def ask_to_apply(problem: Problem, finished: Finished) -> None:
-    """Ask, write the best values into the config after a yes, and print the next command to type.
-
-    ^C and the end of the input mean no.
+    """Ask, apply after a yes, and print the next command. ^C and EOF mean no.
 
     Raises:
         AutotuneError: The values cannot be written.
-        Terminated: SIGTERM came instead of an answer.
+        Terminated: SIGTERM came during the question.
     """
     config, result, is_applied = problem.config_path, finished.written, False
     try:
-        forget_typed()
+        discard_typeahead()
         why = f"{why_it_needs_consent(result)} " if result.needs_consent else ""
-        what = "these values" if result is finished.result else "what leaves the training itself unchanged"
+        what = "these values" if result is finished.result else "the changes that leave the training unchanged"
         is_code = is_in_code(result)
         if ask(f"{why}{f'Write {what} as a patch of the code' if is_code else f'Apply {what} to {config}'}?"):
             apply_if_better(problem, finished, is_accepted=True)
             is_applied = not is_code
     except (click.Abort, KeyboardInterrupt):
-        text_console(stderr=True).print()  # the line of the question has not ended
+        text_console(stderr=True).print()  # end the prompt's line
     text_console().print()
     named = finished.changes.id if finished.changes and result.is_apart else None
     print_next_step(text_console(), finished.result, typed=problem.typed, applied=is_applied, answer=named)
@@ -176,7 +172,7 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
         raise interrupt
 
 
-# Several GPUs: this process has the first, and a worker each of the others, with cores near its GPU.
+# Several GPUs: this process uses the first, a worker each of the others, on cores near its GPU.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +180,7 @@ class GpuShare:
     """GPU with its cores.
 
     Attributes:
-        number: CUDA's, among those that the environment leaves.
+        number: CUDA's number among the visible GPUs.
     """
 
     number: int
@@ -193,16 +189,13 @@ class GpuShare:
 
 
 def share_for_search(request: SearchRequest, gpus: Sequence[int], clock: Clock) -> AbstractContextManager[None]:
-    """Give this process the first of several GPUs; return the workers on the others.
+    """Give this process the first GPU; return a context that runs workers on the others.
 
     Args:
-        gpus: Their numbers; empty for all.
-
-    Returns:
-        Runs the workers for the duration of a ``with`` block.
+        gpus: Numbers; empty for all.
 
     Raises:
-        ConfigError: There are not that many GPUs, or cores.
+        ConfigError: Too few GPUs or cores.
     """
     own, *others = gpu_shares(gpus)
     state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
@@ -225,11 +218,7 @@ def share_for_search(request: SearchRequest, gpus: Sequence[int], clock: Clock) 
 
 @contextmanager
 def _running(commands: Mapping[GpuShare, Sequence[str]], folder: Path, clock: Clock) -> Iterator[None]:
-    """Run workers for the duration of a ``with`` block; report those that failed.
-
-    Raises:
-        CommandError: One of them cannot be started.
-    """
+    """Run workers during a ``with`` block, and report failed ones."""
     workers: dict[GpuShare, SearchChild] = {}
     own = os.sched_getaffinity(0)
     make_private_folder(folder)
@@ -253,16 +242,15 @@ def _running(commands: Mapping[GpuShare, Sequence[str]], folder: Path, clock: Cl
 
 
 def gpu_shares(chosen: Sequence[int] = ()) -> list[GpuShare]:
-    """Share this machine out among its GPUs.
+    """Divide the cores of this machine equally among GPUs, by NUMA node if possible.
 
-    All get as many cores, because studies are of equal machines: those near the GPU (its NUMA node) if there are
-    enough.
+    Equally, because a study's machines must be equal.
 
     Args:
-        chosen: Numbers of the GPUs; empty for all that the environment leaves.
+        chosen: Numbers; empty for all visible GPUs.
 
     Raises:
-        ConfigError: There are fewer than two GPUs, or cores.
+        ConfigError: Fewer than two GPUs, or fewer cores than GPUs.
     """
     inventory = look_for_gpus()
     visible = visible_devices(inventory.gpus, os.environ) if inventory.gpus else None
@@ -271,14 +259,14 @@ def gpu_shares(chosen: Sequence[int] = ()) -> list[GpuShare]:
         raise ConfigError(
             f"there is no GPU {beyond[0]}: {inventory.why_none or f'there are {len(uuids)}, numbered from 0'}",
             where="--gpus",
-            remedy="Run it without this option." if inventory.why_none else "Name those that are there, or all.",
+            remedy="Run without this option." if inventory.why_none else "Use existing numbers, or all.",
         )
     numbers = list(dict.fromkeys(chosen)) or range(len(uuids))
     cores = sorted(os.sched_getaffinity(0))
     if len(numbers) < 2 or len(cores) < len(numbers):
         why = inventory.why_none or (visible and visible.why_none) or f"{len(numbers)} GPU for {len(cores)} cores"
         raise ConfigError(
-            f"it needs two GPUs, and a core for each: {why}", where="--gpus", remedy="Run it without this option."
+            f"it needs two GPUs, and a core for each: {why}", where="--gpus", remedy="Run without this option."
         )
     near = {gpu.uuid: cores_near(gpu) for gpu in inventory.gpus}
     shared = share_cores(cores, [near.get(uuids[number], frozenset()) for number in numbers])
@@ -288,16 +276,16 @@ def gpu_shares(chosen: Sequence[int] = ()) -> list[GpuShare]:
 
 
 def share_cores(cores: Sequence[int], near: Sequence[frozenset[int]]) -> list[frozenset[int]]:
-    """Share cores out, equally many to each, to those that have them near; by number if that does not work out.
+    """Divide cores into equal shares, each near its GPU; by number if impossible.
 
     Args:
-        cores: Ascending; at least as many as there are shares.
-        near: For each share the cores that are near; empty where that is not known.
+        cores: Ascending; at least one per share.
+        near: Near cores of each share; empty if unknown.
     """
     each = len(cores) // len(near)
     own = [sorted(one & set(cores)) for one in near]
     place, shares = {tuple(some): 0 for some in own}, []
-    for some in map(tuple, own):  # GPUs of one node have the same cores near, and take them in turn
+    for some in map(tuple, own):  # GPUs of one node divide its cores
         shares.append(frozenset(some[place[some] : place[some] + each]))
         place[some] += each
     if len(frozenset().union(*shares)) == each * len(near):

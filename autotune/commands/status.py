@@ -1,4 +1,4 @@
-"""``autotune status``: what is known so far."""
+"""``autotune status``."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 @click.command(name="status")
 @config_option
-@click.option("--details", is_flag=True, help="Show all that was measured, notes on the GPUs, and the last trials.")
-@click.option("--why", is_flag=True, help="Show the rules that led to the verdict, with what each looked at.")
+@click.option("--details", is_flag=True, help="Show all metrics, notes on the GPUs, and the last trials.")
+@click.option("--why", is_flag=True, help="Show the rules behind the verdict, with their inputs.")
 @json_option
 @state_dir_option
 @storage_option
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def command(
     call: Invocation, config: Path, details: bool, why: bool, state_dir: Path | None, storage: str | None
 ) -> int:
-    """Shows what the record of this config's study says: the same answer as the last search gave."""
+    """Show the current answer of this config's study."""
     with signals_held():
         from autotune.records import Verdict
         from autotune.report.answer import print_answer, print_rules
@@ -68,9 +68,9 @@ def command(
         print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied, details=details)
         if not applied and (edits := _differing(problem, baseline)):
             edited = plain("; ".join(edits))
-            console.print(f"\nEdited since that search: {edited}. This is for the values of then.", soft_wrap=True)
+            console.print(f"\nEdited since the search: {edited}. The answer is for the old values.", soft_wrap=True)
         if study.why_not_current:
-            console.print(f"\n{study.why_not_current}; they are in no answer.", soft_wrap=True)
+            console.print(f"\n{study.why_not_current}; answers exclude them.", soft_wrap=True)
         if details:
             from autotune.events import TrialEnded
             from autotune.report.live import trial_line
@@ -82,18 +82,17 @@ def command(
                 line = trial_line(TrialEnded(trial=trial, changes=changes, speedup=None))
                 console.print(line, no_wrap=True, overflow="ellipsis")
         else:
-            console.print(f"\nStudy {study.name}: {len(study.trials)} trials; --details lists the last.")
+            console.print(f"\nStudy {study.name}: {len(study.trials)} trials; --details lists the last ones.")
     return 0
 
 
 def _differing(problem: "Problem", values: "Values") -> list[str]:
-    """The keys that hold something else now, in words."""
     from autotune.report.plain_text import value_text
     from autotune.space.knob import same_scalar
 
     now = problem.space.baseline
     return [
-        f"{path} is {value_text(now[path])}, it was {value_text(value)}"
+        f"{path} is {value_text(now[path])}, was {value_text(value)}"
         for path, value in values.items()
         if path in now and not same_scalar(now[path], value)
     ]

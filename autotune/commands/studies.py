@@ -1,7 +1,4 @@
-"""Studies of one place, found by a config or without one, and what the study commands do with them.
-
-What a command says is returned as the object for ``--json``, and the lines for people.
-"""
+"""Studies of one storage, and the study commands' actions."""
 
 import os
 import shlex
@@ -39,17 +36,16 @@ from autotune.study.travel import Export, StudyName, export_study, import_files
 from autotune.trial.folders import StateFolder
 from autotune.trial.process_identity import is_gone
 
-Said = tuple[Any, ...]
-"""The object for scripts, and behind it the lines for people."""
+Output = tuple[Any, ...]
+"""Object for ``--json``, followed by the lines for people."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Studies:
-    """Studies of one place.
+    """Studies of one storage.
 
     Attributes:
-        shown: The place, for people.
-        problem: The config's; None without a config.
+        shown: Place of the storage, for people.
     """
 
     state: StateFolder
@@ -58,20 +54,20 @@ class Studies:
     problem: Problem | None = None
 
     def names(self) -> list[str]:
-        """Return the names of the studies of configs; others may keep Optuna studies of their own in a database."""
+        """Return the names of autotune's studies; a database may contain others."""
         return [name for name in self.storage.names() if StudyName.of(name)]
 
     def chosen(self, named: str | None) -> str:
-        """Return the study that was named; else that of the config, else the only one that there is.
+        """Return the named study, the config's, or the only one.
 
         Raises:
-            StudyError: There is none, or there are several.
+            StudyError: None or several.
         """
         names = self.names()
         if named is not None:
             found, why = named if named in names else None, f"there is no study {named!a}"
         elif self.problem is not None:
-            found, why = self.problem.place.known_study(), "nothing is known about this config yet"
+            found, why = self.problem.place.known_study(), "this config has no study yet"
         else:
             found = names[0] if len(names) == 1 else None
             why = f"there are {len(names)} studies" if names else "there is no study"
@@ -82,8 +78,7 @@ class Studies:
             remedy = "Name another place with --config, --state-dir or --storage."
         raise StudyError(why, where=self.shown, remedy=remedy)
 
-    def overview(self) -> Said:
-        """Say each study in short."""
+    def overview(self) -> Output:
         documents: list[dict[str, Any]] = []
         lines: list[str] = []
         for name in self.names():
@@ -98,11 +93,11 @@ class Studies:
             last = about["last_utc"] or "none"
             lines.append(f"  {about['trials']} trials, last {last}; {_gain_text(about['answer'])}")
             lines += [f"  {plain(hardware)}" for hardware in about["hardware"]]
-        nothing = f"There is no study in {plain(self.shown)}."
+        nothing = f"No study in {plain(self.shown)}."
         return {"storage": self.shown, "studies": documents}, *(lines or [nothing])
 
-    def description(self, name: str) -> Said:
-        """Say all of one study but its trials."""
+    def description(self, name: str) -> Output:
+        """Describe a study, without its trials."""
         about, members = self._about(name)
         where, now = self.storage.where(name), SystemClock().utc()
         hosts = distinct_hosts((one.machine, one.host) for one in members)
@@ -118,7 +113,7 @@ class Studies:
             "",
             *(
                 f"{one['ended_utc']}  {one['search']}: {one['trials']} trials, "
-                + ("it goes on" if one["search"] in going_on else _gain_text(one["answer"]))
+                + ("running" if one["search"] in going_on else _gain_text(one["answer"]))
                 for one in about["searches"]
             ),
             "",
@@ -127,57 +122,56 @@ class Studies:
                 + _state_text(one, now)
                 for one in members
             ),
-            *([] if members else ["Nobody is known to have worked on it from here."]),
+            *([] if members else ["No process is known to have worked on it from here."]),
         ]
         return {**about, "where": where}, *(plain(line, longest=1000) for line in lines)
 
-    def export(self, name: str, file: Path) -> Said:
-        """Write a study into a file, with the real trainings of this machine."""
+    def export(self, name: str, file: Path) -> Output:
+        """Export a study, with this machine's real trainings."""
         why_not_kept = ""
         trainings = list(trainings_here(name, ()))
         if any(is_over for _, is_over in trainings):
             try:
                 with closing(StudyRecord(name, self.storage)) as study:
                     keep_trainings(study, trainings)
-            except StudyError as error:  # it may be somebody else's, and only to be read
+            except StudyError as error:  # e.g. another user's read-only study
                 why_not_kept = error.message
         contents = export_study(name, self.storage, file, pending=self.state.pending(name))
-        lines = [f"{len(contents.trials)} trials of study {name} are in {file}."]
+        lines = [f"Exported {len(contents.trials)} trials of study {name} to {file}."]
         if contents.interrupted:
-            lines.append(f"Left out: {contents.interrupted} trials without a result, which were interrupted or go on.")
+            lines.append(f"Omitted: {contents.interrupted} trials without a result (interrupted or running).")
         if why_not_kept:
-            lines.append(f"Left out: real trainings of this machine, which cannot be written: {why_not_kept}.")
+            lines.append(f"Omitted: real trainings of this machine, which cannot be written: {why_not_kept}.")
         if contents.unread:
-            lines.append(f"Left out: {contents.unread} trials that cannot be read.")
+            lines.append(f"Omitted: {contents.unread} trials that cannot be read.")
         counts = {"trials": len(contents.trials), "interrupted": contents.interrupted, "unread": contents.unread}
         return {"study": name, "file": str(file), **counts}, *lines
 
-    def import_files(self, files: Sequence[Path]) -> Said:
-        """Add the trials of files."""
+    def import_files(self, files: Sequence[Path]) -> Output:
         done = import_files(files, self._target, self.storage, prepare=self.state.create)
-        lines = [f"Study {done.study} in {self.shown}: {done.added} trials added, {done.known} were there already."]
+        lines = [f"Study {done.study} in {self.shown}: {done.added} trials added, {done.known} already present."]
         if done.differing:
-            lines.append(f"{done.differing} trials hold something else in two places; what was here stays.")
+            lines.append(f"{done.differing} trials differ between two places; those of this study are kept.")
         return {"storage": self.shown, **asdict(done)}, *lines
 
     def require_yes(self, name: str, *, is_for_scripts: bool) -> None:
-        """Ask whether a study is to be deleted.
+        """Ask for confirmation to delete a study.
 
         Raises:
-            StudyError: There is nobody to ask.
+            StudyError: There is no terminal.
             click.Abort: The answer is no.
         """
         if is_for_scripts or not is_attended():
             raise StudyError(
-                f"study {name} is not deleted without a yes", where=self.shown, remedy="Say it with --yes."
+                f"study {name} is not deleted: confirmation required", where=self.shown, remedy="Confirm with --yes."
             )
         ask(f"Move study {name} in {self.shown} to the trash?", must=True)
 
-    def delete(self, name: str, clock: Clock) -> Said:
-        """Move everything of a study to the trash folder.
+    def delete(self, name: str, clock: Clock) -> Output:
+        """Move all files of a study to the trash.
 
         Raises:
-            StudyBusy: Somebody works on it.
+            StudyBusy: A process works on it.
             StudyError: It cannot be moved.
         """
         self.state.create()
@@ -205,13 +199,13 @@ class Studies:
                 raise StudyError(
                     f"it cannot be moved: {ascii(why)[1:-1]}",
                     where=str(trash),
-                    remedy="Mend that; what was moved is in this folder.",
+                    remedy="Fix that; the files moved so far are in this folder.",
                 ) from error
         document = {"study": name, "trash": str(trash), "to_get_it_back": back}
-        return document, f"Study {name} is in {trash}. To get it back:\n  {back}"
+        return document, f"Moved study {name} to {trash}. To restore it:\n  {back}"
 
     def _about(self, name: str) -> tuple[dict[str, Any], list[Member]]:
-        """Return a study as scripts get it, and its members; without a config, its objective is the usual one."""
+        """Return the study's object and members; without a config, judged by the default objective."""
         with closing(StudyRecord(name, self.storage, reads_only=True)) as study:
             records, members = study.records(), study.members.on_record()
         objective = self.problem.objective if self.problem else EFFECTIVE_UTILIZATION
@@ -241,21 +235,19 @@ class Studies:
         return document, members
 
     def _require_idle(self, name: str, clock: Clock) -> None:
-        """Raise an error if somebody else is at work on a study, on whichever machine."""
         there = self._members(name)
         working = [one for one in there if one.seems_active(clock.utc())]
         silent = {one.uuid: one.n for one in there if not one.has_left and not is_gone(one.about)}
-        if silent and not working:  # by its clock, which may be an hour off: does it go on giving signs of life?
-            watched_s = 2.0 * RENEWAL_S  # a sign of life may be late
-            say_aside(f"Members that have not left: {len(silent)}. Watched for {watched_s:.0f} s: is one at work? ...")
+        if silent and not working:  # other machines' clocks may be wrong: watch for new heartbeats
+            watched_s = 2.0 * RENEWAL_S  # a heartbeat may be late
+            say_aside(f"Members that have not left: {len(silent)}. Watching for heartbeats for {watched_s:.0f} s ...")
             clock.wait(watched_s)
             working = [one for one in self._members(name) if silent.get(one.uuid, one.n) != one.n]
         if working:
             raise StudyBusy(
-                f"study {name} is worked on by {len(working)} processes, one on {working[0].host!a}",
+                f"{len(working)} processes are working on study {name}, one on {working[0].host!a}",
                 where=self.shown,
-                remedy="End them, or wait until they have ended for a minute and a half; then run the same command "
-                "again.",
+                remedy="Stop them, or wait until a minute and a half after their end; then run the same command again.",
             )
 
     def _members(self, name: str) -> list[Member]:
@@ -263,12 +255,11 @@ class Studies:
             return study.members.on_record()
 
     def _target(self, files: Sequence[Export]) -> StudyName:
-        """Return the study that takes the trials of all these files."""
         first = files[0]
         for file in files[1:]:
             if file.study != first.study:
                 raise StudyError(
-                    f"this is of study {file.study.text}, and {first.path} of {first.study.text}",
+                    f"this is study {file.study.text}, but {first.path} is study {first.study.text}",
                     where=str(file.path),
                     remedy="Import the files of one study at a time.",
                 )
@@ -276,10 +267,10 @@ class Studies:
 
 
 def open_studies(config: Path | None, state_dir: Path | None, storage: str | None) -> Studies:
-    """Open the place that a config says, or the one of the working directory.
+    """Open the storage of a config or the working directory.
 
     Raises:
-        AutotuneError: The config, the folder or the address cannot be used.
+        AutotuneError: Config, folder or address cannot be used.
     """
     if config is not None:
         problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
@@ -295,22 +286,22 @@ def open_studies(config: Path | None, state_dir: Path | None, storage: str | Non
 
 
 def _study_of(file: Export, problem: Problem) -> StudyName:
-    """Return the study of a config that a file is of."""
+    """Return the config's study that a file belongs to, or raise."""
     theirs, ours = file.study, StudyName.of(problem.study)
     if ours is None:
-        raise StudyError("nothing can be imported into a study of this name", where=problem.study, remedy="Rename it.")
+        raise StudyError("cannot import into a study of this name", where=problem.study, remedy="Rename it.")
     if theirs.training == ours.training:
         for name in (ours, StudyName.of(problem.place.known_study() or "")):
             if name is not None and (name.frameworks, name.command) == (theirs.frameworks, theirs.command):
                 return name
-        if not problem.command:  # neither the command nor its frameworks are known here
+        if not problem.command:  # the command and its frameworks are unknown here
             text = f"{ours.stem}-{theirs.training}-{theirs.frameworks}-{theirs.command}"
             return StudyName.of(text) or theirs
     raise StudyError(
-        f"it is of another study: {'; '.join(_differences(file, ours, problem))}",
+        f"the file is of another study: {'; '.join(_differences(file, ours, problem))}",
         where=str(file.path),
-        remedy="Use the same config, versions and command on machines of one class, or import it without --config, "
-        "into a study of its own.",
+        remedy="Use the same config, versions, command and hardware, or import it as a separate study, without "
+        "--config.",
     )
 
 
@@ -321,14 +312,14 @@ def _differences(file: Export, ours: StudyName, problem: Problem) -> list[str]:
             f"{name} {_shown(_listed(there[name]))}, here {here.get(name)}"
             for name in ("gpus", "cpu_model", "cpu_cores", "memory_bytes")
             if there.get(name) and here.get(name) not in there[name]
-        ] or ["its config holds other values besides the knobs, or has another objective"]
+        ] or ["its config has other values outside of the knobs, or another objective"]
     differing = []
     if theirs.frameworks != ours.frameworks:
-        said = ", ".join(f"{name} {_listed(some)}" for name, some in file.manifest.frameworks.items()) or "none known"
-        known = frameworks_text(problem.frameworks) or "none known"
-        differing.append(f"its frameworks are {_shown(said)}, here {known}")
+        known = ", ".join(f"{name} {_listed(some)}" for name, some in file.manifest.frameworks.items()) or "none known"
+        used = frameworks_text(problem.frameworks) or "none known"
+        differing.append(f"its frameworks are {_shown(known)}, here {used}")
     if theirs.command != ours.command:
-        differing.append("its trainer's command is another")
+        differing.append("its trainer's command differs")
     return differing
 
 
@@ -340,14 +331,14 @@ def _shown(text: str) -> str:
     return ascii(text)[1:-1][:200]
 
 
-_NO_SPACE = Space(knobs=())  # gives labels alone, which are not shown
+_NO_SPACE = Space(knobs=())  # a space only provides labels, which are not shown here
 
 
 def _gain_text(gain: Mapping[str, Any] | None) -> str:
     if gain is None:
         return "no answer yet"
     if gain["verdict"] == Verdict.BETTER and (speedup := gain["speedup"]) is not None:
-        return "better: {ratio:.2f}x (95 % interval {low:.2f} to {high:.2f})".format(**speedup)
+        return "better: {ratio:.2f}x ({low:.2f}-{high:.2f})".format(**speedup)
     return str(gain["verdict"]).replace("_", " ")
 
 
@@ -384,4 +375,4 @@ def _member(one: Member) -> dict[str, str]:
 def _state_text(member: Member, now: datetime) -> str:
     if member.has_left or member.seems_active(now):
         return member.phase.value + (f" ({member.left_because})" if member.left_because else "")
-    return f"no sign of life since {member.renewed_utc:%Y-%m-%d %H:%M} UTC"
+    return f"no heartbeat since {member.renewed_utc:%Y-%m-%d %H:%M} UTC"

@@ -1,4 +1,4 @@
-"""``autotune study``: studies in a storage, and their way to other machines."""
+"""``autotune study``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from autotune.trial.termination import signals_held
 if TYPE_CHECKING:
     from autotune.commands.studies import Studies
 
-command = OrderedGroup(name="study", help="Manage the studies of a storage, and take them to other machines.")
+command = OrderedGroup(name="study", help="Manage the studies of a storage, and move them between machines.")
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _name_option = click.option(
     "--study", metavar="NAME", help="Name of the study (default: the config's, or the only one)."
@@ -30,7 +30,7 @@ _name_option = click.option(
 
 
 def _verb(name: str, sentence: str, *, names_study: bool = True) -> Callable[[Callable[..., int]], click.Command]:
-    """Return a decorator that makes a command of a function of the call, the opened studies, and the study's name."""
+    """Return a decorator that makes a command of a function of call, studies and name."""
 
     def decorate(function: Callable[..., int]) -> click.Command:
         @functools.wraps(function)
@@ -54,35 +54,35 @@ def _verb(name: str, sentence: str, *, names_study: bool = True) -> Callable[[Ca
     return decorate
 
 
-@_verb("list", "the studies of a storage", names_study=False)
+@_verb("list", "list the studies of a storage", names_study=False)
 def list_studies(call: Invocation, studies: Studies) -> int:
-    """Shows each study of a storage: trials, best speed-up, last use and hardware."""
+    """List studies: trials, best speedup, last use and hardware."""
     return call.say(*studies.overview())
 
 
-@_verb("show", "one study: its machines, searches and trials, and who works on it")
+@_verb("show", "show one study: machines, searches, trials, members")
 def show(call: Invocation, studies: Studies, name: str) -> int:
-    """Shows one study: machines and versions, searches with what they found, trials by ending, who works on it."""
+    """Show a study: machines, versions, searches with answers, trials by ending, active processes."""
     return call.say(*studies.description(name))
 
 
-@_verb("export", "write a study into a file that another machine imports")
+@_verb("export", "export a study into a file")
 @click.argument("file", type=_FILE)
 def export(call: Invocation, studies: Studies, name: str, file: Path) -> int:
-    """Writes the finished trials of a study into FILE, which `autotune study import` reads on another machine.
+    """Export finished trials into FILE, an Optuna journal for `autotune study import`.
 
-    FILE is an Optuna journal. Trials that were interrupted, or are running, are left out.
+    Omits interrupted and running trials.
     """
     return call.say(*studies.export(name, file))
 
 
-@_verb("import", "add the trials of exported files to a study", names_study=False)
+@_verb("import", "import exported files into a study", names_study=False)
 @click.argument("files", nargs=-1, required=True, metavar="FILE...", type=_FILE)
 def import_files(call: Invocation, studies: Studies, files: tuple[Path, ...]) -> int:
-    """Adds the trials of exported files to the study of a config, or to the study that the files name.
+    """Import exported files into the config's study, or into the one that they name.
 
-    Each trial is added once, in whichever order files come, and however often. All files are checked first: where
-    one of them is refused, nothing is added. Nothing in a file is executed, or used as a path.
+    Adds each trial once. If any file is rejected, adds nothing. Never executes anything from a file or uses it as a
+    path.
     """
     return call.say(*studies.import_files(files))
 
@@ -90,9 +90,9 @@ def import_files(call: Invocation, studies: Studies, files: tuple[Path, ...]) ->
 @_verb("delete", "move a study to the trash")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 def delete(call: Invocation, studies: Studies, name: str, yes: bool) -> int:
-    """Moves a study and the folders of its trials to the trash folder in the state folder.
+    """Move a study and its trial folders to the trash in the state folder.
 
-    Out of a database the study is exported into that folder first.
+    A study in a database is exported there first.
     """
     from autotune.clock import SystemClock
 

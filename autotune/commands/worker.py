@@ -1,4 +1,4 @@
-"""``autotune worker``: makes this machine available to the searches of a study."""
+"""``autotune worker``."""
 
 from contextlib import suppress
 from typing import Any
@@ -28,22 +28,21 @@ from autotune.trial.termination import signals_held
     "--budget",
     "budget_s",
     type=DURATION,
-    help="Longest time to stay. Default: as long as the search that is joined, or 30m where none goes on.",
+    help="Total time limit (default: that of the joined search, or 30m).",
 )
 @seed_option
-@click.option("--same-training", is_flag=True, help="As for the search that is joined.")
-@click.option("--batch", type=BATCH_LIMIT, metavar="[Nx|same|free]", help="As for the search that is joined.")
+@click.option("--same-training", is_flag=True, help="As in the joined search.")
+@click.option("--batch", type=BATCH_LIMIT, metavar="[Nx|same|free]", help="As in the joined search.")
 @warm_start_option
-@click.option("--allow-busy-gpu", is_flag=True, help="Work although somebody else is on the GPU.")
+@click.option("--allow-busy-gpu", is_flag=True, help="Work although the GPU is busy.")
 @state_dir_option
 @storage_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(call: Invocation, /, **options: Any) -> int:
-    """Makes this machine available to the searches of a shared study, and leaves when it needs no more.
+    """Run trials for the searches of a shared study, until it needs no more.
 
-    It takes the next trial itself, as often as there is one, and never makes one twice. The trainer is the one of this
-    machine, with the config as it is here. It needs no terminal; told to end by SIGTERM, it gives its trial back.
+    Trials aren't duplicated. Uses this machine's trainer and config. On SIGTERM, returns its trial to the study.
     """
     as_long_as_others = options["budget_s"] is None
     if as_long_as_others:
@@ -52,7 +51,6 @@ def command(call: Invocation, /, **options: Any) -> int:
 
 
 def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) -> int:
-    """Make trials until the study needs no more; return the exit code."""
     with signals_held():
         from autotune.report.console import text_console
         from autotune.report.live import SearchDisplay
@@ -75,27 +73,26 @@ def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) 
         if search.search == search.name and has_answer(
             problem.code.of_now(search.study.records()), problem.space.name(problem.space.baseline), problem.objective
         ):
-            console.print("The study has its answer, and nobody works on it: `autotune search` begins anew.")
+            console.print("The study has an answer, and no process works on it: `autotune search` starts a new search.")
             return 0
         if not any(one.role is Role.SEARCH for one in search.study.members.others()):
             console.print(
-                f"No search is at work on this study: for at most {format_duration(request.budget_s)} this "
-                "worker tries and confirms by itself. `autotune status` shows what it found, and a search that comes "
-                "takes part.",
+                f"No search is running on this study: for at most {format_duration(request.budget_s)}, this "
+                "worker explores and confirms on its own. `autotune status` shows its results; later searches join.",
                 soft_wrap=True,
             )
         try:
-            with display, suppress(TrialError):  # that all gave no numbers: others may know better
+            with display, suppress(TrialError):  # no trial has a measurement; other machines' trials may have one
                 search.run()
         except KeyboardInterrupt:
             kept = sum(search.tuner.outcomes.values())
-            console.print(f"{kept_trials(kept)}; the same command goes on.", soft_wrap=True)
+            console.print(f"{kept_trials(kept)}; the same command resumes.", soft_wrap=True)
             raise
-        made = sum(search.tuner.outcomes.values())
+        count = sum(search.tuner.outcomes.values())
     tuner = search.tuner
     if tuner.ended_by:
         call.say_error(tuner.ended_by)
         return 1
-    why = f"this machine is left out: {tuner.left_because}" if tuner.left_because else "the study needs no more of it"
-    console.print(f"{made} trials made; {why}.", soft_wrap=True)
+    why = f"this machine is excluded: {tuner.left_because}" if tuner.left_because else "the study needs no more trials"
+    console.print(f"Ran {count} trials; {why}.", soft_wrap=True)
     return 1 if tuner.left_because else 0

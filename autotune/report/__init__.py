@@ -1,1 +1,1 @@
-"""Reports: records as terminal output, log lines and JSON."""
+"""Terminal output, log lines, JSON and HTML reports."""

@@ -1,4 +1,4 @@
-"""Final screen of a search, on stdout: the changes, their effect, its certainty, and the next command to type."""
+"""Final screen of a search."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from autotune.records import (
     Values,
     Verdict,
 )
-from autotune.report.plain_text import changes_text, plain, short_names, value_text
+from autotune.report.plain_text import EFFECT, changes_text, plain, short_names, value_text
 from autotune.study.reasons import VerdictRule
 from autotune.trial.outcome import EXPLANATIONS
 
 if TYPE_CHECKING:
     from autotune.search.trial_maker import Failed
 
-_LONGEST = 500  # characters of what others have said
+_LONGEST = 500  # characters of text from a record
 
 
 def print_answer(
@@ -63,24 +63,26 @@ def print_answer(
     """Print the answer of a search.
 
     Args:
-        typed: What the user typed to name the study, which the next command needs too.
-        elapsed_s: Duration of the search; None when the answer is read from the record.
-        applied: True if the config holds the best values by now.
-        failures: Failed trials, one for each kind of ending.
-        without_next: True to leave out the next command to type; see `print_next_step`.
-        answer: Name that `apply` has to be told; None where it is the study's only one.
-        details: True for all that was measured, and notes on it.
+        typed: Options that select the study.
+        elapsed_s: None for an answer from the record.
+        applied: Whether the config has the best values.
+        failures: One failed trial per kind of ending.
+        without_next: Omit the next command.
+        answer: Id for ``apply --answer``; None for the study's own answer.
+        details: All metrics, with notes.
     """
     shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
     column = "best" if shown is result.best else "tried"
     parts: list[Text | Table] = [*verdict(result)]
     if result.same_training is not None and result.same_training_confirmed is not None:
         changes = changes_text(_changed(result, result.same_training[0]))
-        said = f"{ratio_text(result.same_training_confirmed)} with {changes}, in the same pairs."
-        shown_by = f" {data_text(result.same_training_data)}" if result.same_training_data else ""
-        parts += [Text(), Text.assemble(("Without changing the training itself: ", "bold"), said, shown_by)]
+        gain = f"{ratio_text(result.same_training_confirmed)} with {changes}, confirmed in the same pairs."
+        data = f" {data_text(result.same_training_data)}" if result.same_training_data else ""
+        parts += [Text(), Text.assemble(("Training unchanged: ", "bold"), gain, data)]
     if shown is not None and result.changes:
         parts += [Text(), _changes_table(result, column, console)]
+        if any(change.worth is not None for change in result.changes):
+            parts.append(Text(LEGEND, style="dim"))
     if result.baseline is not None and (result.baseline.metrics or shown is not None):
         parts += [Text(), metrics_table(result.baseline, shown, column, details=details)]
         more = (
@@ -96,7 +98,7 @@ def print_answer(
         parts += [Text(), note]
     failed, half = list(failures), 0.5 * sum(result.outcomes.values())
     most = [one for one in failed if result.outcomes.get(one.record.ending.value, 0) > half]
-    print_failures(console, most, result.outcomes)  # what kept the search from searching comes before its answer
+    print_failures(console, most, result.outcomes)  # before the answer, because most trials failed this way
     console.print()
     for part in parts:
         console.print(part, soft_wrap=isinstance(part, Text))
@@ -107,16 +109,15 @@ def print_answer(
 
 
 def print_rules(console: Console, rules: Iterable[VerdictRule]) -> None:
-    """Print the rules that led to a verdict: each with what it looked at, and what came of it."""
-    is_file = not console.is_terminal  # which has its lines whole
+    """Print the rules behind a verdict."""
+    is_file = not console.is_terminal  # no wrapping in files
     for number, rule in enumerate(rules, 1):
         console.print(Text.assemble(f"{number:2}. ", (plain(rule.rule, longest=_LONGEST), "bold")), soft_wrap=is_file)
-        looked_at = plain(rule.inputs, longest=_LONGEST)
-        console.print(f"    {looked_at} -> {plain(rule.result, longest=_LONGEST)}", soft_wrap=is_file)
+        inputs = plain(rule.inputs, longest=_LONGEST)
+        console.print(f"    {inputs} -> {plain(rule.result, longest=_LONGEST)}", soft_wrap=is_file)
 
 
 def _details(result: SearchResult, baseline: Side, shown: Side | None) -> Iterator[str]:
-    """Yield notes on what was measured of today's config, and of what stands beside it."""
     yield from gpu_notes(baseline, result.why_no_gpu, shown)
     yield from trainings_lines(result.achieved) if result.achieved else ()
     column = "best" if shown is result.best else "tried"
@@ -130,7 +131,7 @@ def _details(result: SearchResult, baseline: Side, shown: Side | None) -> Iterat
 def _ranks_text(ranks: Sequence[RankMeasurement]) -> str:
     nodes = len({one.node for one in ranks})
     slowest = straggler(ranks)
-    does = plain(slowest.sentence, longest=_LONGEST) if slowest else "none holds up the others"
+    does = plain(slowest.sentence, longest=_LONGEST) if slowest else "no straggler"
     return f"{len(ranks)} ranks on {nodes} node{'' if nodes == 1 else 's'}: {does}"
 
 
@@ -142,11 +143,11 @@ def _changed(result: SearchResult, side: Side) -> Values:
 def print_next_step(
     console: Console, result: SearchResult, *, typed: TypedOptions, applied: bool, answer: str | None = None
 ) -> None:
-    """Print the next command to type, or both where there are two answers; see `print_answer`."""
-    command, say = "", "Nothing to apply."
+    """Print the next command, or two if there are two answers."""
+    command, text = "", "Nothing to apply."
     more = f"--budget {math.ceil(result.budget_enough_s / 60.0)}m" if result.budget_enough_s else "more time"
     if applied:
-        say, command = "The config holds these values now. To take them back:  ", typed.command("revert")
+        text, command = "The config has these values now. To undo:  ", typed.command("revert")
     elif commands := next_commands(result, typed, answer=answer):
         width = max(map(len, commands)) if len(commands) > 1 else 0
         for word, (one, purpose) in zip(chain(("Next:  ",), repeat("or     ")), commands.items(), strict=False):
@@ -154,24 +155,24 @@ def print_next_step(
             console.print(Text.assemble(*parts), soft_wrap=True)
         return
     elif result.candidate is not None and result.speedup is None:
-        say = f"Next:  run the same command again with {more}, it goes on where it stopped."
+        text = f"Next:  run the same command with {more}; it resumes."
     elif _is_undecided(result):
-        say += f" With nothing else at work on this machine, or with {more}, the same command may tell."
+        text += f" The same command may decide it on an idle machine, or with {more}."
     elif result.budget_enough_s and not result.candidate:
-        say += f" There was no time for more: with {more} the same command goes on where it stopped."
-    console.print(Text.assemble(say, (command, "bold")), soft_wrap=True)
+        text += f" Out of time: with {more} the same command resumes."
+    console.print(Text.assemble(text, (command, "bold")), soft_wrap=True)
 
 
 def is_in_code(result: SearchResult) -> bool:
-    """Return whether all that an answer changes stands in the trainer's code."""
+    """Return whether an answer changes only code."""
     return bool(result.changes) and all(change.path.startswith(CODE) for change in result.changes)
 
 
 def next_commands(result: SearchResult, typed: TypedOptions, *, answer: str | None = None) -> dict[str, str]:
-    """Return the commands that may follow an answer, each with its purpose in a few words; none if there is no change.
+    """Return possible next commands with their purposes.
 
     Args:
-        answer: Name that `apply` has to be told; None where it is the study's only one.
+        answer: Id for ``apply --answer``; None for the study's own answer.
     """
     if result.verdict is Verdict.NO_CHANGE:
         return {}
@@ -182,26 +183,26 @@ def next_commands(result: SearchResult, typed: TypedOptions, *, answer: str | No
     whole = typed.command("apply", *(["--answer", answer] if answer else ["--all"]), *code)
     gain = f"{result.speedup.ratio:.2f}x, " if result.speedup and result.verdict is Verdict.BETTER else ""
     if result.applies_same_training and result.same_training_confirmed and not answer:
-        same = f"{result.same_training_confirmed.ratio:.2f}x, the training itself unchanged"
+        same = f"{result.same_training_confirmed.ratio:.2f}x, training unchanged"
         commands = {typed.command("apply", *code): same, whole: f"{gain}with all changes"}
     elif result.verdict is Verdict.NO_BASELINE:
-        commands = {whole: "though never compared with today's config"}
+        commands = {whole: "never compared with today's config"}
     else:
         changes = _what_changes(result)
-        commands = {whole: f"{gain}changes {changes}" if changes else f"{gain}memorised in its race"}
-    if result.lacks_race and not answer:  # a further search asks the whole question
-        commands[typed.command("search", "--race", "10m")] = "compares how both learn"
+        commands = {whole: f"{gain}changes {changes}" if changes else f"{gain}overfitted in the race"}
+    if result.lacks_race and not answer:  # a new search has no limits on the changes
+        commands[typed.command("search", "--race", "10m")] = "compares convergence"
     return commands
 
 
 def print_failures(
-    console: Console, failures: Iterable[Failed], outcomes: Mapping[str, int], *, said: str = ""
+    console: Console, failures: Iterable[Failed], outcomes: Mapping[str, int], *, known_remedy: str = ""
 ) -> None:
-    """Print the output of the failed trials: the first of each kind.
+    """Print the output of failed trials.
 
     Args:
-        outcomes: Number of trials by their ending.
-        said: A remedy that is told besides.
+        outcomes: Number of trials by ending.
+        known_remedy: Remedy printed elsewhere.
     """
     for failure in failures:
         trial, explained = failure.record, EXPLANATIONS[failure.record.ending]
@@ -214,74 +215,74 @@ def print_failures(
             console.print(Text(f"  {plain(trial.detail)}"), soft_wrap=True)
         for line in [line for line in failure.stderr_tail.splitlines() if line.strip()][-5:]:
             console.print(Text(f"  | {plain(line)}", style="dim"), soft_wrap=True)
-        remedy = "" if explained.remedy == said else f"{explained.remedy} "
+        remedy = "" if explained.remedy == known_remedy else f"{explained.remedy} "
         console.print(Text(f"  {remedy}Logs: {failure.folder}"), soft_wrap=True)
 
 
 def verdict(result: SearchResult) -> list[Text]:
-    """Return the answer in a sentence, what that is for whole training, and its reason."""
+    """Return headline, gain of whole training, and reason."""
     whole = [Text(whole_text(result))] if result.verdict is Verdict.BETTER else []
     whole += [Text(achieved_text(result))] if result.achieved else []
     return [headline(result), *whole, Text(f"{plain(result.why, longest=_LONGEST)}.", style="dim")]
 
 
 def whole_text(result: SearchResult) -> str:
-    """Return what a confirmed gain is for whole training, with all that comes between its steps, as a sentence."""
+    """Return a sentence on the gain including the time between steps."""
     whole = result.whole
     if whole is not None and whole.speedup is not None:
         kinds = listed([PAUSE_NOUNS[kind][1] for kind in whole.seen], "and")
         return f"Whole training, with {kinds}: about {ratio_text(whole.speedup)}."
-    nothing = f"Of steps alone: no {listed([one for one, _ in PAUSE_NOUNS.values()], 'or')} was observed"
+    nothing = f"Steps only: no {listed([one for one, _ in PAUSE_NOUNS.values()], 'or')} was observed"
     if result.validation is not None:
         return f"{nothing}."
     return f"{nothing}, nor {_GROWTH}; `--validate 2m` covers them."
 
 
 def achieved_text(result: SearchResult) -> str:
-    """Return what real trainings with the best values achieved, beside what is claimed for them, as a sentence."""
+    """Return a sentence on achieved and claimed speedups."""
     achieved = result.achieved
     assert achieved is not None
-    over = format_duration(achieved.counted_s)
-    said = f"{achieved.steps:.2f}x over {over}"
+    gain = f"{achieved.steps:.2f}x over {format_duration(achieved.counted_s)}"
     if achieved.whole is not None:
-        said += f", {achieved.whole:.2f}x with all that comes between steps"
+        gain += f", {achieved.whole:.2f}x including the time between steps"
     if achieved.pause_fraction >= 0.05:
-        said += f" ({achieved.pause_fraction:.0%} of the time)"
-    place = (
-        f"{'as' if achieved.outcome == 'as' else f'{achieved.outcome} than'} claimed, {ratio_text(achieved.claimed)}"
-    )
+        gain += f" ({100 * achieved.pause_fraction:.0f} % of the time is between steps)"
+    relation = "as" if achieved.outcome == "as" else f"{achieved.outcome} than"
     count = len(achieved.trainings)
-    which = ", by what leaves the training itself unchanged" if achieved.is_same_training else ""
-    return f"Achieved in {count} real {'training' if count == 1 else 'trainings'}{which}: {said}; {place}."
+    which = ", training unchanged" if achieved.is_same_training else ""
+    return (
+        f"Achieved in {count} real {'training' if count == 1 else 'trainings'}{which}: {gain}; "
+        f"{relation} claimed, {ratio_text(achieved.claimed)}."
+    )
 
 
 def trainings_lines(achieved: Achieved) -> Iterator[str]:
-    """Yield a line for each real training with the best values, and what they mean for later intervals."""
+    """Yield a line per real training, and the effect on later intervals."""
     for one in achieved.trainings:
-        whole = f", {one.whole:.2f}x with all between steps" if one.whole is not None else ""
-        against = "trainings" if one.is_against_training else "trials"
+        whole = f", {one.whole:.2f}x including the time between steps" if one.whole is not None else ""
+        reference = "trainings" if one.is_against_training else "trials"
         yield (
             f"Training {plain(one.name)}, until {plain(one.ended_utc)}, {format_duration(one.counted_s)}: "
-            f"{one.steps:.2f}x{whole}, against {against} of today's config."
+            f"{one.steps:.2f}x{whole}, relative to {reference} of today's config."
         )
     if achieved.outcome != "as" and not achieved.claims_sd:
-        yield "That is no further off than trials and trainings differ: intervals of later searches stay as they are."
+        yield "Trials and trainings usually differ by this much: intervals of later searches stay the same."
     elif achieved.claims_sd:
         yield (
-            f"What was claimed has missed what was achieved by about {math.expm1(achieved.claims_sd):.0%} beyond its "
-            "intervals: those of later searches are wider for it."
+            f"Claimed and achieved speedups differ by about {100 * math.expm1(achieved.claims_sd):.0f} % beyond the "
+            "claimed intervals: intervals of later searches are wider."
         )
     else:
-        yield "What was claimed held within its intervals: those of later searches stay as they are."
+        yield "Achieved speedups are within the claimed intervals: intervals of later searches stay the same."
 
 
 _GROWTH = "growth of memory over minutes"
 
 
 def uncovered_text(result: SearchResult) -> str:
-    """Return what trials have not come to, as a sentence; empty where they came to all, or `whole_text` says it."""
-    is_said = result.verdict is Verdict.BETTER and (result.whole is None or result.whole.speedup is None)
-    if result.speedup is None or is_said:
+    """Return a sentence on what trials never reached; "" if none, or if in `whole_text`."""
+    is_reported = result.verdict is Verdict.BETTER and (result.whole is None or result.whole.speedup is None)
+    if result.speedup is None or is_reported:
         return ""
     seen = result.whole.seen if result.whole else ()
     missed = [one for kind, (one, _) in PAUSE_NOUNS.items() if kind not in seen]
@@ -290,37 +291,36 @@ def uncovered_text(result: SearchResult) -> str:
 
 
 def headline(result: SearchResult) -> Text:
-    """Return the answer in a sentence."""
-    word, style, said = "No change: ", "bold", "today's values are as good as any that were tried."
+    """Return the verdict in a sentence."""
+    word, style, text = "No change: ", "bold", "today's values are as good as any tried."
     if result.verdict is Verdict.BETTER:
         assert result.speedup is not None
-        word, style, said = "Better: ", "bold green", f"{ratio_text(result.speedup)} as fast as today's config."
+        word, style, text = "Better: ", "bold green", f"{ratio_text(result.speedup, _LEVEL)} as fast as today's config."
         if result.objective == UTILIZATION.name and result.score_ratio is not None:
-            busy = f"the GPU is {ratio_text(result.score_ratio)} as busy as with today's config"
-            said = f"{busy}, and training {ratio_text(result.speedup)} as fast."
+            busy = f"the GPU is {ratio_text(result.score_ratio, _LEVEL)} as busy as with today's config"
+            text = f"{busy}, and training {ratio_text(result.speedup)} as fast."
     elif result.verdict is Verdict.STEADIER:
         assert result.speedup is not None
         word, style = "Steadier: ", "bold green"
-        said = f"as fast as today's config, {ratio_text(result.speedup)}{_evener_text(result)}."
+        text = f"as fast as today's config, {ratio_text(result.speedup, _LEVEL)}{_steadiness_text(result)}."
     elif result.verdict is Verdict.NO_BASELINE:
-        word, style, said = "No baseline: ", "bold yellow", "today's config does not run; these values do."
+        word, style, text = "No baseline: ", "bold yellow", "today's config does not run; these values do."
     elif result.candidate is not None and result.speedup is None:
-        word, style = "No change yet: ", "bold yellow"
-        said = "something looks better, but it is not confirmed."
+        word, style, text = "Not confirmed: ", "bold yellow", "a candidate looks better than today's values."
     elif result.candidate is None and result.smallest_gain is None:
-        said = "nothing better than today's values was found."
+        text = "nothing better than today's values was found."
     elif result.validation is not None and result.validation.broke:
-        style, said = "bold yellow", "something is faster, but it broke in a longer training."
+        style, text = "bold yellow", "a candidate is faster, but broke in a longer training."
     elif _is_undecided(result):
-        said = "trials differ too much from one another to tell."
-    return Text.assemble((word, style), said)
+        text = "inconclusive, because trials vary too much."
+    return Text.assemble((word, style), text)
 
 
 _LONG_STEPS = ("step_p95_s", "step_p99_s", "step_max_s")
 
 
-def _evener_text(result: SearchResult) -> str:
-    """Return what is steadier, with its figures: of the long steps what differs most, and stalls, and the GPU."""
+def _steadiness_text(result: SearchResult) -> str:
+    """Return the steadier metrics; of long steps, the one that shrank most."""
     today, best = (side.metrics if side and side.metrics else {} for side in (result.baseline, result.best))
     shrunk: dict[str, float] = {}
     for name in (*_LONG_STEPS, "stall_fraction", "gpu_utilization"):
@@ -329,25 +329,28 @@ def _evener_text(result: SearchResult) -> str:
             low, high = (before, after) if METRICS[name].better is Direction.HIGHER else (after, before)
             shrunk[name] = low / high if high else 1.0
     longest = min((name for name in _LONG_STEPS if name in shrunk), key=shrunk.__getitem__, default=None)
-    told = [name for name, ratio in shrunk.items() if ratio < 0.9 and (name not in _LONG_STEPS or name == longest)]
-    texts = ((METRICS[name], today[name], best[name]) for name in told)
-    return "".join(f"; {metric.label} {metric.text(old)} today, then {metric.text(new)}" for metric, old, new in texts)
+    shown = [name for name, ratio in shrunk.items() if ratio < 0.9 and (name not in _LONG_STEPS or name == longest)]
+    texts = ((METRICS[name], today[name], best[name]) for name in shown)
+    return "".join(f"; {metric.label} {metric.text(old)} -> {metric.text(new)}" for metric, old, new in texts)
 
 
 def _is_undecided(result: SearchResult) -> bool:
     broke = result.validation is not None and result.validation.broke
-    # a search that may have missed a gain this large is not done
+    # an interval that includes a gain this large leaves the question open
     return bool(result.candidate and result.score_ratio and result.score_ratio.high > 1.1 and not broke)
 
 
-def ratio_text(ratio: Ratio) -> str:
-    """Return a ratio with its interval."""
-    return f"{ratio.ratio:.2f}x (95 % interval {ratio.low:.2f} to {ratio.high:.2f})"
+_LEVEL = "95 % interval "
+
+
+def ratio_text(ratio: Ratio, level: str = "") -> str:
+    """Format a ratio with its 95 % interval: ``1.13x (0.99-1.28)``."""
+    return f"{ratio.ratio:.2f}x ({level}{ratio.low:.2f}-{ratio.high:.2f})"
 
 
 def _changes_table(result: SearchResult, column: str, console: Console) -> Table:
-    """Return the table of the changes; where the console is narrow, keys lose their sections, then lines are broken."""
-    unbounded = console.options.update(max_width=10_000)  # a measure is never beyond the console's own width
+    """Return the table of changes; in narrow consoles with short keys, then wrapped."""
+    unbounded = console.options.update(max_width=10_000)  # `measure` clips at the console's width
     paths = [path for change in result.changes for path in (change.path, *(key.path for key in change.along))]
     table = _table_of(result, column, {path: path for path in paths}, no_wrap=True)
     if console.measure(table, options=unbounded).maximum > console.width:
@@ -358,66 +361,61 @@ def _changes_table(result: SearchResult, column: str, console: Console) -> Table
 
 
 def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no_wrap: bool) -> Table:
-    """Return the table of the changes; without wrapping only the words of the last column may be broken apart."""
+    """Return the table of changes; with ``no_wrap``, only the last column wraps."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column("what changes", no_wrap=no_wrap)
+    table.add_column("change", no_wrap=no_wrap)
     table.add_column("today", justify="right", no_wrap=no_wrap)
     table.add_column(column, justify="right", style="bold", no_wrap=no_wrap)
-    # The effect of each change is estimated from speeds, whatever the objective.
-    is_worth_known = any(change.worth is not None or change.needed for change in result.changes)
-    if is_worth_known:
-        effect = "speed" if result.objective == UTILIZATION.name else "worth"
-        table.add_column(effect, justify="right", no_wrap=no_wrap)
-    table.add_column("for the training", style="dim")
+    has_gains = any(change.worth is not None or change.needed for change in result.changes)
+    if has_gains:
+        table.add_column("gain", justify="right", no_wrap=no_wrap)
+    table.add_column(EFFECT, style="dim")
     for previous, change in zip((None, *result.changes), result.changes, strict=False):
         is_together = previous is not None and previous.group == change.group and change.worth is not None
-        worths = ["(together)" if is_together else worth_text(change)] if is_worth_known else []
-        table.add_row(names[change.path], value_text(change.old), value_text(change.new), *worths, change.label)
+        gains = ["(together)" if is_together else gain_text(change)] if has_gains else []
+        table.add_row(names[change.path], value_text(change.old), value_text(change.new), *gains, change.label)
         for key in change.along:
-            table.add_row(names[key.path], value_text(key.old), value_text(key.new), *("(moves along)" for _ in worths))
+            table.add_row(names[key.path], value_text(key.old), value_text(key.new), *(_FOLLOWS for _ in gains))
     return table
 
 
-_NEARLY_SURE, _PERHAPS = 1.28, 0.5  # standard errors above nothing: nine times in ten, seven in ten
+_FOLLOWS = "(changes with it)"
+_STRONG, _WEAK = 1.28, 0.5  # standard errors above 0 in ln speed: one-sided confidence of 90 % and 70 %
+LEGEND = "gain: speed with / without the change (95 % interval); strong / weak evidence: 90 / 70 % confidence"
+"""Definition of the terms in `gain_text`."""
 
 
-def worth_text(change: Change) -> str:
-    """Return what a change is worth, and how sure that is, in words."""
-    ratio = change.worth
+def gain_text(change: Change) -> str:
+    """Return gain and evidence: ``1.13x (0.99-1.28), weak evidence``."""
+    gain = change.worth
     if change.needed:
-        return "needed: it fails without"
-    if ratio is None:
-        return "not known"
-    is_large = ratio.ratio >= 1.5
-    gain = f"{ratio.ratio:.1f}x" if is_large else f"adds {ratio.ratio - 1.0:.0%}"
-    if ratio.low > 1.0 and is_large:
-        low, high = f"{ratio.low:.1f}x", f"{ratio.high:.1f}x"
-        return f"{low} to {high}" if low != high else f"{ratio.ratio:.2f}x"
-    if ratio.low > 1.0:
-        return f"{gain} ({100 * ratio.low - 100:.0f} to {100 * ratio.high - 100:.0f})"
-    if ratio.high < 1.0:
-        return f"costs {1.0 - ratio.ratio:.0%} ({100 - 100 * ratio.high:.0f} to {100 - 100 * ratio.low:.0f})"
-    errors = math.log(ratio.ratio) / (math.log(ratio.high / ratio.low) / 4.0)
-    if errors > _NEARLY_SURE:
-        return f"{gain}, nearly sure"
-    return f"{gain}, perhaps" if errors > _PERHAPS else "nothing sure"
+        return "needed: fails without it"
+    if gain is None:
+        return "unknown"
+    if gain.high < 1.0:
+        return f"{ratio_text(gain)}, slower"
+    evidence = "strong"
+    if gain.low <= 1.0:
+        errors = math.log(gain.ratio) / (math.log(gain.high / gain.low) / 4.0)
+        evidence = "strong" if errors > _STRONG else "weak" if errors > _WEAK else "no"
+    return f"{ratio_text(gain)}, {evidence} evidence"
 
 
 def data_text(finding: DataFinding) -> str:
-    """Return what the samples of trials show, as a sentence."""
+    """Return a sentence on the trials' data."""
     match finding.effect:
         case DataEffect.SAME:
-            return f"Its data are today's: {finding.evidence}."
+            return f"It trains on the same data as today: {finding.evidence}."
         case DataEffect.BATCH:
             return f"It trains on other batches: {finding.evidence}."
         case DataEffect.DIFFERENT:
             return f"It trains on different data: {finding.evidence}."
         case DataEffect.UNVERIFIED:
-            return f"Whether its data are today's was not verified: {finding.evidence}."
+            return f"Not verified if it trains on the same data as today: {finding.evidence}."
 
 
 def answer_notes(result: SearchResult) -> list[Text]:
-    """Return what the changes mean for the training, a sentence or two each."""
+    """Return notes on how the changes affect training."""
     notes = []
     if result.data is not None and (result.data.effect is not DataEffect.BATCH or not _says_batch(result)):
         notes.append(Text(data_text(result.data), style="yellow" if result.data.effect is DataEffect.DIFFERENT else ""))
@@ -427,14 +425,13 @@ def answer_notes(result: SearchResult) -> list[Text]:
             if change.effective_batch:
                 is_scaled = result.race is not None and result.race.scaled is not None
                 advice = "" if is_scaled else f" {scaling}"
-                notes.append(Text(f"{change.effective_batch}: that is another training.{advice}"))
+                notes.append(Text(f"{change.effective_batch}, which changes the training.{advice}"))
     changes_training = any(change.label != "same training" for change in result.changes)
-    is_told = result.verdict is Verdict.NO_CHANGE or result.same_training_confirmed is not None
-    if result.same_training is not None and changes_training and not is_told:
+    is_shown = result.verdict is Verdict.NO_CHANGE or result.same_training_confirmed is not None
+    if result.same_training is not None and changes_training and not is_shown:
         side, ratio = result.same_training
         changes = changes_text(_changed(result, side))
-        said = f"about {ratio:.2f}x with {changes}; that was not confirmed."
-        notes.append(Text(f"Without changing the training itself: {said}"))
+        notes.append(Text(f"Training unchanged: about {ratio:.2f}x with {changes}, not confirmed."))
     return notes
 
 
@@ -443,30 +440,26 @@ def _says_batch(result: SearchResult) -> bool:
 
 
 def _time_notes(result: SearchResult, elapsed_s: float | None) -> Iterator[Text]:
-    """Yield what more searching would gain, and when the search has paid.
-
-    Args:
-        elapsed_s: Duration of the search; None if that is not known.
-    """
+    """Yield the expected gain of more search, and when the search pays off."""
     if result.gain_of_ten_minutes is not None:
         gain = result.gain_of_ten_minutes
-        more = "less than 1%" if gain < 0.01 else f"about {gain:.0%}"
-        yield Text(f"Another 10 minutes of searching would on average gain {more} more.")
+        more = "less than 1 %" if gain < 0.01 else f"about {100 * gain:.0f} %"
+        yield Text(f"Another 10 minutes of searching would gain {more} more on average.")
     is_lost = result.race is not None and result.race.winner.learning in (Learning.SLOWER, Learning.MEMORISES)
     if result.verdict is Verdict.BETTER and result.speedup and elapsed_s and not is_lost:
         pays_s = elapsed_s / (1 - 1 / result.speedup.ratio) if result.speedup.ratio > 1 else math.inf
         if pays_s < 365 * 24 * 3600:
             took, pays = format_duration(elapsed_s), format_duration(pays_s)
-            yield Text(f"The search took {took}; a training that takes longer than {pays} today gets that back.")
-    if result.verdict is Verdict.BETTER and (said := _slower_start(result)):
-        yield Text(said)
+            yield Text(f"The search took {took}; it pays off for trainings that take longer than {pays} today.")
+    if result.verdict is Verdict.BETTER and (note := _slower_start(result)):
+        yield Text(note)
 
 
-_LONGER_START_S, _LONGER_START = 5.0, 1.5  # than today's, from which on it is worth a line
+_LONGER_START_S, _LONGER_START = 5.0, 1.5  # smaller differences of the start, absolute and relative, need no note
 
 
 def _slower_start(result: SearchResult) -> str:
-    """Return what the starts of the answer cost, where they take clearly longer than today's; empty else."""
+    """Return a note if starts take clearly longer; else ""."""
     today_s, best_s = (
         side.metrics.get("first_step_s") if side is not None and side.metrics else None
         for side in (result.baseline, result.best)
@@ -478,22 +471,17 @@ def _slower_start(result: SearchResult) -> str:
         return ""
     pays_s = extra_s / (1.0 - 1.0 / result.speedup.ratio)
     extra, today, best, pays = map(format_duration, (extra_s, today_s, best_s, pays_s))
-    return f"Each start takes {extra} longer ({best} instead of {today}): it pays off after {pays} of training."
+    return f"Each start takes {extra} longer ({best} instead of {today}); it pays off after {pays} of training."
 
 
-# Comparison of today's config with the best, or with the candidate: the table of the final screen.
+# Table of metrics.
 
 
 NOT_MEASURED = "not measured"
 
 
 def metrics_table(baseline: Side, other: Side | None, column: str, *, details: bool) -> Table:
-    """Return the table of metrics.
-
-    Args:
-        other: Side that it is compared with; None, or one without numbers, leaves today's alone.
-        details: True for every metric; see `metrics_rows`.
-    """
+    """Return the table of metrics."""
     table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0))
     table.add_column("measured")
     if baseline.metrics:
@@ -509,15 +497,14 @@ _OF_STALLS = ("stall_fraction", "beat_s", "stall_wait_fraction", "stall_epoch_fr
 
 
 def metrics_rows(baseline: Side, other: Side | None, *, details: bool = True) -> list[list[str]]:
-    """Return the rows of that table: the name of what was measured, and its text on each side that has numbers.
+    """Return label and texts per metric.
 
     Args:
-        other: Side that it is compared with; None for none.
-        details: False for speed, utilization and steadiness alone.
+        details: False for speed, utilization and steadiness.
     """
     sides = [side for side in (baseline, other) if side is not None and side.metrics]
-    told = {name for side in sides for name, value in (side.metrics or {}).items() if value}
-    of_stalls = [name for name in _OF_STALLS if name in told] if "stall_fraction" in told else []
+    known = {name for side in sides for name, value in (side.metrics or {}).items() if value}
+    of_stalls = [name for name in _OF_STALLS if name in known] if "stall_fraction" in known else []
     if not details:
         is_measured = any(side.gpus is not None for side in sides)
         busy = _utilization_rows(sides) if is_measured else [_trial_row("gpu_utilization", sides, NOT_MEASURED)]
@@ -528,11 +515,10 @@ def metrics_rows(baseline: Side, other: Side | None, *, details: bool = True) ->
 
 
 def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None) -> list[str]:
-    """Return notes on the GPUs below the table: the reason for none, their names, the verdict on today's.
+    """Return notes on GPUs: names, reference values, and the baseline's pattern.
 
     Args:
-        why_no_gpu: Reason why utilization is not measured; None if it is.
-        other: Side that it is compared with; None without one.
+        why_no_gpu: Why utilization is not measured; None if it is.
     """
     notes = [f"GPU utilization was not measured: {plain(why_no_gpu)}."] if why_no_gpu else []
     if baseline.gpus is None:
@@ -541,8 +527,8 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None)
     if len(devices) > 1:
         names = ", ".join(f"GPU {place} is {plain(device.figures.name)}" for place, device in enumerate(devices))
         scored, later = _scored(baseline), _scored(other)
-        then = f", then at {later}" if later not in ("", scored) else ""
-        notes.append(f"{names}; the score looks at {scored}{then}.")
+        then = f", then {later}" if later not in ("", scored) else ""
+        notes.append(f"{names}; the score uses {scored}{then}.")
     references = {
         device.role: device.reference
         for side in (baseline, other)
@@ -551,17 +537,17 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None)
     }
     if references:
         stated = " and ".join(f"{_range(reference)} for {role}" for role, reference in sorted(references.items()))
-        notes.append(f"Where two GPUs share the work well, users state {stated}: for comparison, no part of the score.")
-    told = [device for device in devices if device.scored and device.figures.utilization is not None and device.meaning]
-    if told:
-        from autotune.measure.utilization import LEAST_PERIOD_S  # imports NumPy, as whoever pooled these has
+        notes.append(f"If two GPUs share the work well, users report {stated}. The score does not use this.")
+    known = [one for one in devices if one.scored and one.figures.utilization is not None and one.meaning]
+    if known:
+        from autotune.measure.utilization import LEAST_PERIOD_S  # here, because it imports NumPy
 
-        idlest = min(told, key=lambda device: device.figures.utilization or 0.0)
+        idlest = min(known, key=lambda device: device.figures.utilization or 0.0)
         notes.append(f"Today's GPU utilization is {idlest.verdict}, which usually means: {idlest.meaning}.")
         beat_s = (baseline.metrics or {}).get("beat_s")
         if beat_s is not None and beat_s < LEAST_PERIOD_S:
             every = METRICS["beat_s"].text(beat_s)
-            notes.append(f"It stalls every {every}, faster than the driver looks: utilization shows no swing of that.")
+            notes.append(f"It stalls every {every}: faster than the driver samples, so utilization does not show it.")
     return notes
 
 
@@ -583,11 +569,11 @@ def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
     if all(side.gpus is None for side in sides):
         return [_trial_row("gpu_utilization", sides, NOT_MEASURED)]
     effective = [side.gpus.effective_utilization if side.gpus else None for side in sides]
-    rows = [_row(GPU_METRICS["effective_utilization"], effective, "not known yet"), *_utilization_rows(sides)]
+    rows = [_row(GPU_METRICS["effective_utilization"], effective, "unknown yet"), *_utilization_rows(sides)]
     for name in ("utilization", "idle_fraction", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity"):
         values = [_over_scored(side, name) for side in sides]
         rows += [_row(GPU_METRICS[name], values)] if any(value is not None for value in values) else []
-    for name in ("energy_per_sample_j", "gpu_memory_bytes"):  # of the trial on a GPU
+    for name in ("energy_per_sample_j", "gpu_memory_bytes"):  # metrics of the trial, not of a GPU
         if any((side.metrics or {}).get(name) is not None for side in sides):
             rows.append(_trial_row(name, sides))
     return rows
@@ -626,11 +612,11 @@ def _over_scored(side: Side, name: str) -> float | None:
     return fmean(known) if known and len(known) == len(values) else None
 
 
-# Notes on the validation trials of a search: what the point came through, or what broke.
+# Validation.
 
 
 def validation_notes(result: SearchResult) -> Iterator[Text]:
-    """Yield what the answer's reader should know of the validation; nothing if there was none."""
+    """Yield notes on the validation."""
     for point in result.broken:
         faster = f"{point.speedup.ratio:.2f}x as fast, but " if point.speedup else ""
         broke = plain("; ".join(point.validation.broke), longest=_LONGEST)
@@ -646,50 +632,50 @@ def _sentence(validation: Validation) -> str:
     trained = f"trained for {format_duration(validation.trained_s)}, {_passed(validation)}"
     if validation.broke:
         return f"{trained}; {plain('; '.join(validation.broke), longest=_LONGEST)}"
-    held = []
+    results = []
     if validation.losses is not None:
-        held.append(f"its loss {validation.losses[0]:.3g}, {validation.losses[1]:.3g} today")
+        results.append(f"loss {validation.losses[0]:.3g}, {validation.losses[1]:.3g} today")
     elif validation.loss_ratio is not None:
-        held.append("its loss goes the way of today's")
+        results.append("loss develops as today")
     if validation.speed_ratio is not None:
         overall = validation.overall_ratio
-        between = f", {overall:.2f}x with all that comes between its steps" if overall is not None else ""
-        held.append(f"{validation.speed_ratio:.2f}x as fast as today's config{between}")
+        between = f", {overall:.2f}x including the time between steps" if overall is not None else ""
+        results.append(f"{validation.speed_ratio:.2f}x as fast as today's config{between}")
     if validation.memory_growth_bytes_per_s == 0:
-        held.append("memory does not grow")
-    return "; ".join((trained, *held))
+        results.append("memory does not grow")
+    return "; ".join((trained, *results))
 
 
 def _passed(validation: Validation) -> str:
     counts = {nouns: getattr(validation, kind) for kind, nouns in PAUSE_NOUNS.items()}
     passed = [f"{count} {one if count == 1 else several}" for (one, several), count in counts.items() if count]
     missed = [one for (one, _), count in counts.items() if not count]
-    through = f"through {', '.join(passed)}" if passed else ""
-    without = f"no {' or '.join(missed)} came" if missed else ""
-    return ", ".join(filter(None, (through, without)))
+    reached = f"with {', '.join(passed)}" if passed else ""
+    without = f"no {' or '.join(missed)}" if missed else ""
+    return ", ".join(filter(None, (reached, without)))
 
 
-# Notes on the race of a search: whether what is faster also learns faster, and the learning rate it proposes.
+# Race.
 
 
-_LEARNING = {
-    Learning.FASTER: ("Learns faster: ", "bold green"),
-    Learning.ALIKE: ("Learns alike: ", "bold green"),
-    Learning.SLOWER: ("Learns slower: ", "bold red"),
-    Learning.UNKNOWN: ("Learning: ", "bold yellow"),
-    Learning.MEMORISES: ("Memorises: ", "bold red"),
+_CONVERGENCE = {
+    Learning.FASTER: ("Converges faster: ", "bold green"),
+    Learning.ALIKE: ("Converges equally fast: ", "bold green"),
+    Learning.SLOWER: ("Converges more slowly: ", "bold red"),
+    Learning.UNKNOWN: ("Convergence: ", "bold yellow"),
+    Learning.MEMORISES: ("Overfits: ", "bold red"),
 }
 
 
 def race_notes(result: SearchResult) -> Iterator[Text]:
-    """Yield what the answer's reader should know of how it learns; nothing where there was no race to make."""
+    """Yield notes on convergence."""
     race = result.race
     if race is None:
         if result.why_not_raced:
             why = plain(result.why_not_raced, longest=_LONGEST)
-            yield Text.assemble(("Learning: ", "bold yellow"), f"whether it also learns faster is not known: {why}.")
+            yield Text.assemble(("Convergence: ", "bold yellow"), f"unknown if it also converges faster: {why}.")
         return
-    yield Text.assemble(_LEARNING[race.winner.learning], f"{outcome(race, race.winner)}.")
+    yield Text.assemble(_CONVERGENCE[race.winner.learning], f"{outcome(race, race.winner)}.")
     if race.scaled is not None and race.learning_rate is not None:
         setting = f"{plain(race.learning_rate_key)}: {value_text(race.learning_rate)}"
         yield Text(f"With {setting} as well, {outcome(race, race.scaled)}.{_proposal(race)}")
@@ -697,59 +683,59 @@ def race_notes(result: SearchResult) -> Iterator[Text]:
         today, other = race.winner.evaluation_losses
         yield Text(f"The loss of its latest evaluations was {other:.4g}, and {today:.4g} today.", style="dim")
     start = f"a copy of the newest checkpoint, {plain(race.checkpoint)}" if race.checkpoint else "scratch"
-    yield Text(f"Raced from {start}, {race.pairs} {'round' if race.pairs == 1 else 'rounds'} in turn.", style="dim")
+    rounds = f"{race.pairs} interleaved {'round' if race.pairs == 1 else 'rounds'}"
+    yield Text(f"Raced from {start}, {rounds}.", style="dim")
 
 
 def outcome(race: Race, raced: Raced) -> str:
-    """Return how a config learns beside today's, as a clause."""
+    """Return a clause on the convergence relative to today's config."""
     if raced.diverged:
-        return "its loss became no number"
+        return "its loss became NaN or infinite"
     losses = raced.deciding
     if losses is None:
-        return f"it cannot be told: {plain(race.why_unknown, longest=_LONGEST) or 'the race was cut short'}"
+        return f"inconclusive: {plain(race.why_unknown, longest=_LONGEST) or 'the race was cut short'}"
     after_s = race.trained_s if raced.after_s is None else raced.after_s
     loss = "loss" if raced.held_out is None else "held-out loss"
-    told = (
-        f"after the same {format_duration(after_s)} of training the {loss} "
+    comparison = (
+        f"after {format_duration(after_s)} of training each, the {loss} "
         f"is {losses.other:.4g}, and {losses.today:.4g} today (97.5 % interval of the difference {losses.low:+.2g} to "
         f"{losses.high:+.2g})"
     )
     if raced.learning is Learning.MEMORISES:
-        return f"{told}: that is not comparable, for {raced.why}"
+        return f"{comparison}; not comparable: {raced.why}"
     if raced.why:
-        return f"{told}: that does not tell which learns faster, for {raced.why}"
+        return f"{comparison}; inconclusive: {raced.why}"
     if raced.learning is Learning.UNKNOWN:
-        longer = f"; a race of {format_duration(raced.needed_s)} would probably tell" if raced.needed_s else ""
-        return f"{told}: that does not tell which learns faster{longer}"
+        longer = f"; a race of {format_duration(raced.needed_s)} would probably decide" if raced.needed_s else ""
+        return f"{comparison}; inconclusive{longer}"
     if raced.learning is Learning.ALIKE:
-        return f"{told}: they learn alike"
+        return f"{comparison}; both converge equally fast"
     speed = f", {raced.learning_speed:.2f}x as fast" if raced.learning_speed else ""
-    return f"{told}: it learns {raced.learning.value}{speed}"
+    return f"{comparison}; it converges {'faster' if raced.learning is Learning.FASTER else 'more slowly'}{speed}"
 
 
 def why_it_needs_consent(result: SearchResult) -> str:
-    """Return what an answer changes about the training and what is known of that, as a sentence."""
+    """Return a sentence on changes to the training, and their evidence."""
     what, race = f"It changes {_what_changes(result)}", result.race
     if result.verdict is Verdict.NO_BASELINE:
-        known = "it was never compared with today's config, which gave no numbers"
+        known = "it was never compared with today's config, which has no measurement"
         return f"{what}, and {known}." if result.changes_training else f"{known[0].upper()}{known[1:]}."
     if race is None:
-        return f"{what}, and whether it also learns faster is not known: {result.why_not_raced}."
+        return f"{what}; unknown if it also converges faster: {result.why_not_raced}."
     raced = outcome(race, race.winner)
     if race.winner.learning is Learning.MEMORISES:
-        return f"In the race it memorised: {raced}."
+        return f"It overfitted in the race: {raced}."
     if race.winner.learning is Learning.SLOWER:
-        return f"{what}, and in the race it learned more slowly: {raced}."
+        return f"{what}, and it converged more slowly in the race: {raced}."
     if race.winner.learning.is_safe:
-        return f"{what}, and in the race it learned as fast at least: {raced}."
-    return f"{what}, and the race did not show that it learns as fast: {raced}."
+        return f"{what}, and it converged at least equally fast in the race: {raced}."
+    return f"{what}, and the race did not show that it converges equally fast: {raced}."
 
 
-_CHANGED = {"batch": "the batch", "precision": "the precision", "different data": "the data that are trained on"}
+_CHANGED = {"batch": "the batch", "precision": "the precision", "different data": "the training data"}
 
 
 def _what_changes(result: SearchResult) -> str:
-    """Return what an answer changes about the training, in words; empty for nothing."""
     known = dict.fromkeys(_CHANGED[change.label] for change in result.changes if change.label in _CHANGED)
     unknown = [plain(change.path) for change in result.changes if change.label == "unknown"]
     effect = [f"{first_of(unknown, 3)} (effect on the training unknown)"] if unknown else []
@@ -757,11 +743,11 @@ def _what_changes(result: SearchResult) -> str:
 
 
 def refusal(result: SearchResult, typed: TypedOptions) -> ConfigError:
-    """Return the refusal to write an answer without consent: what it changes, and the commands that work."""
+    """Return the error for writing an answer without consent."""
     why = why_it_needs_consent(result)
     commands = ", or ".join(f"`{command}` ({purpose})" for command, purpose in next_commands(result, typed).items())
     return ConfigError(
-        f"nothing of the answer that leaves the training unchanged was confirmed: {why[0].lower()}{why[1:-1]}",
+        f"no change that leaves the training unchanged was confirmed: {why[0].lower()}{why[1:-1]}",
         where=str(typed.config),
         remedy=f"Run {commands}.",
     )
@@ -769,7 +755,7 @@ def refusal(result: SearchResult, typed: TypedOptions) -> ConfigError:
 
 def _proposal(race: Race) -> str:
     if race.proposed_rate is not None:
-        return " That is a proposal: it is written only with `apply --learning-rate`."
+        return " This is a proposal; only `apply --learning-rate` writes it."
     if race.scaled is not None and race.scaled.learning.is_safe:
-        return " That is not proposed: the loss is not lower than with the learning rate as it is."
+        return " Not proposed: the loss is not lower than with the current learning rate."
     return ""

@@ -1,4 +1,4 @@
-"""Consoles that escape control characters: everything beyond plain lines is printed by one of these."""
+"""Consoles that escape control characters."""
 
 import sys
 from collections.abc import Iterable
@@ -10,23 +10,20 @@ from rich.text import Text
 
 from autotune.report.plain_text import is_safe, safe_text
 
-_FILE_WIDTH = 160  # columns, where there is no terminal
+_FILE_WIDTH = 160  # columns without a terminal
 
 
 class SafeConsole(Console):
-    """Console of rich that prints control characters of any text as visible escapes.
-
-    Its own sequences (colours, cursor movements of live displays) are not part of any text, and stay.
-    """
+    """Rich console that escapes control characters in text; keeps its own sequences."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         if isinstance(renderable, Text) and not is_safe(renderable.plain):
-            renderable = self._safe(renderable)  # before its lines are broken, so that they fit
+            renderable = self._safe(renderable)  # before wrapping, because escapes are longer
         for segment in super().render(renderable, options):
             yield segment if segment.control or is_safe(segment.text) else self._safe_segment(segment)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """See `Console.render_str`; also asked for the width of a table's cells."""
+        """Escape like `render`; also measures cells."""
         return super().render_str(safe_text(text), **options)
 
     def _safe(self, text: Text) -> Text:
@@ -43,14 +40,14 @@ class SafeConsole(Console):
 
 
 def file_console() -> SafeConsole:
-    """Return a console for what goes into a file: like `text_console`, without colours, of the same width anywhere."""
+    """Return a console for files, of fixed width."""
     return SafeConsole(
         force_terminal=False, no_color=True, highlight=False, markup=False, emoji=False, width=_FILE_WIDTH
     )
 
 
 def text_console(*, stderr: bool = False) -> SafeConsole:
-    """Return a console for plain prose, without markup, emoji or automatic highlighting."""
+    """Return a console without markup, emoji or highlighting."""
     stream = sys.stderr if stderr else sys.stdout
     width = None if stream.isatty() else _FILE_WIDTH
     return SafeConsole(stderr=stderr, highlight=False, markup=False, emoji=False, width=width)

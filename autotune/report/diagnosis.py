@@ -1,4 +1,4 @@
-"""Screens of a diagnosis and of profiles: the verdict, the issues with what to do, and where the time goes."""
+"""Screens and JSON of diagnoses and profiles."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -24,7 +24,7 @@ from autotune.diagnose.profiles import Phase, PipelineProfile, StepProfile
 from autotune.diagnose.tables import CHECKS, starting_batch, types_of, usual_gpus
 from autotune.records import DataEffect, Gpu
 from autotune.report.json_answer import FORMAT
-from autotune.report.plain_text import change_text, plain, value_text
+from autotune.report.plain_text import EFFECT, change_text, plain, value_text
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
@@ -39,32 +39,32 @@ def print_diagnosis(console: Console, diagnosis: Diagnosis) -> None:
     if diagnosis.issues:
         console.print()
     for issue in diagnosis.issues:
-        is_told = issue.sentence in diagnosis.verdict.sentence and issue.place in diagnosis.verdict.sentence
-        if not is_told:
+        is_in_verdict = issue.sentence in diagnosis.verdict.sentence and issue.place in diagnosis.verdict.sentence
+        if not is_in_verdict:
             _print_issue(console, issue)
     if diagnosis.shares:
         console.print()
-        say("Where the time goes, and what acts on each part", "bold")
+        say("Time by cause, with the best change for each", "bold")
         console.print(_shares(diagnosis.shares))
     acting = [one.change.name for one in diagnosis.shares if one.change]
     if others := [one for one in diagnosis.recommendations if one.name not in acting]:
         console.print()
-        say("Other changes, the most certain gain first" if diagnosis.shares else "What to do", "bold")
+        say("Other changes, by certain gain" if diagnosis.shares else "Recommendations", "bold")
         console.print(_table(others))
     if diagnosis.changes:
         console.print()
-        say("In the config, of these what leaves the training as it is", "bold")
+        say("Config changes that leave the training unchanged", "bold")
         for line in yaml_lines(diagnosis):
             console.print(Text(line), soft_wrap=True)
-    looked = [result for result in diagnosis.results if not result.issues]
-    if looked:
+    passed = [result for result in diagnosis.results if not result.issues]
+    if passed:
         console.print()
-        say("Looked at as well", "bold")
+        say("Other checks", "bold")
     outcomes: dict[str, list[str]] = {}
-    for result in looked:
-        outcome = result.sentence or f"{_question(result)} Nothing was found."
+    for result in passed:
+        outcome = result.sentence or f"{_question(result)} Nothing found."
         if result.why_not:
-            outcome = f"not seen: {result.why_not}"
+            outcome = f"not checked: {result.why_not}"
         outcomes.setdefault(outcome, []).append(result.check)
     for outcome, checks in outcomes.items():
         say(f"  {', '.join(checks)}: {outcome}", "dim")
@@ -91,25 +91,25 @@ def _shares(shares: Sequence[TimeShare]) -> Table:
     table.add_column("where", overflow="fold")
     table.add_column("change", ratio=2, overflow="fold")
     table.add_column("gain", no_wrap=True)
-    table.add_column("training", no_wrap=True)
+    table.add_column(EFFECT, no_wrap=True)
     for one, share in zip(shares, whole_percents([one.fraction for one in shares]), strict=True):
         change = one.change
-        told = (
+        cells = (
             ("", "", "")
             if change is None
             else (change_text(change.values, change.sentence), _gain(change), _label(change))
         )
-        table.add_row(f"{share} %", one.cause, Text(one.place), *map(Text, told))
+        table.add_row(f"{share} %", one.cause, Text(one.place), *map(Text, cells))
     return table
 
 
 def whole_percents(fractions: Sequence[float]) -> list[int]:
-    """Return shares as whole percentages that add up to 100: each as sentences have it, the last one what is left."""
-    found = [round(100.0 * fraction) for fraction in fractions[:-1]]
-    left = 100 - sum(found)
-    if left < 0:
-        found[found.index(max(found))] += left
-    return [*found, max(0, left)]
+    """Return shares as percentages with sum 100; the last is the remainder."""
+    percents = [round(100.0 * fraction) for fraction in fractions[:-1]]
+    remainder = 100 - sum(percents)
+    if remainder < 0:
+        percents[percents.index(max(percents))] += remainder
+    return [*percents, max(0, remainder)]
 
 
 def _headed() -> Table:
@@ -120,7 +120,7 @@ def _table(recommendations: Sequence[Recommendation]) -> Table:
     table = _headed()
     table.add_column("change", ratio=3, overflow="fold")
     table.add_column("gain", no_wrap=True)
-    table.add_column("training", no_wrap=True)
+    table.add_column(EFFECT, no_wrap=True)
     table.add_column("cost", overflow="fold")
     for one in recommendations:
         table.add_row(Text(change_text(one.values, one.sentence)), Text(_gain(one)), Text(_label(one)), Text(one.cost))
@@ -128,15 +128,14 @@ def _table(recommendations: Sequence[Recommendation]) -> Table:
 
 
 def _label(change: Recommendation) -> str:
-    """Return what a change means for training, and whether its data have shown that."""
     is_verified = change.data is not None and change.data.effect is DataEffect.SAME
     return f"{change.label}, data verified" if is_verified else change.label
 
 
 def yaml_lines(diagnosis: Diagnosis) -> list[str]:
-    """Return the changes of a diagnosis as lines of YAML, each with its gain as a comment."""
+    """Return changes as YAML, with gains as comments."""
     lines: list[tuple[str, str]] = []
-    above: list[str] = []  # sections that the line before is in
+    above: list[str] = []  # sections of the previous line
     for path, one in sorted(diagnosis.changes.items()):
         *sections, name = path.split(".")
         shared = next((n for n, two in enumerate(zip_longest(above, sections)) if two[0] != two[1]), len(sections))
@@ -157,19 +156,19 @@ def _gain(one: Recommendation) -> str:
     return f"at most {one.gain.high:.2f}x"
 
 
-# Settings to begin with, for each GPU.
+# Starting values for GPUs.
 
 
 def print_gpus(console: Console, here: Sequence[Gpu], *, effective_batch: int, cpu_cores: int) -> None:
-    """Print where to begin on GPUs, as YAML: those of this machine, and usual models.
+    """Print starting values as YAML, for this machine's and common GPUs.
 
     Args:
-        effective_batch: Samples of an update, which batches are accumulated for where one is smaller.
-        cpu_cores: Those of this machine; others are taken to have four for each GPU.
+        effective_batch: Samples per update; smaller batches are accumulated.
+        cpu_cores: Of this machine; others have four per GPU.
     """
     lines = [
-        "# Places to begin at, no answers: how much memory a sample takes depends on the model, and `autotune search`",
-        "# measures. A batch has a sample and a half for each GiB at most.",
+        "# Starting values, not measured: the memory per sample depends on the model; `autotune search` measures it.",
+        "# A batch has at most 1.5 samples per GiB.",
     ]
     for is_here, gpu in [*((True, gpu) for gpu in here), *((False, gpu) for gpu in usual_gpus())]:
         workers = max(1, (cpu_cores - 1) // len(here)) if is_here else 4
@@ -182,24 +181,24 @@ def _settings_of(gpu: Gpu, effective_batch: int, workers: int, *, is_here: bool)
     batch, steps = accumulated(effective_batch, starting_batch(gpu) or 1)
     types = types_of(gpu)
     half = next((name for name in ("bfloat16", "float16") if name in (types or ())), "float32")
-    memory = f"{gpu.memory_bytes / 1e9:.0f} GB" if gpu.memory_bytes else "memory not known"
+    memory = f"{gpu.memory_bytes / 1e9:.0f} GB" if gpu.memory_bytes else "memory unknown"
     off = batch * steps - effective_batch
-    exact = "exactly" if off == 0 else f"{abs(off)} {'more' if off > 0 else 'fewer'} than asked for"
+    exact = "exact" if off == 0 else f"{abs(off)} {'more' if off > 0 else 'fewer'} than requested"
     return [
         f"- gpu: {value_text(plain(gpu.name))}  # {memory}{', this machine' if is_here else ''}",
         f"  batch_size: {batch}",
         f"  gradient_accumulation_steps: {steps}  # {batch} x {steps} = {batch * steps}, {exact}",
         f"  num_workers: {workers}",
         "  prefetch: 4",
-        f"  precision: {half}{'' if types is not None else '  # the model is not known'}",
-        "  xla: true  # where all batches have one shape",
+        f"  precision: {half}{'' if types is not None else '  # unknown model'}",
+        "  xla: true  # if all batches have one shape",
     ]
 
 
 def accumulated(samples: int, most: int) -> tuple[int, int]:
-    """Return a batch of at most so many samples, and how many of them make an update of about so many.
+    """Return a batch up to ``most``, and how many make an update of about ``samples``.
 
-    The largest batch that makes it exactly, if that is at least half of the most; else the most.
+    The largest exact divisor, if at least half of ``most``; else ``most``.
     """
     most = min(most, samples)
     exact = next(batch for batch in range(most, 0, -1) if samples % batch == 0)
@@ -207,7 +206,7 @@ def accumulated(samples: int, most: int) -> tuple[int, int]:
     return batch, max(1, round(samples / batch))
 
 
-# Diagnosis as one JSON object, for scripts.
+# JSON.
 
 
 def diagnosis_document(
@@ -216,10 +215,9 @@ def diagnosis_document(
     """Return the object of ``diagnose --json``.
 
     Args:
-        diagnosis: What was found.
-        elapsed_s: Time that it took, in seconds; None where that is not told.
-        failed_on: The condition of ``--fail-on``, if it holds; else None.
-        paths: Files and folders, by purpose.
+        elapsed_s: None to omit it.
+        failed_on: Condition that holds.
+        paths: By purpose.
     """
     return {
         "format": FORMAT,
@@ -242,11 +240,11 @@ def diagnosis_document(
     }
 
 
-# Screen of a step's profile: its phases and its operations.
+# Step profile.
 
 
 def print_step_profile(console: Console, profile: StepProfile) -> None:
-    """Print the phases of a step, the step, and its operations."""
+    """Print a step's phases and operations."""
     of = f" of {profile.framework}" if profile.framework else ""
     size = "" if profile.batch_size is None else f": batches of {profile.batch_size:.4g}"
     console.print(f"Step{of}{size}; {profile.steps} steps", soft_wrap=True)
@@ -256,12 +254,12 @@ def print_step_profile(console: Console, profile: StepProfile) -> None:
         table.add_row(*_cells(phase, profile.step.mean_ms or 0.0))
     console.print(table)
     if profile.gpu_utilization is not None:
-        console.print(f"GPU busy in training: {profile.gpu_utilization:.0%} of the time.", soft_wrap=True)
+        console.print(f"GPU utilization in training: {_percent(profile.gpu_utilization)}.", soft_wrap=True)
     if profile.why_not is not None:
         console.print(f"Incomplete: {plain(profile.why_not)}.", soft_wrap=True)
     if not profile.operations:
         return
-    table = Table("operation", "times a step", "ms on the host", "ms on a GPU")
+    table = Table("operation", "calls per step", "ms on the host", "ms on a GPU")
     for one in profile.operations[:10]:
         table.add_row(plain(one.name), f"{one.times:.4g}", f"{one.host_ms:.3f}", f"{one.device_ms:.3f}")
     console.print(table)
@@ -272,26 +270,26 @@ def print_step_profile(console: Console, profile: StepProfile) -> None:
 def _cells(phase: Phase, step_ms: float) -> tuple[str, ...]:
     if phase.mean_ms is None or phase.median_ms is None:
         return plain(phase.name), "not measured", "", plain(phase.why_not or "")
-    middle = "{:.2f} to {:.2f}".format(*phase.quartiles_ms) if phase.quartiles_ms else ""
+    middle = "{:.2f}-{:.2f}".format(*phase.quartiles_ms) if phase.quartiles_ms else ""
     tail = [f"{value:.2f}" for value in phase.tail_ms or ()] or ["", ""]
-    share = f"{phase.mean_ms / step_ms:.0%}" if step_ms else ""
+    share = _percent(phase.mean_ms / step_ms) if step_ms else ""
     return plain(phase.name), f"{phase.mean_ms:.2f}", f"{phase.median_ms:.2f}", middle, *tail, share
 
 
-# Screen of a pipeline's profile.
+# Pipeline profile.
 
 
 def print_pipeline_profile(console: Console, profile: PipelineProfile) -> None:
-    """Print the times of batches, and what they come to."""
+    """Print times of batches, and the conclusion."""
     if profile.batch_samples is not None:
         console.print(f"Batches of {profile.batch_samples:.4g} samples", soft_wrap=True)
     columns = ("mean", "sd", "min", "median", "p95", "p99", "max")
-    table = Table("ms a batch", *columns, "variation", "batches")
+    table = Table("ms per batch", *columns, "variation", "batches")
     rows = {
         "loader alone": profile.loading,
         "waits in training": profile.waits,
-        "steps of training": profile.steps,
-        "steps, data for free": profile.replayed,
+        "training steps": profile.steps,
+        "steps without loading": profile.replayed,
     }
     for name, times in rows.items():
         if times is None:
@@ -310,16 +308,16 @@ def print_pipeline_profile(console: Console, profile: PipelineProfile) -> None:
                 soft_wrap=True,
             )
     if profile.loading_stages:
-        stages = Table("stage of loading", "ms an example", "share", "examples")
+        stages = Table("loading stage", "ms per example", "share", "examples")
         for stage in profile.loading_stages:
-            stages.add_row(plain(stage.name), f"{stage.mean_ms:.3f}", f"{stage.fraction:.0%}", str(stage.examples))
+            stages.add_row(plain(stage.name), f"{stage.mean_ms:.3f}", _percent(stage.fraction), str(stage.examples))
         console.print(stages)
     if profile.stages is not None:
         console.print(f"Two devices: {plain(profile.stages.verdict(), longest=400)}.", soft_wrap=True)
     if profile.gpu_utilization is not None:
-        console.print(f"GPU busy in training: {profile.gpu_utilization:.0%} of the time.", soft_wrap=True)
+        console.print(f"GPU utilization in training: {_percent(profile.gpu_utilization)}.", soft_wrap=True)
     console.print(Text(profile.sentence), soft_wrap=True)
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{share:.0%}"
+    return "" if share is None else f"{100 * share:.0f} %"

@@ -1,4 +1,4 @@
-"""Answer of a search as one JSON object, for scripts."""
+"""Answer of a search as a JSON object."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -27,14 +27,12 @@ def answer_document(
     """Return the object of ``search --json`` and ``status --json``.
 
     Args:
-        result: The answer.
-        elapsed_s: Time that the search took, in seconds; None of an answer from the record.
-        study: Name of the study.
-        paths: Files and folders, by purpose.
-        answer: What ``apply`` would write; None where there is nothing.
-        diff: Change to the config that ``apply`` would make, as a diff; None where there is none.
-        interrupted: What interrupted the search, in words; None if nothing did.
-        ended_by: Error that ended the search before its time; None if none did.
+        elapsed_s: None for an answer from the record.
+        paths: By purpose.
+        answer: Changes that ``apply`` would write.
+        diff: Their diff.
+        interrupted: Interrupt, in words.
+        ended_by: Error that ended the search early.
     """
     document = asdict(result)
     del document["is_apart"]
@@ -43,7 +41,7 @@ def answer_document(
         document[name] = _side(side) if side else None
     if result.same_training:
         document["same_training"] = {**_side(result.same_training[0]), "speedup": result.same_training[1]}
-    # What a change is worth stands as a number, as ever, with its interval beside it.
+    # The format has the ratio and the ends of its interval as separate numbers.
     for change, worth in ((change, change["worth"] or {}) for change in document["changes"]):
         change |= {"worth": worth.get("ratio"), "worth_low": worth.get("low"), "worth_high": worth.get("high")}
     if result.race:
@@ -64,7 +62,7 @@ def answer_document(
 
 
 def error_object(*, kind: str, message: str, where: str | None, remedy: str | None) -> dict[str, Any]:
-    """Return the object that is printed instead when a command fails."""
+    """Return the object of a failed command."""
     return {"format": FORMAT, "error": {"kind": kind, "message": message, "where": where, "remedy": remedy}}
 
 
@@ -95,7 +93,6 @@ def _stages(times: PipelineTimes) -> dict[str, Any]:
 
 
 def _gpus(gpus: PooledGpus) -> dict[str, Any]:
-    """Return the GPUs of a side; the figures of a device stand beside its words."""
     words = ("uuid", "name", "scored", "role", "reference", "against_reference", "text", "verdict", "meaning")
     names = [name for name in (*words, *GPU_METRICS) if name != "effective_utilization"]
     return {**asdict(gpus), "devices": [{name: device.value(name) for name in names} for device in gpus.devices]}

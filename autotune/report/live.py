@@ -1,4 +1,4 @@
-"""Live display of a search, on stderr: a live region on a terminal, one line per trial in a log file."""
+"""Progress of a search: live on a terminal, one line per event in a file."""
 
 from collections.abc import Mapping
 from types import TracebackType
@@ -23,15 +23,15 @@ from autotune.events import (
 )
 from autotune.metrics import METRICS
 from autotune.records import Ending, GpuRole, TrialRecord, Validity
-from autotune.report.plain_text import changes_text, safe_text
+from autotune.report.plain_text import changes_text, purpose_text, safe_text
 
 
 class SearchDisplay:
-    """Consumer of a search's events.
+    """Display of a search's events.
 
     Args:
-        console: Console to draw on; without a terminal it gets plain lines.
-        started_s: Monotonic start time of the process.
+        console: Gets plain lines if not a terminal.
+        started_s: Monotonic start of the process.
     """
 
     def __init__(self, console: Console, clock: Clock, *, started_s: float, budget_s: float) -> None:
@@ -60,12 +60,10 @@ class SearchDisplay:
         self.close()
 
     def close(self) -> None:
-        """Remove the live region from the terminal."""
         if self._console.is_terminal:
             self._live.stop()
 
     def __call__(self, event: Event) -> None:
-        """Process an event, and print its line if it has one."""
         match event:
             case SearchStarted():
                 self._phase, self._budget_s = "today's config", event.budget_s
@@ -83,7 +81,7 @@ class SearchDisplay:
                 pass
         line = event_line(event, self._elapsed_s())
         if line is not None:
-            # A log file gets the whole line; on a terminal the rest of a long one is in the final table anyway.
+            # On a terminal, lines of trials are cut at its width.
             is_trial = isinstance(event, TrialEnded | IncumbentChanged) and self._console.is_terminal
             text = Text(safe_text(line))  # Text would drop some control characters rather than show them
             self._console.print(text, no_wrap=True, overflow="ellipsis" if is_trial else None, soft_wrap=not is_trial)
@@ -98,16 +96,16 @@ class SearchDisplay:
         bar.add_row(
             ProgressBar(total=self._budget_s, completed=min(elapsed_s, self._budget_s), width=24),
             Text(f"{format_duration(elapsed_s)} of {format_duration(self._budget_s)}"),
-            Text(f"{self._trials} trials" + (f", the last {self._gpu}" if self._gpu else "")),
+            Text(f"{self._trials} trials" + (f", last {self._gpu}" if self._gpu else "")),
             Text(self._phase, style="bold"),
-            Text(f"done in at most {format_duration(left_s)}", style="dim"),
+            Text(f"at most {format_duration(left_s)} left", style="dim"),
         )
         best = Text("best   ", style="dim")
         if self._best:
             best.append(f"{self._best.speedup:.2f}x today", style="bold green")
             best.append(f"  {changes_text(self._best.changes)}", style="default")
         else:
-            best.append("nothing better than today's config yet", style="default")
+            best.append("none better than today's config yet", style="default")
         now = Text("now    ", style="dim")
         if self._running:
             now.append(running_line(self._running), style="default")
@@ -122,14 +120,14 @@ class SearchDisplay:
         return Group(Text(), bar, best, now)
 
 
-# Lines of a search, one for each event, for the terminal and for log files.
+# Lines of events.
 
 
 def event_line(event: Event, elapsed_s: float) -> str | None:
-    """Return the line for an event; None for events that need none.
+    """Return an event's line, if any.
 
     Args:
-        elapsed_s: Time since the search's process started.
+        elapsed_s: Time since the start of the process.
     """
     stamp = f"[{format_duration(elapsed_s):>6}]"
     match event:
@@ -146,17 +144,14 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
         case PhaseChanged():
             return f"{stamp} {event.phase}: {event.why}"
         case IncumbentChanged():
-            kind = " with the training unchanged" if event.same_training else ""
+            kind = ", training unchanged" if event.same_training else ""
             return f"{stamp} best so far{kind}: {event.speedup:.2f}x today with {changes_text(event.changes)}"
         case _:
             return None
 
 
 def gpu_text(trial: TrialRecord) -> str:
-    """Return the GPU utilization of a trial, ``GPU 41 %``; empty where it was not measured.
-
-    Where data and model have a GPU each it is that of both, ``data GPU 62 %, model GPU 91 %``.
-    """
+    """Return GPU utilization: ``GPU 41 %``, or ``data GPU 62 %, model GPU 91 %``, or ""."""
     gpus = trial.measurement.gpus if trial.measurement else ()
     by_role = {gpu.role: gpu.figures.utilization for gpu in gpus if gpu.role and gpu.figures.utilization is not None}
     if by_role:
@@ -166,32 +161,31 @@ def gpu_text(trial: TrialRecord) -> str:
 
 
 def roles_text(utilization: Mapping[GpuRole, float]) -> str:
-    """Return the utilization of the GPUs of data and model, the data's first."""
+    """Return utilization by role, data first."""
     return ", ".join(f"{role.value} GPU {100 * utilization[role]:.0f} %" for role in GpuRole if role in utilization)
 
 
+_LONGEST_LINE = 90  # with the stamp, a trial's line fits into 100 columns
+
+
 def trial_line(event: TrialEnded) -> str:
-    """Return the line of a finished trial: number, purpose, speed, GPU, notable ending, changes."""
+    """Return a finished trial's line."""
     trial = event.trial
     measured = trial.measurement
-    speed = METRICS["samples_per_s"].text(measured.samples_per_s) if measured else "no numbers"
+    speed = METRICS["samples_per_s"].text(measured.samples_per_s) if measured else "unmeasured"
     ratio = f"{event.speedup:.2f}x" if event.speedup is not None else ""
     words = [] if trial.ending in (Ending.COMPLETED, Ending.STOPPED) else [trial.ending.value]
     if trial.validity is not Validity.GOOD and measured:
         words.append(trial.detail or trial.validity.value)
     ending = f" [{', '.join(words)}]" if words else ""
     gpu = f"  {gpu:>9}" if (gpu := gpu_text(trial)) else ""
-    return (
+    line = (
         f"trial {trial.number:<3} {purpose_text(trial.purpose.value, trial.pair):<10} {speed:>10} {ratio:>6}"
         f" {format_duration(trial.duration_s):>6}{gpu}{ending}  {changes_text(event.changes)}"
     )
-
-
-def purpose_text(purpose: str, pair: int | None) -> str:
-    """Return ``explore``, or ``pair 3`` for a confirming trial; people count pairs from 1."""
-    return purpose if pair is None else f"pair {pair + 1}"
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
 
 
 def running_line(event: TrialStarted) -> str:
-    """Return the line of the running trial."""
+    """Return the running trial's line."""
     return f"trial {event.number} {purpose_text(event.purpose.value, event.pair)}: {changes_text(event.changes)}"

@@ -89,7 +89,8 @@ def test_evaluations_are_told_apart_from_slower_steps(counting: CommandLine) -> 
     step_s = toy({"data": {"batch_size": 4, "num_workers": 1}}).step_s
     whole = (EVERY * step_s + EVALUATION_S) / (EVERY * step_s / 2.0 + EVALUATION_S)
     assert (achieved["whole"], achieved["pause_fraction"]) == pytest.approx((whole, 0.625), rel=0.01)
-    assert f", {achieved['whole']:.2f}x with all that comes between steps (63% of the time); as claimed" in said
+    between = "including the time between steps (63 % of the time is between steps); as claimed"
+    assert f", {achieved['whole']:.2f}x {between}" in said
     assert "Whole training, with ends of epochs and evaluations: about 1.4" in said
 
 
@@ -98,7 +99,7 @@ def test_claims_that_missed_widen_later_intervals(counting: CommandLine) -> None
     searched(counting)
     train(counting, slower=1.5)
     assert "less than claimed" in status(counting).stdout
-    assert "those of later searches are wider for it" in status(counting, "--details").stdout
+    assert "intervals of later searches are wider" in status(counting, "--details").stdout
     (counting.folder / "config.yaml").write_text(
         (counting.folder / "config.yaml").read_text().replace("num_workers: 2", "num_workers: 1")
     )

@@ -15,7 +15,7 @@ from tests.commands.conftest import on_terminal
 from tests.until import DEADLINE_S
 
 SEARCH = ("search", "--config", "config.yaml", "--budget", "1m")
-QUESTION = b"Apply what leaves the training itself unchanged to config.yaml? [y/N]"
+QUESTION = b"Apply the changes that leave the training unchanged to config.yaml? [y/N]"
 NEXT = "Next:  autotune apply --config config.yaml"
 
 
@@ -32,7 +32,7 @@ def test_a_yes_writes_the_values_and_the_way_back_is_said(recorded: CommandLine)
     assert code == 0, screen
     assert is_applied(recorded)
     assert screen.index("Better:") < screen.index(QUESTION.decode()) < screen.index("Written to config.yaml")
-    assert "To take them back:  autotune revert --config config.yaml" in screen
+    assert "To undo:  autotune revert --config config.yaml" in screen
     assert "autotune apply" not in screen
 
 

@@ -65,7 +65,7 @@ def test_the_values_are_written_and_taken_back(recorded: CommandLine, options: t
     assert text_of(recorded) == CONFIG
     assert typed(recorded, "apply", *options)[0] == 0
     assert text_of(recorded) == after
-    assert "The config holds these values now." in typed(recorded, "status")[1]
+    assert "The config has these values now." in typed(recorded, "status")[1]
     assert "Nothing to do" in typed(recorded, "apply", *options)[1]
     code, shown = typed(recorded, "revert", "--dry-run")
     assert (code, text_of(recorded)) == (0, after)
@@ -91,8 +91,8 @@ def test_all_says_what_it_changes_about_the_training_and_asks(
     """In the words of the answer; without a terminal, --all is the consent."""
     code, said = typed(recorded, "apply", "--all", *options, answers=answers)
     assert code == (130 if answers == "n\n" else 0), said
-    assert "The effective batch changes from 4 to 64: that is another training. Check the learning rate" in said
-    assert "It changes the batch, and whether it also learns faster is not known: the trainer reports no loss" in said
+    assert "The effective batch changes from 4 to 64, which changes the training. Check the learning rate" in said
+    assert "It changes the batch; unknown if it also converges faster: the trainer reports no loss" in said
     assert ("Apply it? [y/N]" in said) is bool(answers)
     assert text_of(recorded) == (WHOLE if is_written else CONFIG)
 
@@ -103,7 +103,7 @@ def test_what_could_not_be_verified_is_asked_for_on_a_terminal(
 ) -> None:
     """Its batches were not visible, so whether it trains on the same data is inferred from its key's name."""
     code, said = typed(recorded, "apply", answers=answers)
-    question = "Whether its data are today's was not verified: batches not visible; "
+    question = "Not verified if it trains on the same data as today: batches not visible; "
     question += "`step(batch=batch)` shows them. Apply it? [y/N]"
     assert (code, question in said) == (130 if answers == "n\n" else 0, bool(answers)), said
     assert text_of(recorded) == (SAME_TRAINING if is_written else CONFIG)
@@ -124,7 +124,7 @@ def test_what_is_written_is_the_answer_that_was_named(recorded: CommandLine) -> 
     name = recorded("status", "--config", "config.yaml", "--json").document["answer"]["id"]
     code, said = typed(recorded, "apply", "--answer", "0123456789abcdef")
     assert (code, text_of(recorded)) == (1, CONFIG)
-    assert "does not stand by the answer 0123456789abcdef" in said
+    assert "answer 0123456789abcdef is not current" in said
     assert typed(recorded, "apply", "--answer", name, "--force")[0] == 0
     assert text_of(recorded) == WHOLE
 
@@ -160,7 +160,7 @@ def test_apply_asks_before_it_overwrites_what_was_edited_since(
     """`status` says that the answer is for the values of then."""
     assert "Edited since" not in typed(recorded, "status")[1]
     edit(recorded, "num_workers: 1 ", "num_workers: 3 ")
-    assert "Edited since that search: data.num_workers is 3, it was 1." in typed(recorded, "status")[1]
+    assert "Edited since the search: data.num_workers is 3, was 1." in typed(recorded, "status")[1]
     said = typed(recorded, "apply", answers=answers)[1]
     assert ("num_workers: 2 " in text_of(recorded)) is is_written, said
 

@@ -135,7 +135,7 @@ def test_where_to_begin_on_gpus_is_yaml(autotune: CommandLine) -> None:
     odd = autotune("diagnose", "--gpus", "--effective-batch", "100").stdout
     assert {one["gpu"]: one["batch_size"] for one in yaml.safe_load(odd)}["T4"] == 10
     prime = autotune("diagnose", "--gpus", "--effective-batch", "101").stdout
-    assert "gradient_accumulation_steps: 6  # 16 x 6 = 96, 5 fewer than asked for" in prime
+    assert "gradient_accumulation_steps: 6  # 16 x 6 = 96, 5 fewer than requested" in prime
     assert autotune("diagnose", "--effective-batch", "8").returncode == 2
 
 
@@ -150,9 +150,9 @@ def test_whether_the_step_is_what_the_config_says_is_an_exit_code(autotune: Comm
 @pytest.mark.parametrize(
     ("arguments", "word"),
     [
-        (("--verify", "--static"), "nothing of --static"),
+        (("--verify", "--static"), "conflicts with --static"),
         (("--fail-on", "speed>2"), "is no condition"),
-        (("--static", "--fix"), "--static makes none"),
+        (("--static", "--fix"), "--fix conflicts with --static"),
         (("--budget", "0"), "budget"),
     ],
 )

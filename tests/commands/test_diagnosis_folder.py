@@ -74,11 +74,11 @@ def test_a_report_reads_it(tmp_path: Path) -> None:
     found = read_diagnosis(tmp_path)
     assert found.verdict == "Input-bound: the step waits."
     assert found.issues == [("warning", "More workers help.")]
-    assert [one.sentence for one in found.advice] == ["data.num_workers: 2 (two workers)"]
+    assert [one.sentence for one in found.recommendations] == ["data.num_workers: 2 (two workers)"]
     assert [(one.name, one.mean_ms) for one in found.step_parts] == [("forward", 3.0), ("data", None)]
     assert read_diagnosis(tmp_path / "diagnosis.json").step_parts == ()
     (tmp_path / "profile-step.json").write_text('{"phases": [{"name": "forward"}]}')
-    with pytest.raises(ConfigError, match="this is no diagnosis"):
+    with pytest.raises(ConfigError, match="this is not a diagnosis"):
         read_diagnosis(tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_a_file_of_somebody_else_is_not_replaced(tmp_path: Path, text: str) -> N
     """That is said before a diagnosis takes its minutes."""
     for name in ("summary.txt", "diagnosis.json"):
         (tmp_path / name).write_text(text)
-    with pytest.raises(ConfigError, match=r"holds a file summary.txt that is not of a diagnosis"):
+    with pytest.raises(ConfigError, match=r"contains a summary.txt that is not from a diagnosis"):
         require_folder(tmp_path)
     assert (tmp_path / "summary.txt").read_text() == text
 
@@ -110,5 +110,5 @@ def test_both_profiles_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert "data" in [phase["name"] for phase in phases]
     late = make_profiles(problem, clock, ends_s=clock.now_s() + 1.0)
     kept(tmp_path / "kept", late)
-    assert "No profile of the step: too little of the budget was left." in (tmp_path / "kept/summary.txt").read_text()
+    assert "No profile of the step: out of time." in (tmp_path / "kept/summary.txt").read_text()
     assert not (tmp_path / "kept/profile-step.json").exists()

@@ -76,16 +76,16 @@ def test_another_framework_than_beside_autotune_is_said_before_a_search(simulate
 
     ours = framework_versions(Path(sys.executable))["tensorflow-cpu"]
     other = (
-        f"measured is tensorflow 2.13.1, of {python} in the command, not the {ours} beside autotune; to measure "
+        f"trials use tensorflow 2.13.1 of the command's {python}, not autotune's {ours}; to measure "
         f"that one, start the trainer with {sys.executable}"
     )
     assert other in said("2.13.1")
-    assert "beside autotune" not in said(ours)
-    assert "beside autotune" not in said("2.13.1", Path(sys.executable))
+    assert "not autotune's" not in said(ours)
+    assert "not autotune's" not in said("2.13.1", Path(sys.executable))
     next(project.glob("env/lib/*/site-packages/tensorflow-*/METADATA")).unlink()
     (project / "train.py").write_text("import model\n")
     (project / "model.py").write_text("from tensorflow import keras\n")
-    lacking = f"model.py imports tensorflow, which was not found beside {python} of the command, but beside autotune: "
+    lacking = f"model.py imports tensorflow, which is not installed for the command's {python}, but for autotune: "
     done = simulated("search", "--config", "config.yaml", "--dry-run", "--", str(python), "train.py", "{config}")
     assert lacking in done.stdout
     packages = next(project.glob("env/lib/*/site-packages"))

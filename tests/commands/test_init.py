@@ -68,14 +68,14 @@ def test_init_writes_a_section_that_a_search_takes(tmp_path: Path) -> None:
     autotune, config = project(tmp_path)
     done = autotune(*INIT, "--yes", *COMMAND).well()
     assert "data.batch_size    4       2, 4, 8, 16   batch" in done.stdout
-    assert "into each trial's own folder, starting empty: out.log_dir" in done.stdout
+    assert "redirected into each trial's folder, initially empty: out.log_dir" in done.stdout
     assert "steps seen, the first" in done.stderr
     assert "the trial's copy of the config was read" in done.stderr
-    assert "With the section in config.yaml it trains as well." in done.stderr
+    assert "The trainer also works with the section in config.yaml." in done.stderr
     assert list(config.parent.glob(".autotune/**/preflight-*")) == []
     assert "+autotune:" in done.stdout
     assert config.read_text().startswith(SECTION)
-    table = done.stdout.split("into each")[0]
+    table = done.stdout.split("redirected")[0]
     assert autotune("search", "--config", "config.yaml", "--dry-run").stdout.startswith(table)
     assert autotune("revert", "--config", "config.yaml").returncode == 0
     assert config.read_text() == CONFIG
@@ -96,8 +96,8 @@ def test_a_trainer_that_rejects_the_section_gets_its_config_back_as_it_was(tmp_p
     autotune, config = project(tmp_path, rejects_the_section)
     done = autotune(*INIT, "--yes", *COMMAND).well()
     said = " ".join(done.stdout.split())
-    assert "with the section in config.yaml the trainer fails, and without it trains (exit status 1: TypeErr" in said
-    assert "got an unexpected keyword argument 'autotune'): the section gets a file of its own" in said
+    assert "the trainer fails with the section in config.yaml and works without it (exit status 1: TypeErr" in said
+    assert "got an unexpected keyword argument 'autotune'): writing the section to config.autotune.yaml" in said
     assert "+++ config.autotune.yaml (new)" in done.stdout
     assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
     assert "data.batch_size" in autotune("search", "--config", "config.yaml", "--dry-run").stdout
@@ -116,7 +116,7 @@ def test_without_a_preflight_the_section_goes_where_it_was_asked_to(tmp_path: Pa
     """One line says that the trainer was not tried, and what helps if it rejects unknown keys; nothing was started."""
     autotune, config = project(tmp_path, rejects_the_section)
     done = autotune(*INIT, "--yes", "--no-preflight", *COMMAND).well()
-    assert "The trainer was not tried with the section in its config." in done.stdout
+    assert "The trainer was not tested with the section in its config." in done.stdout
     assert "--separate" in done.stdout
     assert config.read_text().startswith(SECTION)
     assert autotune.simulator.plans == []
@@ -126,8 +126,8 @@ def test_a_section_beside_the_config(tmp_path: Path) -> None:
     """The config itself stays as it is, to the byte, with --separate, and there is nothing to try it with."""
     autotune, config = project(tmp_path, rejects_the_section)
     done = autotune(*INIT, "--yes", "--separate", *COMMAND).well()
-    assert "was not tried" not in done.stdout
-    assert "With the section" not in done.stderr
+    assert "was not tested" not in done.stdout
+    assert "with the section" not in done.stderr
     assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
     assert "data.batch_size" in autotune("search", "--config", "config.yaml", "--dry-run").stdout
     said = autotune("revert", "--config", "config.yaml").refusal()
@@ -159,7 +159,7 @@ def test_a_config_that_is_not_read_stops(tmp_path: Path) -> None:
         return Training()
 
     autotune, config = project(tmp_path, unread)
-    assert "nobody read the trial's own copy of the config" in autotune(*INIT, "--yes", *COMMAND).refusal()
+    assert "did not read the trial's copy of the config" in autotune(*INIT, "--yes", *COMMAND).refusal()
     assert config.read_text() == CONFIG
 
 
@@ -178,7 +178,7 @@ def test_a_terminal_is_asked(tmp_path: Path) -> None:
     assert "Write this to config.yaml? [y/N]" in done.stderr
     assert "Nothing was written." in done.stdout
     done = autotune(*INIT, *COMMAND, answers="y\ny\n")
-    assert "Start the trainer once, to see that it can be measured?" in done.stderr
+    assert "Start the trainer once, to check that it can be measured?" in done.stderr
     assert (done.returncode, config.read_text().startswith(SECTION)) == (0, True)
 
 
@@ -188,10 +188,10 @@ def test_a_terminal_decides_on_a_failed_preflight(tmp_path: Path) -> None:
     done = autotune(*INIT, *COMMAND, answers="y\nn\n")
     assert (done.returncode, config.read_text()) == (130, CONFIG)
     assert "no step was seen" in done.stderr
-    assert "Go on all the same?" in done.stderr
+    assert "Continue anyway?" in done.stderr
     done = autotune(*INIT, *COMMAND, answers="y\ny\ny\n")
     assert (done.returncode, config.read_text().startswith(SECTION)) == (0, True)
-    assert "was not tried with the section" in done.stderr
+    assert "was not tested with the section" in done.stderr
 
 
 def test_flags_become_a_config(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ def test_flags_become_a_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        ((), 2, "behind --"),
+        ((), 2, "after --"),
         (("--separate", "--from-flags", *COMMAND), 2, "--separate"),
         (("--yes", "--", "python train.py {config} | tee log"), 1, "which needs a shell; autotune uses none"),
         (("--yes", "--", "python", "train.py", "{config}", "&&", "ls"), 1, "contains &&"),
@@ -273,7 +273,7 @@ def test_several_configs_of_one_trainer(tmp_path: Path) -> None:
     assert json.loads(copy) == {"num_workers": 1}
     assert autotune("search", *both, "--dry-run").returncode == 0
     refused = autotune("apply", "--config", "config.yaml", "--config", "train.py")
-    assert "train.py is none of the further configs" in refused.stderr
+    assert "train.py is not listed in the section" in refused.stderr
 
 
 HYDRA = """\

@@ -52,7 +52,7 @@ def test_a_search_gives_one_object(simulated: CommandLine, kind: str) -> None:
     assert done.returncode == code
     assert (done.document["format"], done.document["verdict"], done.document["trials"]) == (2, "no_change", 2)
     assert word in done.document["cautions"][-1]
-    assert f"autotune: {word}; 2 finished trials are kept, the same command goes on" in done.stderr
+    assert f"autotune: {word}; 2 finished trials are kept, the same command resumes" in done.stderr
     assert "Traceback" not in done.stderr
     assert simulated("study", "list", "--json").document["studies"][0]["trials"] == 2
 

@@ -19,11 +19,9 @@ def test_a_plan_has_a_line_for_everything(simulated: CommandLine) -> None:
     (simulated.folder / "config.yaml").write_text(PLAN)
     said = simulated("search", "--config", "config.yaml", "--dry-run", "--validate", "1m").well().stdout
     assert "1, 2, 3, 4, 5, 6, …, 12" in said
-    assert "into each trial's own folder, starting empty: log_dir" in said
+    assert "redirected into each trial's folder, initially empty: log_dir" in said
     assert "command: {python} train.py {config}\n" in said
-    assert (
-        "24 combinations; 30m for everything, part of it kept back to confirm the best against today's values" in said
-    )
+    assert "24 combinations; budget 30m, part of it reserved to confirm the best against today's values" in said
     assert (
         ", and to train both for up to 1m; 6m to race both on the loss, if the batch or the precision changes" in said
     )
@@ -101,8 +99,8 @@ def test_an_inventory_has_a_line_for_everything(simulated: CommandLine) -> None:
     (simulated.folder / "plain.yaml").write_text(f"log_dir: logs\nsave_dir: ${{log_dir}}/saved\n{others}")
     said = simulated("init", "--config", "plain.yaml", "--", "python", "train.py", "{config}").stdout
     assert " and 2 more: " in said
-    assert "into each trial's own folder, starting empty: log_dir" in said
-    assert "looks like an output and stays: save_dir: " in said
+    assert "redirected into each trial's folder, initially empty: log_dir" in said
+    assert "looks like an output, not redirected: save_dir: " in said
     (simulated.folder / "empty.yaml").write_text("lr: 0.1\n")
     said = simulated("init", "--config", "empty.yaml", "--", "python", "train.py", "{config}").stdout
-    assert "No knob was found by its name. Name what may vary" in said
+    assert "No known knob was found. List the keys to tune" in said

@@ -127,7 +127,7 @@ def test_what_cannot_work_is_refused_at_once(simulated: CommandLine) -> None:
     for wrong in (["--when", "later"], ["--apply", "all"], ["--apply", "batch"], ["--budget", "0"]):
         assert simulated("queue", "add", "--config", "config.yaml", *wrong).returncode == 2
     assert simulated("queue", "add", "--config", "missing.yaml").returncode == 1
-    assert "cannot fit" in simulated("queue", "add", "--config", "config.yaml", "--budget", "1s").refusal()
+    assert "is too short" in simulated("queue", "add", "--config", "config.yaml", "--budget", "1s").refusal()
     crashes = Training(steps=0, exit_code=1, stderr="ValueError: there is no such layer\n")
     simulated.simulator = SimulatedRunner(simulated.clock, lambda _config: crashes)
     assert "there is no such layer" in simulated("queue", "add", "--config", "config.yaml").refusal()
@@ -138,8 +138,8 @@ def test_what_cannot_work_is_refused_at_once(simulated: CommandLine) -> None:
 def test_without_a_daemon_it_is_said(simulated: CommandLine) -> None:
     """Entries can be added, and whoever waits for them is told that nobody works on them."""
     added = simulated("queue", "add", "--config", "config.yaml", "--no-check").well()
-    assert "no daemon runs" in added.stdout
-    assert "no daemon runs" in simulated("queue", "list").stdout
+    assert "no daemon is running" in added.stdout
+    assert "no daemon is running" in simulated("queue", "list").stdout
     assert "daemon run" in simulated("queue", "wait").refusal()
     assert simulated("daemon", "status").returncode == 1
 
@@ -153,7 +153,7 @@ def test_a_daemon_that_hangs_hides_nothing(simulated: CommandLine, monkeypatch: 
 
     monkeypatch.setattr(queue, "ask", hangs)
     said = simulated("queue", "add", "--config", "config.yaml", "--no-check").refusal()
-    assert "the queue is changed, but the daemon has not followed yet: the daemon did not answer" in said
+    assert "the queue is changed, but the daemon has not applied the change yet: the daemon did not answer" in said
     listed = simulated("queue", "list").well()
     assert "config.yaml" in listed.stdout
     assert "did not answer" in listed.stderr
@@ -166,7 +166,7 @@ def test_a_variable_that_is_not_kept_and_may_be_needed_is_named(simulated: Comma
     config.write_text(f"# the data lie in MY_CORPUS\n{config.read_text()}")
     add_it, variables = ("queue", "add", "--config", "config.yaml", "--no-check"), {"MY_CORPUS": "/x", "MY_OWN": "y"}
     said = simulated(*add_it, env=variables).stderr
-    assert "names it: MY_CORPUS." in said
+    assert "trainer's script: MY_CORPUS." in said
     assert "MY_OWN" not in said
     assert simulated("queue", "remove", "1").returncode == 0
     assert "MY_CORPUS" not in simulated(*add_it, "--keep-env", "MY_CORPUS", env=variables).stderr
@@ -189,11 +189,11 @@ def test_an_advice_is_explained(simulated: CommandLine) -> None:
     advices = Advices(locate_home(os.environ).advice)
     advices.keep(advice())
     explained = simulated("daemon", "explain", advice().id).stdout
-    assert "1.50x as fast as the config was (95 % interval 1.20 to 1.80)" in explained
-    assert "data.num_workers: 1 -> 4  1.40x (1.10 to 1.70)  (same training)" in explained
-    assert "To take it: autotune apply --config /project/1.yaml" in explained
+    assert "1.50x as fast as the config was (95 % interval 1.20-1.80)" in explained
+    assert "data.num_workers: 1 -> 4  1.40x (1.10-1.70)  (same training)" in explained
+    assert "To apply: autotune apply --config /project/1.yaml" in explained
     advices.mark_applied(advice().id, "2030-01-01T01:00:00+00:00")
-    assert "To undo it: autotune revert" in simulated("daemon", "explain", advice().id).stdout
+    assert "To undo: autotune revert" in simulated("daemon", "explain", advice().id).stdout
 
 
 def test_what_was_reverted_is_not_shown_as_applied(simulated: CommandLine, home: Path) -> None:
@@ -213,10 +213,10 @@ def test_what_was_reverted_is_not_shown_as_applied(simulated: CommandLine, home:
     advices.mark_applied(kept.id, "2030-01-01T01:00:00+00:00")
     config.write_text(searched + "# values were written\n")
     assert "`autotune revert` undoes it" in simulated("queue", "list").stdout
-    assert "To undo it: autotune revert" in simulated("daemon", "explain", kept.id).stdout
+    assert "To undo: autotune revert" in simulated("daemon", "explain", kept.id).stdout
     config.write_text(searched)
     assert f"applied to {path}, and reverted since" in simulated("queue", "list").stdout
-    assert "To take it: autotune apply" in simulated("daemon", "explain", kept.id).stdout
+    assert "To apply: autotune apply" in simulated("daemon", "explain", kept.id).stdout
 
 
 @pytest.mark.services

@@ -51,13 +51,13 @@ def test_a_faster_batch_that_learns_more_slowly(tmp_path: Path) -> None:
     assert (answer["verdict"], answer["best"]["values"]) == ("better", {"data.batch_size": 64})
     assert (race["winner"]["learning"], race["scaled"]["learning"]) == ("slower", "faster")
     assert race["proposed"] == {"path": "learning_rate", "value": 0.04}
-    assert "unchanged was confirmed: it changes the batch, and in the race it learned more slowly" in done.stderr
+    assert "unchanged was confirmed: it changes the batch, and it converged more slowly in the race" in done.stderr
     said = commands("apply", "--config", "config.yaml").refusal()
-    assert "in the race it learned more slowly" in said
+    assert "it converged more slowly in the race" in said
     assert "`autotune apply --config config.yaml --all`" in said
     assert (tmp_path / "config.yaml").read_text() == config
     shown = commands("status", "--config", "config.yaml").stdout
-    assert "Learns slower: after the same" in shown
+    assert "Converges more slowly: after" in shown
     assert "With learning_rate: 0.04 as well" in shown
     assert commands("apply", "--config", "config.yaml", "--learning-rate").returncode == 0
     written = config.replace("batch_size: 4 ", "batch_size: 64 ").replace("0.01", "0.04")

@@ -191,7 +191,7 @@ def test_any_command_can_be_watched(tmp_path: Path, state: Path) -> None:
     (tmp_path / "train.py").touch()
     done = CommandLine(tmp_path)(*_WATCH_ONLY, "-S", "-E", "train.py", "{lr}")
     assert "watched: -S -E train.py {lr}" in done.stderr
-    assert "kept out by -E and -S" in done.stderr
+    assert "-E and -S in the command keeps the observer out" in done.stderr
     assert _training(state)[1]["config"] is None
 
 

@@ -67,7 +67,9 @@ def test_a_batch_is_known_as_one_whatever_it_is_called(tmp_path: Path, key: str,
     commands = project_in(tmp_path, trainer, config)
     said = commands.search("--no-apply").well().stdout
     where = " of each device" if key != "batch_size" else ""
-    assert f"The effective batch{where} changes from 4 to 64: that is another training. Check the learning rate" in said
+    assert (
+        f"The effective batch{where} changes from 4 to 64, which changes the training. Check the learning rate" in said
+    )
     assert "it changes the batch" in commands("apply", "--config", "config.yaml").refusal()
     assert (tmp_path / "config.yaml").read_text() == config
     commands("apply", "--config", "config.yaml", "--all").well()
@@ -168,7 +170,7 @@ def test_without_a_command_the_way_to_one_is_said(simulated: CommandLine) -> Non
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--race", "2m", "--no-race"), "exclude each other"),
+        (("--race", "2m", "--no-race"), "conflicts with --no-race"),
         (("--race", "5s"), "is too short: the minimum is"),
         (("--race", "20m"), "at most half of it"),
         (("--validate", "20m"), "--validate: validation trains two configs for up to 20m each"),

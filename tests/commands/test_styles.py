@@ -16,7 +16,7 @@ SAID = {
     "dataclass config": "",
     "reads its config twice": "",
     "swallows out of memory": "out of GPU memory",
-    "resumes": "checkpoint_dir holds something already",
+    "resumes": "checkpoint_dir is not empty",
     "dead key": "data.prefetch: ",
     "fills a cache": "corpus/train/.features is treated as a cache",
 }

@@ -14,7 +14,7 @@ import pytest
 import autotune
 from tests.command_line import typed
 
-BUG_REPORT = ("Python ", "cores", "GPU: ", "needs: ", "frameworks beside it: ")
+BUG_REPORT = ("Python ", "cores", "GPU: ", "dependencies: ", "frameworks: ")
 
 
 def _run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -63,7 +63,7 @@ def test_an_opening_that_hangs(
     monkeypatch.setattr(problem, "open_requested", hanging(how))
     done = simulated.forked(*SEARCH)
     assert (done.returncode, done.document["error"]["kind"]) == (1, "trial")
-    assert "was still at work in " in done.stderr
+    assert "was still running in " in done.stderr
     assert "hangs" not in done.stderr  # what it does there was not seen
     assert "nvidia-smi" not in done.stderr
 
@@ -76,7 +76,7 @@ def test_what_was_measured_is_the_answer(
     done = simulated.forked(*SEARCH)
     assert done.returncode == 0, done.stderr
     assert done.document["baseline"]["metrics"]["samples_per_s"] > 0
-    assert "was ended by force" in done.document["cautions"][-1]
+    assert "was killed" in done.document["cautions"][-1]
 
 
 def test_a_call_that_gives_no_other_thread_a_turn(simulated: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,15 +72,15 @@ def test_a_worker_alone_makes_a_study(simulated: CommandLine) -> None:
     """Where nobody searches, workers do; without a terminal there is a line for each trial."""
     done = on("one", simulated, "worker", "--budget", "1m").well()
     made = len(the_study(simulated.folder).records())
-    assert "No search is at work on this study: for at most 1m this worker tries and confirms" in done.stderr
-    assert f"{made} trials made; the study needs no more of it." in done.stderr
+    assert "No search is running on this study: for at most 1m, this worker explores and confirms" in done.stderr
+    assert f"Ran {made} trials; the study needs no more trials." in done.stderr
     assert done.stderr.count("/s ") >= made
 
 
 def test_a_study_that_has_its_answer_needs_no_worker(recorded: CommandLine) -> None:
     """It says so, and makes no trial."""
     done = recorded("worker", "--config", "config.yaml").well()
-    assert "The study has its answer" in done.stderr
+    assert "The study has an answer" in done.stderr
     assert recorded.simulator.plans == []
 
 
@@ -106,7 +106,7 @@ def test_a_worker_that_is_told_to_end_gives_its_trial_back(tmp_path: Path) -> No
     autotune = project_in(tmp_path, trainer)
     done = on("one", autotune, "worker", "--budget", "5m")
     assert done.returncode == 143
-    assert "2 finished trials are kept; the same command goes on." in done.stderr
+    assert "2 finished trials are kept; the same command resumes." in done.stderr
     study = the_study(autotune.folder)
     assert list(study.members.trials_elsewhere) == []
     assert [one.has_left for one in study.members.on_record()] == [True]

@@ -25,28 +25,28 @@ ROOT = DOCS.parent
 PAGES = pages_with_screens(DOCS)
 TYPED_IN = [path for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))) if path.parent.name != "reference"]
 
-TABLE = r"knob +today +tried +for the training\n"
+TABLE = r"knob +today +candidates +effect on training\n"
 DIFF = (r"\n--- ", r"\n\+\+\+ .*\n@@ ", r"\n[+-]")
 SHAPES = {
     "init": (
-        r"knob +\S+ +tried +for the tra", r"\ncommand: ", "Preflight: one short trial",
+        r"knob +\S+ +candidates +effect on", r"\ncommand: ", "Preflight: running one short trial",
         r"\d+ steps? seen, the first .* after the start; ", *DIFF,
         r"\n\+autotune:  # for autotune", r"\n\+  # knobs:\n", r'\n\+  command: "', r"\n\nWritten to ",
         r"\nNext:  autotune search --config \S+ --budget",
     ),
-    "search --dry-run": (TABLE, r"\ncommand: ", r"\n\d+ combinations; \d+m for everything, ", r"\nscore: "),
+    "search --dry-run": (TABLE, r"\ncommand: ", r"\n\d+ combinations; budget \d+m, ", r"\nscore: "),
     "search": (
-        TABLE, r"\ncommand: ", r"\n\d+ combinations; \d+m for everything, ",
+        TABLE, r"\ncommand: ", r"\n\d+ combinations; budget \d+m, ",
         r"\[ .*s\] study .*: \d+ knobs, \d+ combinations, budget \d+m", r"\[ .*s\] trial \d+ +baseline +\d+/s +",
         "s] exploring: ", r"\[ .*s\] trial \d+ +explore +\d+/s +\d.\d\dx +", "s] confirming: ",
-        r"\[ .*s\] trial \d+ +pair 1 ", r"\n\nBetter: [\d.]+x \(95 % interval [\d.]+ to [\d.]+\) as fast as today's",
-        r"\nconfirmed by \d+ interleaved pairs with today's config", r"\nwhat changes +today +best +worth +for the",
+        r"\[ .*s\] trial \d+ +pair 1 ", r"\n\nBetter: [\d.]+x \(95 % interval [\d.]+-[\d.]+\) as fast as today's",
+        r"\nconfirmed by \d+ interleaved pairs with today's config", r"\nchange +today +best +gain +effect on",
         r"\nmeasured +today +best\n", r"\nsamples +\d+/s +\d+/s", r"\nGPU utilization ", r"\nstep-time variation ",
-        "\nMore: autotune status --config ", r"\nThe search took \d\S+; a training that takes longer than \d\S+ today ",
+        "\nMore: autotune status --config ", r"\nThe search took \d\S+; it pays off for trainings ",
         r"\n\nNext:  autotune apply --config ",
     ),
     "apply": (*DIFF, r"\n\nWritten to "),
-    "revert": (*DIFF, r"\n\nReverted .*; the file as it was: "),
+    "revert": (*DIFF, r"\n\nReverted .*; backup: "),
 }  # fmt: skip
 """What the screens of a command show, in this order."""
 

@@ -24,7 +24,7 @@ def busy(utilization: float) -> dict[str, Any]:
     ("fields", "line"),
     [
         ({"changes": {"data.batch_size": 32}}, "trial 3 explore 61.5/s 1.50x 12s batch_size=32"),
-        ({**UNMEASURED, "ending": Ending.CRASHED}, "trial 3 explore no numbers 12s [crashed] today's values"),
+        ({**UNMEASURED, "ending": Ending.CRASHED}, "trial 3 explore unmeasured 12s [crashed] today's values"),
         ({"validity": Validity.COLD, "speedup": None}, "trial 3 explore 61.5/s 12s [cold] today's values"),
         ({**HUNG, "speedup": None}, "trial 3 explore 61.5/s 12s [hung, not steady] today's values"),
         (busy(0.413), "trial 3 explore 61.5/s 1.50x 12s GPU 41 % today's values"),

@@ -64,7 +64,7 @@ def test_a_terminal_sees_what_runs_now() -> None:
     shown = file.getvalue()
     assert "[   10s] best so far: 1.50x today with cache=[memory]" in shown
     last = shown.rpartition("best   ")
-    assert "15s of 1m 0 trials exploring done in at most 45s" in last[0]
+    assert "15s of 1m 0 trials exploring at most 45s left" in last[0]
     assert last[2].startswith("1.50x today  cache=[memory]\nnow    trial 3 pair 4: batch_size=32  17 steps\n")
     assert last[2].endswith("\x1b[2K")
 
@@ -76,7 +76,7 @@ def test_a_terminal_sees_how_busy_the_gpus_were(trial_ended: MakeEnded) -> None:
         return drawn(*events, width=120, force_terminal=True, color_system=None).rpartition("0.0s of 1m")[2]
 
     busy = trial_ended(measurement=replace(measured(61.5), gpu_utilization=0.41))
-    assert "1 trials, the last GPU 41 % starting" in last_drawn(busy)
+    assert "1 trials, last GPU 41 % starting" in last_drawn(busy)
     assert "2 trials starting" in last_drawn(busy, trial_ended())
     started = TrialStarted(number=3, purpose=Purpose.EXPLORE, changes={"model_gpu": 1})
     both = {GpuRole.MODEL: 0.91, GpuRole.DATA: 0.624}

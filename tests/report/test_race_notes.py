@@ -31,8 +31,8 @@ def test_the_losses_stand_with_their_interval() -> None:
     """And where the trainings began."""
     text = said(replace(RESULT, race=race(Learning.FASTER)))
     assert text == (
-        "Learns faster: after the same 2m of training the loss is 2.95, and 3.12 today (97.5 % interval of the "
-        "difference -0.21 to -0.12): it learns faster, 1.50x as fast.\nRaced from scratch, 4 rounds in turn."
+        "Converges faster: after 2m of training each, the loss is 2.95, and 3.12 today (97.5 % interval of the "
+        "difference -0.21 to -0.12); it converges faster, 1.50x as fast.\nRaced from scratch, 4 interleaved rounds."
     )
     resumed = replace(race(Learning.FASTER), checkpoint="runs/ckpt-7")
     assert "from a copy of the newest checkpoint, runs/ckpt-7" in said(replace(RESULT, race=resumed))
@@ -41,11 +41,11 @@ def test_the_losses_stand_with_their_interval() -> None:
 def test_what_is_not_known_says_what_would_tell() -> None:
     """A longer race, or the reason why none can."""
     text = said(replace(RESULT, race=race(Learning.UNKNOWN, needed_s=1200.0)))
-    assert "does not tell which learns faster; a race of 20m would probably tell" in text
+    assert "inconclusive; a race of 20m would probably decide" in text
     unseen = replace(race(Learning.UNKNOWN, at_equal_time=None), why_unknown="too few losses were seen in that time")
-    assert "it cannot be told: too few losses were seen" in said(replace(RESULT, race=unseen))
+    assert "inconclusive: too few losses were seen" in said(replace(RESULT, race=unseen))
     assert said(replace(RESULT, why_not_raced="the trainer reports no loss that can be seen")) == (
-        "Learning: whether it also learns faster is not known: the trainer reports no loss that can be seen."
+        "Convergence: unknown if it also converges faster: the trainer reports no loss that can be seen."
     )
     assert said(RESULT) == ""
 
@@ -56,14 +56,14 @@ def test_what_memorises_says_by_what_that_is_seen() -> None:
     memorises = race(Learning.MEMORISES, why="its training loss is lower", **details)
     result = replace(RESULT, race=memorises)
     assert said(result).startswith(
-        "Memorises: after the same 1m30s of training the held-out loss is 3.4, and 3.12 today (97.5 % interval of the "
-        "difference +0.2 to +0.4): that is not comparable, for its training loss is lower.\n"
+        "Overfits: after 1m30s of training each, the held-out loss is 3.4, and 3.12 today (97.5 % interval of the "
+        "difference +0.2 to +0.4); not comparable: its training loss is lower.\n"
     )
     alone = replace(result, changes=RESULT.changes[:1])
     assert alone.may_learn_more_slowly
-    assert why_it_needs_consent(alone).startswith("In the race it memorised: after the same 1m30s of")
+    assert why_it_needs_consent(alone).startswith("It overfitted in the race: after 1m30s of")
     unsure = race(Learning.UNKNOWN, why="no held-out loss is reported", learning_speed=None)
-    assert "does not tell which learns faster, for no held-out loss is reported." in said(replace(RESULT, race=unsure))
+    assert "inconclusive: no held-out loss is reported." in said(replace(RESULT, race=unsure))
 
 
 def test_a_proposed_rate_says_how_it_is_written() -> None:
@@ -86,7 +86,7 @@ def test_a_rate_that_is_sooner_at_todays_loss_and_ends_no_lower_is_not_proposed(
     sooner = Raced(learning=Learning.FASTER, at_equal_time=higher, learning_speed=4.0)
     both = replace(race(Learning.FASTER), scaled=sooner, learning_rate_key="lr", learning_rate=0.2)
     assert both.proposed_rate is None
-    assert "That is not proposed: the loss is not lower" in said(replace(RESULT, race=both))
+    assert "Not proposed: the loss is not lower" in said(replace(RESULT, race=both))
     lower = replace(sooner, at_equal_time=replace(LOSSES, other=2.5, low=-0.7, high=-0.5))
     assert replace(both, scaled=lower).proposed_rate == ("lr", 0.2)
 
@@ -94,10 +94,10 @@ def test_a_rate_that_is_sooner_at_todays_loss_and_ends_no_lower_is_not_proposed(
 @pytest.mark.parametrize(
     ("raced", "reason"),
     [
-        (None, "It changes the batch, and whether it also learns faster is not known: no time."),
-        (race(Learning.SLOWER), "It changes the batch, and in the race it learned more slowly: after the same 2m"),
-        (race(Learning.UNKNOWN), "It changes the batch, and the race did not show that it learns as fast: after the"),
-        (race(Learning.ALIKE), "It changes the batch, and in the race it learned as fast at least: after the same 2m"),
+        (None, "It changes the batch; unknown if it also converges faster: no time."),
+        (race(Learning.SLOWER), "It changes the batch, and it converged more slowly in the race: after 2m"),
+        (race(Learning.UNKNOWN), "It changes the batch, and the race did not show that it converges equally fast: aft"),
+        (race(Learning.ALIKE), "It changes the batch, and it converged at least equally fast in the race: after 2m"),
     ],
 )
 def test_the_reason_to_ask_names_what_changes(raced: Race | None, reason: str) -> None:
@@ -118,5 +118,5 @@ def test_keys_of_unknown_effect_are_named() -> None:
     keys = [Change(path=path, old=1, new=2, worth=None, group=2, label="unknown") for path in ("model.a", "model.b")]
     result = replace(RESULT, changes=(*RESULT.changes, *keys), why_not_raced="no time")
     assert why_it_needs_consent(result).startswith(
-        "It changes the batch and model.a, model.b (effect on the training unknown), and whether it also learns faster"
+        "It changes the batch and model.a, model.b (effect on the training unknown); unknown if it also converges"
     )

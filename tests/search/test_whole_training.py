@@ -69,7 +69,7 @@ def test_where_no_pass_ends_that_is_said(search: Search) -> None:
     assert result.whole is not None
     assert (result.whole.speedup, result.whole.seen) == (None, ())
     said = screen(result)
-    assert "Of steps alone: no end of an epoch, evaluation or checkpoint was observed, nor growth of memory" in said
+    assert "Steps only: no end of an epoch, evaluation or checkpoint was observed, nor growth of memory" in said
     assert "`--validate 2m` covers them." in said
     assert "Not covered" not in said
 

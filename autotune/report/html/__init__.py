@@ -1,1 +1,1 @@
-"""Report of a study as one HTML file: no scripts, no network, text from outside always escaped."""
+"""HTML report of a study: one file, no scripts, no network, untrusted text escaped."""

@@ -1,4 +1,4 @@
-"""Contents of a report: what a study and its folders say, gathered before a page is written, and what that takes."""
+"""Contents of a report."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -37,12 +37,8 @@ from autotune.report.plain_text import changes_text, plain, value_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdviceRow:
-    """Recommendation of a diagnosis.
-
-    Attributes:
-        gain: What it gains, in words; empty where that was not tried.
-    """
+class RecommendationRow:
+    """Recommendation of a diagnosis; ``gain`` is "" if not tried."""
 
     sentence: str
     gain: str
@@ -50,10 +46,10 @@ class AdviceRow:
 
 @dataclass(frozen=True, kw_only=True)
 class StepPart:
-    """Part of a step of today's config, as a profile found it.
+    """Part of a baseline step, from a profile.
 
     Attributes:
-        mean_ms: Its mean time; None where it was not measured; below 0 where it is lost in the noise.
+        mean_ms: None if not measured; negative if below the noise.
     """
 
     name: str
@@ -66,28 +62,23 @@ class StepPart:
 
 @dataclass(frozen=True, kw_only=True)
 class DiagnosisSummary:
-    """What a diagnosis found, as far as a report shows it.
+    """Summary of a diagnosis.
 
     Attributes:
-        verdict: Its sentence; empty without a diagnosis.
-        issues: What it found: weight and sentence of each.
-        advice: Its recommendations; None without a diagnosis.
-        step_parts: Parts of a step, from the profile in its folder; empty without one.
+        verdict: "" without a diagnosis.
+        issues: Severity and sentence of each.
+        recommendations: None without a diagnosis.
     """
 
     verdict: str = ""
     issues: Sequence[tuple[str, str]] = ()
-    advice: Sequence[AdviceRow] | None = None
+    recommendations: Sequence[RecommendationRow] | None = None
     step_parts: Sequence[StepPart] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConfirmingPair:
-    """Complete pair of the confirmation.
-
-    Attributes:
-        today: Speed of today's config, in samples a second.
-    """
+    """Speeds of a confirming pair, in samples/s."""
 
     today: float
     other: float
@@ -95,18 +86,16 @@ class ConfirmingPair:
 
 @dataclass(frozen=True, kw_only=True)
 class StudyContents:
-    """Contents of the report of one study.
+    """Contents of a study's report.
 
     Attributes:
-        result: Answer of the last search; None where no trial gave numbers.
-        state: How the last search stands, as a sentence; empty where it came to its end.
-        elapsed_s: Time that the last search took; None where that is not known.
-        step_times_s: Times of steps of today's config, and of what it is compared with; empty where none are kept.
-        diff: Change to the config; None where there is none to make.
-        commands: Commands that go on from here, by what they do.
-        conditions: What the numbers hold for: name and text of each.
-        machines: Name of each machine for people, by that in the record; no two have the same.
-        remedies: What to do about each kind of failure, by the ending's name.
+        result: None if no trial has a measurement.
+        state: Sentence on a running or interrupted search.
+        step_times_s: Of the baseline and the other side; empty if not kept.
+        commands: By purpose.
+        conditions: Name and text of each.
+        machines: Unique names for people, by the record's names.
+        remedies: By name of the ending.
     """
 
     config: str
@@ -128,7 +117,7 @@ class StudyContents:
 
     @property
     def shown(self) -> Side | None:
-        """What stands beside today's config: the best, else what was tried and not found better."""
+        """Side to compare with the baseline: the best, or an unconfirmed candidate."""
         if self.result is None:
             return None
         return self.result.candidate if self.result.verdict is Verdict.NO_CHANGE else self.result.best
@@ -139,37 +128,34 @@ class StudyContents:
 
     @property
     def sides(self) -> list[tuple[str, Side]]:
-        """Today's config and what stands beside it, as far as there are such, by their names."""
+        """Existing sides with names, baseline first."""
         both = (("today", self.result.baseline if self.result else None), (self.name_of_shown, self.shown))
         return [(name, side) for name, side in both if side is not None]
 
     @property
     def sentence(self) -> str:
-        """The verdict, whatever came of the search."""
         if self.result is not None:
             return headline(self.result).plain
         return self.diagnosed.verdict or f"No answer: {self.why_no_result}."
 
     @property
     def warning(self) -> str:
-        """What belongs beside the verdict, so that nobody takes its number alone; empty for nothing."""
+        """Warning if training may converge more slowly; else ""."""
         result = self.result
         if result is None or result.verdict not in CONFIRMED or not result.may_learn_more_slowly:
             return ""
-        return f"Mind: {why_it_needs_consent(result)}"
+        return f"Caution: {why_it_needs_consent(result)}"
 
     @property
     def notes(self) -> list[Text]:
-        """Remarks on the answer."""
-        assert self.result is not None, "only an answer has remarks"
+        assert self.result is not None, "only an answer has notes"
         whole = [whole_text(self.result)] if self.result.verdict is Verdict.BETTER else []
         achieved = [achieved_text(self.result)] if self.result.achieved else []
-        said = [Text(text) for text in (*whole, *achieved, uncovered_text(self.result)) if text]
-        return [*said, *validation_notes(self.result), *answer_notes(self.result)]
+        notes = [Text(text) for text in (*whole, *achieved, uncovered_text(self.result)) if text]
+        return [*notes, *validation_notes(self.result), *answer_notes(self.result)]
 
     @property
     def changed(self) -> str:
-        """What differs from today's config; empty where nothing does."""
         baseline = self.result.baseline.values if self.result and self.result.baseline else {}
         values = self.shown.values if self.shown else {}
         changes = {path: value for path, value in values.items() if baseline.get(path) != value}
@@ -177,75 +163,71 @@ class StudyContents:
 
     @property
     def figures(self) -> list[list[str]]:
-        """Speed, utilization and steadiness as far as they are measured: name, today's, and that of what is shown."""
+        """Main figures: label, baseline, shown side."""
         sides = [side for _, side in self.sides if side.metrics]
         rows = metrics_rows(sides[0], next(iter(sides[1:]), None), details=False) if sides else []
         return [[*row, ""][:3] for row in rows if NOT_MEASURED not in row]
 
     @property
     def ratios(self) -> dict[str, Ratio]:
-        """What was compared in pairs with today's config."""
-        assert self.result is not None, "without an answer nothing was compared"
+        """Ratios to the baseline."""
+        assert self.result is not None, "only an answer has ratios"
         whole = self.result.whole.speedup if self.result.whole else None
         known = {"speed": self.result.speedup, "whole training": whole, "score": self.result.score_ratio}
         return {name: ratio for name, ratio in known.items() if ratio is not None}
 
     @property
     def groups(self) -> list[tuple[list[str], Ratio | None]]:
-        """Changes that are not told apart, and what each group of them is worth."""
-        assert self.result is not None, "without an answer nothing is changed"
+        """Inseparable changes, with their gain."""
+        assert self.result is not None, "only an answer has changes"
         names: dict[int, list[str]] = {}
-        worths: dict[int, Ratio] = {}
+        gains: dict[int, Ratio] = {}
         for change in self.result.changes:
             names.setdefault(change.group, []).append(f"{change.path.rpartition('.')[2]}: {value_text(change.new)}")
             if change.worth is not None:
-                worths[change.group] = change.worth
-        return [(some, worths.get(group)) for group, some in names.items()]
+                gains[change.group] = change.worth
+        return [(some, gains.get(group)) for group, some in names.items()]
 
     @property
-    def worths(self) -> list[tuple[str, Ratio]]:
-        """What each group of changes is worth, where trials show it."""
-        return [(", ".join(names), worth) for names, worth in self.groups if worth is not None]
+    def gains(self) -> list[tuple[str, Ratio]]:
+        return [(", ".join(names), gain) for names, gain in self.groups if gain is not None]
 
     @property
     def spent_s(self) -> float:
-        """Time that the search took; where it has not said that, the time of its trials."""
+        """Duration of the search, or the sum of its trials'."""
         if self.elapsed_s is not None:
             return self.elapsed_s
         return sum(trial.duration_s for trial in self.trials if trial.purpose not in NO_SEARCH)
 
     @property
     def race_legs(self) -> list[RaceLeg]:
-        """Trainings of the last race."""
         search = next((trial.search for trial in reversed(self.trials) if trial.race is not None), None)
         return [trial.race for trial in self.trials if trial.race is not None and trial.search == search]
 
     @cached_property
     def points(self) -> list["TrialPoint"]:
-        """Trials of its searches."""
         return trial_points(self.trials)
 
     @property
     def names_of_machines(self) -> dict[str, str]:
-        """Name of each machine that trials were made on, by that in the record."""
+        """Machines of the trials, by the record's names."""
         machines = dict.fromkeys(point.trial.machine for point in self.points)
         return {machine: plain(self.machines.get(machine, machine)) for machine in machines}
 
     @property
     def utilizations(self) -> list[tuple[str, PooledGpu, Sequence[tuple[float, float, float]]]]:
-        """Scored GPU of each side, with its driver windows in the trial that has the most of them."""
+        """Scored GPU of each side, with the most driver windows of a trial."""
         return [(name, *found) for name, side in self.sides if (found := _windows(side, self.trials)) is not None]
 
     @property
     def step_times(self) -> list[tuple[str, Sequence[float]]]:
-        """Times of steps of each side that has any, in seconds."""
         return [
             (name, times) for name, times in zip(("today", self.name_of_shown), self.step_times_s, strict=True) if times
         ]
 
     @property
     def time_parts(self) -> list[tuple[str, float, float]]:
-        """Seconds for 1,000 samples of each side that tells them: waiting for data, and the rest."""
+        """Seconds per 1,000 samples: data wait and the rest."""
         found = []
         for name, side in self.sides:
             metrics = side.metrics or {}
@@ -272,14 +254,14 @@ def _windows(
 
 
 def quantile(times: Sequence[float], share: float) -> float:
-    """Return the time that this share of all does not reach."""
+    """Return a quantile, without interpolation except for the median."""
     if share == 0.5:
         return median(times)
     ordered = sorted(times)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-# Trials of a study's searches against time.
+# Trials over time.
 
 
 _NO_FAILURE = frozenset((Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED))
@@ -290,8 +272,8 @@ class TrialPoint:
     """One trial.
 
     Attributes:
-        t_s: Its end, in seconds of search time: what lies between two searches is left out.
-        ratio: Its speed over that of today's config on its machine; None where it cannot be compared.
+        t_s: End in search time, without time between searches.
+        ratio: Speed over the baseline's on the same machine; None if not comparable.
     """
 
     trial: TrialRecord
@@ -302,9 +284,9 @@ class TrialPoint:
 
 
 def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
-    """Return the trials of a study's searches, in the order of their ends, and no diagnoses or real trainings."""
+    """Return the trials of searches, in order."""
     firsts = {trial.search: trial for trial in reversed(trials)}
-    # A diagnosis begins with a trial of its own, and goes on with trials that are named as those of a search are.
+    # Only the first trial of a diagnosis has its own purpose.
     others = {search for search, first in firsts.items() if first.purpose in NO_SEARCH}
     made = [trial for trial in trials if trial.search not in others and trial.purpose not in NO_SEARCH]
     baseline = next((trial for trial in made if trial.purpose is Purpose.BASELINE), None)
@@ -312,7 +294,7 @@ def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
         return []
     today_s = {machine: _today(made, baseline.point, machine) for machine in {trial.machine for trial in made}}
     points: list[TrialPoint] = []
-    zero_s: dict[str, float] = {}  # by search, the time of day that is 0 in search time
+    zero_s: dict[str, float] = {}  # by search: timestamp of search time 0
     for trial in made:
         ended_s = _stamp(trial)
         if trial.search not in zero_s:
@@ -334,9 +316,9 @@ def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
 
 
 def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
-    """Return the speed of the fastest point so far, at the times from which it holds; 1.0 is today's config.
+    """Return times and speeds of each new best point, relative to the baseline.
 
-    A point's speed is the mean of all its trials, also of later ones: so it never falls.
+    A point's speed is the mean of all its trials, so the curve never falls.
     """
     measured = [point for point in points if point.ratio is not None]
     speeds: dict[str, list[float]] = {}

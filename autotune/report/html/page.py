@@ -1,4 +1,4 @@
-"""Report of a study: one file with all that it needs in it, made of the templates beside this module."""
+"""Report of a study as one self-contained file."""
 
 import html
 import os
@@ -18,14 +18,15 @@ from autotune.files import read_beginning, replace_durably
 from autotune.metrics import METRICS
 from autotune.report import answer
 from autotune.report.html.contents import StudyContents, quantile
-from autotune.report.plain_text import plain, safe_text, value_text
+from autotune.report.plain_text import plain, purpose_text, safe_text, value_text
 
 _speed = METRICS["samples_per_s"].text
 _FILTERS = {
     "duration": format_duration,
-    "interval": lambda ratio: f"{ratio.low:.2f} to {ratio.high:.2f}",
+    "interval": lambda ratio: f"{ratio.low:.2f}-{ratio.high:.2f}",
     "percent": lambda share: "-" if share is None else f"{100 * share:.0f} %",
     "plain": plain,
+    "purpose": purpose_text,
     "quantile_ms": lambda times, share: f"{1000 * quantile(times, share):.3g} ms",
     "speed": _speed,
     "speed_of": lambda side: _speed((side.metrics or {}).get("samples_per_s") if side else None),
@@ -34,12 +35,10 @@ _FILTERS = {
 
 
 def report_text(study: StudyContents, written: datetime, path: Path | None = None) -> str:
-    """Return the report of a study.
+    """Return a report; apart from ``written``, the same study gives the same text.
 
     Args:
-        written: Time at which it is written: all else is the same for the same study.
-        path: The file that it is for; one that ends in ``.md`` gets Markdown: the verdict, its changes, a few figures,
-            and the diff.
+        path: With ``.md``, the text is Markdown: verdict, changes, main figures and diff.
     """
     now = f"{written:%Y-%m-%d %H:%M} UTC"
     if path is None or path.suffix != ".md":
@@ -61,12 +60,12 @@ def _page(template: str, written: str, **shown: Any) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(_FILTERS)
-    environment.globals.update(answer=answer, pictures=_pictures())
+    environment.globals.update(answer=answer, plots=_plots())
     return environment.get_template(template).render(version=__version__, written=written, **shown) + "\n"
 
 
-class _NoPictures:
-    """What draws nothing: there is no matplotlib, and the tables of the pictures are shown in their place."""
+class _NoPlots:
+    """Stands in for `pictures` without matplotlib: no plots, only tables."""
 
     def __bool__(self) -> bool:
         return False
@@ -75,33 +74,32 @@ class _NoPictures:
         return lambda *_numbers: None
 
 
-def _pictures() -> Any:
+def _plots() -> Any:
     if find_spec("matplotlib") is None:
-        return _NoPictures()
+        return _NoPlots()
     from autotune.report.html import pictures
 
     return pictures
 
 
 def _safe(shown: object) -> str:
-    """Return what is put into a page without control characters and those that change the direction of others."""
     return shown if isinstance(shown, Markup) else safe_text(str(shown))
 
 
 class _Verbatim(str):
-    """Text that stays as it is in Markdown."""
+    """Text that is not escaped in Markdown."""
 
     __slots__ = ()
 
 
 def _in_a_cell(shown: object) -> object:
-    """Return what is put into Markdown: on one line, without tags, and no end of a table's cell."""
+    """Escape a value for a Markdown table cell."""
     if isinstance(shown, _Verbatim):
         return shown
     return html.escape(plain(str(shown), 1000), quote=False).replace("|", "\\|")
 
 
-# File of a report: where it goes, and that nobody's own file is replaced.
+# File of a report.
 
 
 STDOUT = Path("-")
@@ -109,25 +107,25 @@ _REMEDY = "Name another file."
 
 
 def require_report(path: Path) -> None:
-    """Raise an error unless a report can be written there.
+    """Check that a report can be written.
 
     Raises:
-        ConfigError: Something else is there, or nothing can be written there.
+        ConfigError: Another file is there, or the folder is not writable.
     """
     if path == STDOUT:
-        raise ConfigError("a report is a file here", where="-", remedy="`autotune report -o -` prints it afterwards.")
+        raise ConfigError("--report needs a file", where="-", remedy="`autotune report -o -` prints it afterwards.")
     folder = next(one for one in path.absolute().parents if one.exists())
     if not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-        raise ConfigError(f"the report cannot be written: {folder} takes no files", where=str(path), remedy=_REMEDY)
+        raise ConfigError(f"the report cannot be written: {folder} is not writable", where=str(path), remedy=_REMEDY)
     if path.is_symlink() or (path.exists() and not _is_report(path)):
-        raise ConfigError("this is no report of ours, and is not replaced", where=str(path), remedy=_REMEDY)
+        raise ConfigError("this file is not a report and is not replaced", where=str(path), remedy=_REMEDY)
 
 
 def write_report(path: Path, text: str) -> Path:
-    """Write a report, in one step; return where it is.
+    """Write a report atomically; return its path.
 
     Raises:
-        ConfigError: Something else is there, or it cannot be written.
+        ConfigError: As `require_report`.
     """
     require_report(path)
     try:

@@ -1,7 +1,6 @@
-"""Pictures of a report: SVG that takes its colours of text and lines from the page, by day and by night.
+"""Plots of a report as SVG, for light and dark mode.
 
-Colours are those of Okabe and Ito's palette that have a contrast of 3 to 1 against white and against near-black; what a
-colour says is said by a shape as well.
+Colours from Okabe and Ito's palette, contrast 3:1 on white and near-black; shapes repeat their meaning.
 """
 
 from __future__ import annotations
@@ -20,29 +19,29 @@ from autotune.records import NOT_COMPARED, PooledGpu, Purpose, RaceArm, RaceLeg,
 from autotune.report.html.contents import ConfirmingPair, StepPart, TrialPoint, best_over_time, quantile
 from autotune.report.plain_text import plain
 
-_INK = "#123456"  # stands for the colour of the page's text
+_INK = "#123456"  # placeholder of the page's text colour
 _BLUE, _ORANGE, _GREEN, _GREY = "#0072b2", "#d55e00", "#009e73", "#808080"
 _ROW, _FRAME = 0.34, 0.75  # inches
 _MARKS = {
     Purpose.BASELINE: ("today's config", "s", _GREY, True),
-    Purpose.EXPLORE: ("a new point", "o", _BLUE, False),
-    Purpose.REPEAT: ("a point once more", "o", _BLUE, True),
-    Purpose.TAKE_BACK: ("changes taken back", "^", _BLUE, False),
+    Purpose.EXPLORE: ("new point", "o", _BLUE, False),
+    Purpose.REPEAT: ("repeated point", "o", _BLUE, True),
+    Purpose.TAKE_BACK: ("simplified point", "^", _BLUE, False),
     Purpose.CONFIRM: ("confirming pair", "D", _GREEN, False),
 }
 _ARMS = {
     RaceArm.BASELINE: ("today", _GREY, "-"),
-    RaceArm.WINNER: ("the new values", _BLUE, "-"),
-    RaceArm.SCALED: ("with the learning rate scaled", _ORANGE, "--"),
+    RaceArm.WINNER: ("new values", _BLUE, "-"),
+    RaceArm.SCALED: ("new values, scaled learning rate", _ORANGE, "--"),
 }
 
 
 def draw_ratios(name: str, title: str, rows: Sequence[tuple[str, Ratio]], label: str) -> Markup:
-    """Draw ratios with their 95 % intervals, a row each.
+    """Draw ratios with 95 % intervals.
 
     Args:
-        name: Name of the picture, of which there is one on a page.
-        title: What it shows, for those who do not see it.
+        name: Unique on the page.
+        title: For screen readers.
     """
 
     def draw(axes: Axes) -> None:
@@ -57,7 +56,7 @@ def draw_ratios(name: str, title: str, rows: Sequence[tuple[str, Ratio]], label:
 
 
 def draw_trials(made: Sequence[TrialPoint]) -> Markup | None:
-    """Draw all trials, and the best speed so far, against search time; None where nothing is to be seen."""
+    """Draw trials and the best speed over search time."""
     points = [point for point in made if point.trial.purpose not in NOT_COMPARED]
     best, failed = best_over_time(points), [point for point in points if point.has_failed]
     if not best and not failed:
@@ -67,16 +66,16 @@ def draw_trials(made: Sequence[TrialPoint]) -> Markup | None:
         for purpose, (label, mark, colour, is_filled) in _MARKS.items():
             some = [point for point in points if point.trial.purpose is purpose and point.ratio is not None]
             if some:
-                thin = some[:: 1 + len(some) // 1500]  # of which nobody sees more, and each takes 100 bytes
+                thin = some[:: 1 + len(some) // 1500]  # more are indistinguishable, and each takes 100 bytes
                 face = colour if is_filled else "none"
                 style = {"marker": mark, "markersize": 4, "markerfacecolor": face, "linestyle": "none"}
                 axes.plot([p.t_s for p in thin], [p.ratio for p in thin], color=colour, label=label, **style)  # type: ignore[arg-type]
         if failed:
             if not best:
-                axes.set_ylim(0, 1)  # of nothing: the marks stand at the bottom
+                axes.set_ylim(0, 1)  # no speeds: the marks are at the bottom
             low = axes.get_ylim()[0]
             axes.plot([p.t_s for p in failed], [low] * len(failed), "x", color=_ORANGE, label="failed", clip_on=False)
-            for point in _apart(failed, max(point.t_s for point in points)):
+            for point in _without_overlap(failed, max(point.t_s for point in points)):
                 axes.annotate(
                     plain(point.trial.ending.value, longest=24),
                     (point.t_s, low),
@@ -94,16 +93,16 @@ def draw_trials(made: Sequence[TrialPoint]) -> Markup | None:
             axes.axhline(1.0, color=_GREY, linestyle="--", linewidth=1)
             axes.set_ylabel("times today's speed")
         else:
-            axes.set_yticks([])  # nothing gave a speed: failures stand on the time alone
+            axes.set_yticks([])  # no speeds: only failures over time
             axes.spines["left"].set_visible(False)
         _time_axis(axes, "search time")
         _legend(axes, columns=3)
 
-    return _in_page("trials", "All trials, and the best speed so far", 3.4 if best else 2.0, draw)
+    return _in_page("trials", "All trials and the best speed so far", 3.4 if best else 2.0, draw)
 
 
 def draw_utilization(sides: Sequence[tuple[str, PooledGpu, Sequence[tuple[float, float, float]]]]) -> Markup:
-    """Draw the utilization of a GPU on each side: its driver windows, its mean, and the band between its levels."""
+    """Draw each side's utilization: driver windows, mean and band."""
 
     def draw(axes: Axes, place: int) -> None:
         name, gpu, windows = sides[place]
@@ -116,14 +115,14 @@ def draw_utilization(sides: Sequence[tuple[str, PooledGpu, Sequence[tuple[float,
         axes.set_ylim(0, 105)
         axes.set_ylabel("busy, %")
         axes.set_title(f"{name}: {plain(gpu.text, longest=60)}", loc="left", fontsize=8.5)
-        axes.set_xlabel("s of one trial" if place == len(sides) - 1 else "")
+        axes.set_xlabel("time in one trial, s" if place == len(sides) - 1 else "")
 
     parts = [partial(draw, place=place) for place in range(len(sides))]
     return _in_page("utilization", "GPU utilization over a trial", 1.7 * len(sides), *parts)
 
 
 def draw_step_times(sides: Sequence[tuple[str, Sequence[float]]]) -> Markup:
-    """Draw how many steps took how long, on each side."""
+    """Draw each side's distribution of step times."""
 
     def draw(axes: Axes) -> None:
         longest = 1.2 * max(quantile(times, 0.98) for _, times in sides) * 1000
@@ -131,16 +130,16 @@ def draw_step_times(sides: Sequence[tuple[str, Sequence[float]]]) -> Markup:
             shown = [min(1000 * time_s, longest) for time_s in times]
             axes.hist(shown, bins=40, range=(0, longest), density=True, histtype="step", color=colour, linestyle=line)
             axes.plot([], [], color=colour, linestyle=line, label=f"{name} ({len(times)} steps)")
-        axes.set_xlabel("time of a step, ms (longer ones at the right end)")
+        axes.set_xlabel("step time, ms (longer ones in the last bin)")
         axes.set_yticks([])
         axes.set_ylabel("share of steps")
         _legend(axes, columns=2)
 
-    return _in_page("steps", "How long steps take", 2.4, draw)
+    return _in_page("steps", "Step times", 2.4, draw)
 
 
 def draw_time_parts(sides: Sequence[tuple[str, float, float]]) -> Markup:
-    """Draw the time for 1,000 samples on each side: waiting for data, and the rest of the steps, in seconds."""
+    """Draw each side's seconds per 1,000 samples: data wait and the rest."""
 
     def draw(axes: Axes) -> None:
         for place, (_, waiting_s, rest_s) in enumerate(sides):
@@ -149,27 +148,27 @@ def draw_time_parts(sides: Sequence[tuple[str, float, float]]) -> Markup:
         axes.barh(0, 0, color=_ORANGE, hatch="///", edgecolor=_INK, label="waiting for data")
         axes.barh(0, 0, color=_BLUE, label="the rest of the step")
         name_rows(axes, [name for name, _, _ in sides])
-        axes.set_xlabel("s for 1,000 samples")
+        axes.set_xlabel("s per 1,000 samples")
         _legend(axes, columns=2)
 
-    return _in_page("parts", "Where the time goes", 1.1 + _ROW * len(sides), draw)
+    return _in_page("parts", "Time per 1,000 samples", 1.1 + _ROW * len(sides), draw)
 
 
 def draw_step_parts(parts: Sequence[StepPart]) -> Markup:
-    """Draw the parts of a step; those that are lost in the noise as nothing."""
+    """Draw the parts of a step."""
 
     def draw(axes: Axes) -> None:
         bars = axes.barh(range(len(parts)), [part.shown_ms for part in parts], color=_BLUE)
         axes.bar_label(bars, [f"{part.shown_ms:.3g}" if part.shown_ms else "about 0" for part in parts], padding=3)
         axes.margins(x=0.15)
         name_rows(axes, [part.name for part in parts])
-        axes.set_xlabel("ms of a step of today's config")
+        axes.set_xlabel("ms per step of today's config")
 
     return _in_page("step-parts", "Parts of a step of today's config", _FRAME + _ROW * len(parts), draw)
 
 
 def draw_pairs(pairs: Sequence[ConfirmingPair], name: str) -> Markup:
-    """Draw the speeds of both halves of each confirming pair, in samples a second."""
+    """Draw the speeds of each confirming pair, in samples/s."""
 
     def draw(axes: Axes) -> None:
         for place, pair in enumerate(pairs, 1):
@@ -187,7 +186,7 @@ def draw_pairs(pairs: Sequence[ConfirmingPair], name: str) -> Markup:
 
 
 def draw_race(legs: Sequence[RaceLeg]) -> Markup:
-    """Draw the losses of a race's trainings against time."""
+    """Draw a race's losses over time."""
 
     def draw(axes: Axes) -> None:
         named: set[RaceArm] = set()
@@ -197,39 +196,38 @@ def draw_race(legs: Sequence[RaceLeg]) -> Markup:
                 label = None if leg.arm in named else name
                 axes.plot(leg.curve.ends_s, leg.curve.losses, color=colour, linestyle=line, linewidth=1.2, label=label)
                 named.add(leg.arm)
-        axes.set_xlabel("s of training")
+        axes.set_xlabel("training time, s")
         axes.set_ylabel("loss")
-        shown = _shown_of_race(legs)
-        if shown is not None:
-            axes.set_ylim(shown)
-            axes.set_xlabel("s of training (the beginning lies above)")
+        limits = _loss_limits(legs)
+        if limits is not None:
+            axes.set_ylim(limits)
+            axes.set_xlabel("training time, s (initial losses are above)")
         _legend(axes, columns=3)
 
     return _in_page("race", "Losses of the race", 2.6, draw)
 
 
-def _shown_of_race(legs: Sequence[RaceLeg]) -> tuple[float, float] | None:
-    """Return the losses to draw, where those of the beginning would leave no room for the others; None for all."""
+def _loss_limits(legs: Sequence[RaceLeg]) -> tuple[float, float] | None:
+    """Return limits for the later losses if all losses span over 3 times their range."""
     curves = [leg.curve for leg in legs if leg.curve is not None]
-    begins_s = 0.1 * max(curve.ends_s[-1] for curve in curves)  # of a race
+    begins_s = 0.1 * max(curve.ends_s[-1] for curve in curves)  # initial losses: the first tenth
     low, high = min(min(curve.losses) for curve in curves), max(max(curve.losses) for curve in curves)
     later = [loss for curve in curves for t_s, loss in zip(curve.ends_s, curve.losses, strict=True) if t_s >= begins_s]
     height = max(later, default=high) - low
-    # times as high as what comes later
     return (low - 0.1 * height, low + 1.3 * height) if 0.0 < 3.0 * height < high - low else None
 
 
-def _apart(points: Sequence[TrialPoint], end_s: float) -> list[TrialPoint]:
-    """Return those whose names do not hide each other on a time axis of that length."""
+def _without_overlap(points: Sequence[TrialPoint], end_s: float) -> list[TrialPoint]:
+    """Return points whose labels do not overlap."""
     shown: list[TrialPoint] = []
     for point in points:
-        if not shown or point.t_s - shown[-1].t_s >= 0.05 * end_s:  # of a time axis: the height of a line of small text
+        if not shown or point.t_s - shown[-1].t_s >= 0.05 * end_s:  # the height of a line of small text
             shown.append(point)
     return shown
 
 
 def name_rows(axes: Axes, names: Sequence[str]) -> None:
-    """Write the names of rows, the first on top, beside them."""
+    """Label rows, top to bottom."""
     axes.set_yticks(range(len(names)), [plain(name, longest=34) for name in names])
     axes.set_ylim(len(names) - 0.4, -0.6)
 
@@ -238,7 +236,7 @@ def _time_axis(axes: Axes, label: str) -> None:
     axes.set_xlim(left=0.0)
     end_s = axes.get_xlim()[1]
     steps_s = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400)
-    step_s = next((step_s for step_s in steps_s if end_s / step_s <= 6), end_s)  # more names would touch each other
+    step_s = next((step_s for step_s in steps_s if end_s / step_s <= 6), end_s)  # more labels would overlap
     ticks_s = [step_s * place for place in range(int(end_s / step_s) + 1)]
     axes.set_xticks(ticks_s, [format_duration(t_s) if t_s else "0" for t_s in ticks_s])
     axes.set_xlabel(label)
@@ -251,24 +249,23 @@ def _legend(axes: Axes, columns: int) -> None:
 
 
 def _in_page(name: str, title: str, height: float, *parts: Callable[[Axes], None]) -> Markup:
-    """Return parts below each other as an SVG; the same numbers make the same bytes.
+    """Return stacked plots as one SVG; same numbers, same bytes.
 
-    The settings of a ``matplotlibrc`` do not count: it is looked for in the working directory first, and can have text
-    set by LaTeX, which is started from the PATH.
+    Ignores ``matplotlibrc``, which is read from the working directory and can start LaTeX.
     """
     settings: dict[Any, object] = {
         "font.size": 9.0,
         **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), _INK),
         **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
         "svg.hashsalt": f"autotune {name}",
-        "svg.fonttype": "none",  # text that can be read out, searched and copied
+        "svg.fonttype": "none",  # text stays text: searchable, and readable by screen readers
         "font.family": "sans-serif",
         "hatch.linewidth": 0.6,
     }
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(settings)
-        # inches: at 400 px of a telephone its text is still 10 px high
+        # 4.6 inches: on a phone 400 px wide, text is still 10 px high
         figure, file = Figure(figsize=(4.6, height), layout="constrained"), io.StringIO()
         rows = figure.subplots(len(parts), squeeze=False, sharex=len(parts) > 1)[:, 0]
         for axes, draw in zip(rows, parts, strict=True):
@@ -283,15 +280,15 @@ def _in_page(name: str, title: str, height: float, *parts: Callable[[Axes], None
     viewed = re.search(r'viewBox="[^"]*"', svg)
     assert viewed is not None, "matplotlib writes one"
     head = f'<svg class="picture" role="img" aria-label="{escape(title)}" {viewed.group()} xmlns:xlink="http://www.w3.org/1999/xlink">'
-    # The text in it was escaped when it was drawn.
+    # matplotlib has escaped the text.
     return Markup(head + svg[svg.index(">") + 1 :].replace(_INK, "currentColor").rstrip())  # noqa: S704
 
 
-# Matplotlib, imported without starting a program that the PATH names: it looks for fonts with ``fc-list``, once.
+# Import of matplotlib, which runs ``fc-list`` from the PATH once: use the system's PATH, not the project's.
 
 
 _path = os.environ.get("PATH")
-os.environ["PATH"] = os.defpath  # that of the system: a project may have put programs of its own before these
+os.environ["PATH"] = os.defpath
 
 
 try:

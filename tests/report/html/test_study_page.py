@@ -28,9 +28,9 @@ from autotune.records import (
     Verdict,
 )
 from autotune.report.html.contents import (
-    AdviceRow,
     ConfirmingPair,
     DiagnosisSummary,
+    RecommendationRow,
     StepPart,
     StudyContents,
     best_over_time,
@@ -123,7 +123,7 @@ def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyConte
         | {"same training": "autotune search --config config.yaml --same-training"},
         conditions=[("machine", "box"), ("CPU", "AMD EPYC, 2 cores")],
         diagnosed=DiagnosisSummary(
-            advice=[AdviceRow(sentence="Cache it.", gain="2.1x (1.7 to 2.5), measured")],
+            recommendations=[RecommendationRow(sentence="Cache it.", gain="2.1x (1.7-2.5), measured")],
             verdict="Input-bound: the step waits.",
         ),
     )
@@ -144,7 +144,7 @@ def test_it_holds_everything_in_its_order(contents: StudyContents) -> None:
     assert report_text(contents, NOW) == written
     page = checked(written)
     text = words(page)
-    assert text.index("as fast as today's config") < text.index("Mind: It changes the")
+    assert text.index("as fast as today's config") < text.index("Caution: It changes the")
     ids = [one.attrib["id"] for one in page.iter(f"{HTML}section")]
     assert ids == SECTIONS
     assert len(pictures(page)) == 8
@@ -152,7 +152,7 @@ def test_it_holds_everything_in_its_order(contents: StudyContents) -> None:
     assert "OOM when" in part(page, "trials")
     assert "2-40 % cyclic, period 2.0 s" in part(page, "utilization")
     assert "Confirming pairs" in part(page, "confirmation")
-    assert "it learns slower, 0.50x as fast" in part(page, "learning")
+    assert "it converges more slowly, 0.50x as fast" in part(page, "learning")
     assert "Cache it." in part(page, "advice")
     assert "The search took 20m" in part(page, "break-even")
     assert "+ batch_size: 32" in part(page, "changes")
@@ -164,22 +164,22 @@ def test_it_holds_everything_in_its_order(contents: StudyContents) -> None:
 def test_what_learns_more_slowly_is_not_praised(contents: StudyContents) -> None:
     """Where the race was lost, no section promises time that is won, and what to do instead is said."""
     page = checked(report_text(contents, NOW))
-    assert "learns more slowly than today's, 0.50x as fast" in part(page, "break-even")
-    assert "gets that back" not in part(page, "break-even")
+    assert "converges more slowly than today's, 0.50x as fast" in part(page, "break-even")
+    assert "It pays off" not in part(page, "break-even")
     winner = replace(contents.result.race.winner, learning=Learning.MEMORISES, why="its held-out loss is higher")
     race = replace(contents.result.race, winner=winner)
     memorised = checked(report_text(replace(contents, result=replace(contents.result, race=race)), NOW))
-    assert "that is not comparable, for its held-out loss is higher" in part(memorised, "learning")
-    assert "No time is won: in the race, these values memorised" in part(memorised, "break-even")
+    assert "not comparable: its held-out loss is higher" in part(memorised, "learning")
+    assert "do not pay off: they overfitted in the race" in part(memorised, "break-even")
     likely = replace(contents, result=replace(contents.result, race=None, why_not_raced="the loss was not seen"))
-    assert "gets that back" in part(checked(report_text(likely, NOW)), "break-even")
+    assert "It pays off for trainings" in part(checked(report_text(likely, NOW)), "break-even")
     assert "asks first" in part(page, "changes")
-    assert "--same-training looks for values that leave the training itself as it is" in part(page, "changes")
+    assert "--same-training searches for values that leave the training unchanged" in part(page, "changes")
     assert "--same-training" in part(page, "repeat")
     both = replace(likely.result, same_training_confirmed=Ratio(ratio=1.4, low=1.3, high=1.5))
     changed = part(checked(report_text(replace(contents, result=both), NOW)), "changes")
     assert "asks first" not in changed  # `apply --all` does not
-    assert "Without --all it writes the confirmed values that leave the training itself as it is" in changed
+    assert "Without --all it writes the confirmed values that leave the training unchanged" in changed
 
 
 def test_text_from_outside_is_text(contents: StudyContents) -> None:
@@ -196,7 +196,7 @@ def test_text_from_outside_is_text(contents: StudyContents) -> None:
         result=replace(contents.result, why=HOSTILE, cautions=(HOSTILE,), changes=tuple(changes)),
         diagnosed=DiagnosisSummary(
             verdict=HOSTILE,
-            advice=[AdviceRow(sentence=HOSTILE, gain=HOSTILE)],
+            recommendations=[RecommendationRow(sentence=HOSTILE, gain=HOSTILE)],
             step_parts=[StepPart(name=HOSTILE, mean_ms=1.0)],
         ),
         remedies={ending.value: f"`{HOSTILE}`" for ending in Ending},
@@ -225,7 +225,7 @@ def test_of_a_search_in_which_everything_failed(trials: list[TrialRecord]) -> No
     assert "no such layer" in part(page, "trials")
     assert [one.get("id") for one in page.iter(f"{HTML}section")] == ["trials", "advice", "conditions", "repeat"]
     page = checked(report_text(replace(nothing, trials=()), NOW))
-    assert "There is no trial of a search yet" in part(page, "trials")
+    assert "No trial of a search yet" in part(page, "trials")
 
 
 def test_a_step_is_taken_apart(contents: StudyContents) -> None:
@@ -269,7 +269,7 @@ def test_of_two_machines(trials: list[TrialRecord], contents: StudyContents) -> 
     made = [replace(one, conditions=boxes[place % 2]) for place, one in enumerate(trials)]
     names = {"m0": "box (m0)", "m1": "box (m1)"}
     text = part(checked(report_text(replace(contents, trials=made, machines=names), NOW)), "trials")
-    assert "Made on 2 machines: box (m0), box (m1)." in text
+    assert "Run on 2 machines: box (m0), box (m1)." in text
     assert "0 box (m0) baseline" in text
 
 
@@ -280,19 +280,19 @@ def test_of_no_change(contents: StudyContents, search_result: MakeResult) -> Non
     result = search_result(verdict=Verdict.NO_CHANGE, why="the intervals hold 1", changes=(unclear,))
     result = replace(result, candidate=result.best, best=result.baseline)
     page = checked(report_text(replace(contents, result=result, diff=None), NOW))
-    assert "Today's config against the tried" in part(page, "comparison")
-    assert "stays as it is" in part(page, "changes")
-    assert "a gain of that one change alone is not shown." in part(page, "changes")
+    assert "Ratio of the tried to today's config" in pictures(page)
+    assert "Nothing to write" in part(page, "changes")
+    assert "a gain of this change alone is not confirmed." in part(page, "changes")
     confirmed = replace(result, verdict=Verdict.BETTER)
     page = checked(report_text(replace(contents, result=confirmed), NOW))
-    assert "is not shown; that of all together is." in part(page, "changes")
+    assert "is not confirmed; that of all changes together is." in part(page, "changes")
 
 
 def test_ten_thousand_trials_fit(contents: StudyContents, make_trial: MakeTrial) -> None:
     """The picture is thinned, the table holds the last ones, and says so."""
     more = [at(make_trial(BEST, 90.0 + place % 20, point=f"p{place % 50}"), place % 1400) for place in range(9_900)]
     page = checked(report_text(replace(contents, trials=[*contents.trials, *more]), NOW))
-    assert "The table holds the last 300." in part(page, "trials")
+    assert "The table shows the last 300." in part(page, "trials")
 
 
 def test_time_between_searches_is_left_out(make_trial: MakeTrial) -> None:
@@ -332,9 +332,9 @@ def test_the_beginning_of_a_race_leaves_room(contents: StudyContents, trials: li
     ends_s = tuple(float(place) for place in range(1, 31))
     curve = LossCurve(ends_s=ends_s, losses=(50.0, 9.0, *(1.2 - 0.005 * end_s for end_s in ends_s[2:])))
     made = [*trials[:-1], replace(trials[-1], race=replace(leg, curve=curve))]
-    assert "the beginning lies above" not in part(checked(report_text(contents, NOW)), "learning")
+    assert "initial losses are above" not in part(checked(report_text(contents, NOW)), "learning")
     made = [one for one in made if one.race is None or one.race.curve is curve]
-    assert "the beginning lies above" in part(checked(report_text(replace(contents, trials=made), NOW)), "learning")
+    assert "initial losses are above" in part(checked(report_text(replace(contents, trials=made), NOW)), "learning")
 
 
 def test_machines_are_not_compared(make_trial: MakeTrial) -> None:
