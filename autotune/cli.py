@@ -90,7 +90,7 @@ def _version_lines() -> Iterator[str]:
     yield f"GPU: {'no NVIDIA driver' if text is None else driver}"
     needed: dict[str, None] = {}  # a package may be listed once per version of Python
     with suppress(PackageNotFoundError):  # run from a checkout
-        wanted = [one for one in requires("autotune") or () if "extra ==" not in one]
+        wanted = [one for one in requires("autotune-training") or () if "extra ==" not in one]
         needed = dict.fromkeys(re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in wanted)
     yield f"dependencies: {versions(needed) or 'not installed as a package'}"
     frameworks = (name for row in FRAMEWORKS for name in (*row.distributions, *row.built_on_it))
