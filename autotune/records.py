@@ -232,7 +232,7 @@ class TraineeEvent:
     Attributes:
         kind: ``start`` (header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``, ``sync``,
             ``note``, ``stages``, ``reporter`` (its step reporter was imported), ``unseen`` (steps can't be seen),
-            ``files`` (loaded modules), ``begin`` (of the first step, batch included), ``cost`` (recurring work besides
+            ``files`` (loaded modules), ``begin`` (of the first step, batch included), ``cost`` (recurring work apart from
             the arithmetic of steps) or ``launched`` (by the runner: start of a process that it may have prepared a warm
             interpreter for). In phases also ``phase`` (its start), ``load`` (batches drawn without training),
             ``unphased`` (impossible with this trainer) and ``in_force`` (settings of the frameworks). With several
@@ -286,7 +286,7 @@ class TrialPlan:
 
     Attributes:
         trial_id: Unique name, in ``AUTOTUNE_TRIAL_ID`` of all its processes.
-        folder: Folder for everything that the trial is told to write.
+        folder: Folder for everything that the trial is asked to write.
         further_configs: Copies of further configs, by file name.
     """
 
@@ -594,7 +594,7 @@ class LossCurve:
         if len(self.losses) != len(self.ends_s) or len(self.samples) not in (0, len(self.ends_s)):
             raise ValueError("a loss curve has as many losses as ends")
         if any(later <= earlier for earlier, later in pairwise((0.0, *self.ends_s))):
-            raise ValueError("a loss curve goes on in time")
+            raise ValueError("the times of a loss curve increase")
         if not all(map(math.isfinite, (*self.ends_s, *self.losses, *self.samples))):
             raise ValueError("a loss curve is finite")
 
@@ -1269,7 +1269,7 @@ class SearchResult:
     def may_learn_more_slowly(self) -> bool:
         """Whether it changes the training, and no race has shown that it converges as fast.
 
-        Also true if the race shows that it overfits, whatever its changes.
+        Also true if the race shows that it overfits, independent of its changes.
         """
         is_safe = self.race is not None and self.race.winner.learning.is_safe
         return (self.changes_training and not is_safe) or self._memorises

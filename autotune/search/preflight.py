@@ -31,7 +31,7 @@ from autotune.trial.outcome import TrialEvidence, ending_of
 from autotune.trial.stop_rule import UnseenSteps
 
 _TIME_LIMIT_S = 60.0  # from the first step to the third
-_REPORT_AFTER_S = 30.0  # without a step, after which the user is told
+_REPORT_AFTER_S = 30.0  # without a step, after which the user is informed
 _LONG_AGO_S = 1_000_000_000  # since the epoch: in 2001
 
 

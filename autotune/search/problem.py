@@ -127,7 +127,7 @@ class Problem:
     @cached_property
     def place(self) -> StudyPlace:
         section = self.settings.section
-        # Variables that select GPUs count by the selected GPUs, whatever sets them.
+        # Variables that select GPUs count by the selected GPUs, not by what sets them.
         chooses = GPU_SELECTION_VARIABLES if self.hardware.gpus else ()
         identity = StudyIdentity(
             stem=self.config_path.stem,

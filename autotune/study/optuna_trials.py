@@ -137,7 +137,7 @@ class OptunaTrials:
         return updates
 
     def finish(self, finished: FrozenTrial) -> int:
-        """Write a finished trial, whatever part of it is stored already; return its number."""
+        """Write the missing parts of a finished trial; return its number."""
         there = self._trials_of(uuid_of(finished))
         if any(RECORD in trial.user_attrs and trial.state.is_finished() for _, _, trial in there):
             return there[0][0]

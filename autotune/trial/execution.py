@@ -126,7 +126,7 @@ class TrialSpec:
         keys: Config keys it sets: at first only those in addition to its point's, all once it is named.
         tried_keys: Those of them that it tries.
         name: Empty, and `limits` None, until it is about to start.
-        gpus: GPUs that it may use, as far as known.
+        gpus: GPUs that it may use, if known.
         samples_per_step: From the config, for trainers that report no samples.
     """
 
