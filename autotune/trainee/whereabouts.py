@@ -144,4 +144,5 @@ def _cpu_s(thread: int) -> float:
 
 
 def _line_of(frame: Any) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+    code = frame.f_code  # some instructions have no line
+    return f"{code.co_filename}:{frame.f_lineno or code.co_firstlineno} {code.co_name}"
