@@ -150,10 +150,11 @@ def names_config(tokens: Sequence[str]) -> bool:
     return any(match["name"] == "config" for token in tokens for match in _FIELD.finditer(token))
 
 
-_LAUNCHERS = (
-    *("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch"),
-    *("deepspeed", "srun", "mpirun"),
+_TORCH_LAUNCHERS = (
+    *("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+    *("accelerate", "accelerate.commands.launch"),
 )
+_LAUNCHERS = (*_TORCH_LAUNCHERS, "deepspeed", "srun", "mpirun")
 _RANKS_ON_NODE = ("--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--npernode", "--num-processes")
 _NODES = "--num-machines"  # accelerate counts the processes of all machines
 
@@ -168,6 +169,11 @@ def ranks_on_node(tokens: Sequence[str]) -> int:
     numbers = {name.replace("_", "-"): int(value) for name, value in pairwise(words) if value.isdecimal()}
     ranks = next((numbers[name] for name in _RANKS_ON_NODE if name in numbers), 1)
     return max(1, ranks // max(1, numbers.get(_NODES, 1)))
+
+
+def limits_threads(tokens: Sequence[str]) -> bool:
+    """Return whether the launcher in a command sets ``OMP_NUM_THREADS=1`` for its ranks, if it starts several."""
+    return any(os.path.basename(token) in _TORCH_LAUNCHERS for token in tokens)
 
 
 def is_word(text: str) -> bool:

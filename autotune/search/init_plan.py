@@ -12,7 +12,14 @@ from typing import Any
 
 from autotune.config.apply import ConfigEdit, plan_section
 from autotune.config.code import place_of
-from autotune.config.command import TypedCommand, fill_command, names_config, resolve_executable
+from autotune.config.command import (
+    TypedCommand,
+    fill_command,
+    limits_threads,
+    names_config,
+    ranks_on_node,
+    resolve_executable,
+)
 from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
 from autotune.config.flags import Flags, flags_config, read_flags
 from autotune.config.hydra import compose
@@ -273,7 +280,8 @@ def environment_offers(
     argv: Sequence[str], environ: Mapping[str, str], machine: Machine, *, cwd: Path
 ) -> tuple[OfferedVariable, ...]:
     """Return variables that may affect a trainer, by the frameworks that its script imports."""
-    cores = machine.cpu_cores
+    ranks = ranks_on_node(argv)
+    cores = max(1, machine.cpu_cores // ranks)  # of each rank
     if _uses_tensorflow(argv, cwd):
         threads = tuple(dict.fromkeys((0, 1, max(1, cores // 2), cores)))
         offers = [
@@ -286,7 +294,8 @@ def environment_offers(
             offers.append(_offer("TF_GPU_THREAD_MODE", "global", modes, environ, "threads that launch kernels"))
         return tuple(offers)
     choices = tuple(dict.fromkeys((1, max(1, cores // 2), cores)))
-    return tuple(_offer(name, cores, choices, environ, "threads of the numerical library") for name in _LIBRARY_THREADS)
+    usual = 1 if ranks > 1 and limits_threads(argv) else cores
+    return tuple(_offer(name, usual, choices, environ, "threads of the numerical library") for name in _LIBRARY_THREADS)
 
 
 def _offer(

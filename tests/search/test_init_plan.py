@@ -10,7 +10,8 @@ from autotune.config.command import read_typed
 from autotune.config.document import Document
 from autotune.errors import CommandError, ConfigError
 from autotune.options import SearchOptions
-from autotune.search.init_plan import InitPlan, not_taken, plan_init, plan_init_from_flags
+from autotune.records import Machine
+from autotune.search.init_plan import InitPlan, environment_offers, not_taken, plan_init, plan_init_from_flags
 from autotune.search.problem import Problem, limited, open_problem
 from tests.conftest import SHARED
 
@@ -201,6 +202,24 @@ def test_of_a_command_without_flags_the_environment_may_vary(
     assert names == set(problem.settings.section.env) - {"KIND"}
     assert ("TF_XLA_FLAGS" in names) is ("tensorflow" in script)
     problem.require_runnable()
+
+
+@pytest.mark.parametrize(
+    ("command", "baseline", "most"),
+    [
+        (("python", "t.py"), "8", 8),
+        (("torchrun", "--nproc-per-node", "2", "t.py"), "1", 4),  # which sets it to 1
+        (("mpirun", "--npernode", "2", "python", "t.py"), "4", 4),
+    ],
+)
+def test_threads_of_a_library_are_those_of_each_rank(
+    tmp_path: Path, command: tuple[str, ...], baseline: str, most: int
+) -> None:
+    """Up to its share of the cores; the baseline is what the launcher sets."""
+    machine = Machine(cpu_cores=8, cpu_model="x", memory_bytes=1 << 34)
+    offers = {one.name: one for one in environment_offers(command, {}, machine, cwd=tmp_path)}
+    threads = offers["OMP_NUM_THREADS"]
+    assert (threads.baseline, max(threads.choices)) == (baseline, most)
 
 
 @pytest.mark.skipif(not CONFIGS, reason="the collection of real configs is not here")
