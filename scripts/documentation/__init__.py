@@ -1,1 +1,1 @@
-"""The documentation site: pages made from the tables of the code, screens made by running their commands, the build."""
+"""Documentation site: reference pages generated from the code, screens from running commands, and the build."""

@@ -1,4 +1,4 @@
-"""What ``scripts/docs`` does: ``python -m scripts.documentation --help``."""
+"""Command behind ``scripts/docs``; ``python -m scripts.documentation --help`` lists its options."""
 
 import argparse
 import logging
@@ -13,13 +13,13 @@ ROOT = DOCS.parent
 
 
 def main() -> int:
-    """Build the site, or write what is made for it; return the exit status."""
-    parser = argparse.ArgumentParser(prog="scripts/docs", description="Builds the documentation site.")
-    parser.add_argument("--reference", action="store_true", help="write the pages that are made from the code")
+    """Build the site, or regenerate its reference pages or screens; return the exit status."""
+    parser = argparse.ArgumentParser(prog="scripts/docs", description="Build the documentation site.")
+    parser.add_argument("--reference", action="store_true", help="regenerate docs/reference from the code")
     parser.add_argument(
-        "--screens", nargs="*", metavar="PAGE", help="run the commands of pages, and write their screens"
+        "--screens", nargs="*", metavar="PAGE", help="run the commands of pages and write their output"
     )
-    parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="folder of the site (build/site)")
+    parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="output folder (default: build/site)")
     arguments = parser.parse_args()
     if arguments.reference:
         write_pages()
@@ -32,10 +32,10 @@ def main() -> int:
 
 
 def build(site: Path) -> int:
-    """Build the site; return 0 if there was no warning and every link leads somewhere.
+    """Build the site; return 0 if there is no warning and no broken link.
 
     Args:
-        site: Folder for it.
+        site: Output folder.
     """
     from mkdocs.commands.build import build as build_site
     from mkdocs.config import load_config

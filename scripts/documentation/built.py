@@ -1,4 +1,4 @@
-"""Check of the pages that were built: no page fetches anything from elsewhere, and each link leads somewhere."""
+"""Check of the built pages: no broken links, and no content from other sites."""
 
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -9,7 +9,7 @@ _FETCHED = {"script": "src", "img": "src", "link": "href", "iframe": "src", "sou
 
 
 class _Page(HTMLParser):
-    """Anchors of a page, its links, and what a browser fetches for it."""
+    """Anchors and links of a page, and the addresses that a browser fetches for it."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class _Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note what a tag refers to."""
+        """Collect the anchors and addresses of a tag."""
         values = {name: value or "" for name, value in attrs}
         self.anchors |= {values[name] for name in ("id", "name") if values.get(name)}
         if tag == "a" and values.get("href"):
@@ -30,10 +30,10 @@ class _Page(HTMLParser):
 
 
 def faults_of(site: Path) -> list[str]:
-    """Return what is wrong with the pages of a site, one line each.
+    """Return the faults of the pages of a site, one line each.
 
     Args:
-        site: Its folder.
+        site: Folder of the site.
     """
     found = [path.resolve() for path in sorted(site.rglob("*.html")) if path.name != "404.html"]  # served anywhere
     pages = {path: _Page(path.read_text(encoding="utf-8")) for path in found}

@@ -1,4 +1,4 @@
-"""Page of the checks of ``autotune diagnose``, and of the rules about sources."""
+"""Reference page of the checks, rules and traps of ``autotune diagnose``."""
 
 from autotune.diagnose.findings import GainBasis, Limit, Severity
 from autotune.diagnose.tables import MEASURED_CHECKS, RULES, STATIC_CHECKS, Check
@@ -16,17 +16,17 @@ def checks_page() -> str:
     return "\n\n".join(
         (
             "# Checks of `autotune diagnose`",
-            "[Why is it slow?](../diagnose.md) says how they work together.",
-            "## Without a training",
+            "[Why is it slow?](../diagnose.md) shows how to use them.",
+            "## Static checks",
             _checks(STATIC_CHECKS),
-            "## With short trials",
+            "## Checks with short trials",
             _checks(MEASURED_CHECKS),
-            "## Rules about the trainer's sources",
-            table(("rule", "what it finds", "weight", "limit", "what to do"), rules),
-            "## Traps in the trainer's sources",
-            table(("trap", "what it finds", "knobs that it is about", "what to do"), traps),
-            "## Words",
-            f"Weight of an issue: {_words(Severity)}. Ground of a gain: {_words(GainBasis)}. Limit of a training: "
+            "## Rules for trainer code",
+            table(("rule", "finding", "severity", "limit", "remedy"), rules),
+            "## Traps in trainer code",
+            table(("trap", "finding", "affected knobs", "remedy"), traps),
+            "## Values",
+            f"Severity of an issue: {_words(Severity)}. Evidence of a gain: {_words(GainBasis)}. Limit of a training: "
             f"{_words(Limit)}.",
         )
     )
@@ -34,7 +34,7 @@ def checks_page() -> str:
 
 def _checks(checks: tuple[Check, ...]) -> str:
     rows = [(code(check.id), check.question, check.how, check.threshold) for check in checks]
-    return table(("check", "question", "how", "an issue from"), rows)
+    return table(("check", "question", "method", "threshold"), rows)
 
 
 def _words(words: type[Severity] | type[GainBasis] | type[Limit]) -> str:

@@ -1,4 +1,4 @@
-"""What docstrings say of single attributes and arguments, for the pages that are made from the code."""
+"""Descriptions of attributes and arguments, parsed from docstrings for the reference pages."""
 
 import inspect
 import re
@@ -9,11 +9,11 @@ _ENTRY = re.compile(r"(\w+(?:, \w+)*)(?: \(.*?\))?: (.*)")
 
 
 def described(thing: type | Callable[..., Any], part: str = "Attributes") -> dict[str, str]:
-    """Return what a docstring says of each attribute, or of each argument.
+    """Return the description of each attribute or argument from a docstring.
 
     Args:
         thing: A class or a function.
-        part: The part of its docstring: ``Attributes`` or ``Args``.
+        part: Section of its docstring: ``Attributes`` or ``Args``.
     """
     found: dict[str, str] = {}
     names: list[str] = []

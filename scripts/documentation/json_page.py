@@ -1,4 +1,4 @@
-"""Page of the JSON objects: their keys, from the functions that make them and the records that they are made of."""
+"""Reference page of the JSON objects: their keys, from the functions that build them and the records they hold."""
 
 import re
 from collections.abc import Mapping
@@ -15,19 +15,19 @@ from autotune.report.json_answer import answer_document
 from scripts.documentation.docstrings import described
 from scripts.documentation.tables import code, table
 
-_LEFT_OUT = ("point", "figures")  # of records; the figures stand beside the other fields
+_LEFT_OUT = ("point", "figures")  # of records; the keys of figures are at the level of the other fields
 _SPECIAL = {
-    "format": "Version of the format; it changes where a key goes or gets another meaning.",
-    "verdict": "`better`, `no_change` or `no_baseline`: today's config gave no numbers.",
-    "why": "The reason, for people.",
-    "may_learn_more_slowly": "True if it changes the training, and no race has shown that it learns as "
-    "fast, or if that shows that it memorises.",
+    "format": "Version of the format; it changes if a key is removed or changes its meaning.",
+    "verdict": "`better`, `steadier`, `no_change`, or `no_baseline`: the baseline has no measurement.",
+    "why": "Reason for the verdict, in words.",
+    "may_learn_more_slowly": "True if the answer changes the training and no race has shown that it "
+    "converges as fast, or if the race shows overfitting.",
 }
 
 
 @dataclass(frozen=True)
 class _Record:
-    """Record that is an object in JSON; `further` holds keys that the object has besides, or holds otherwise."""
+    """Record that is an object in JSON; `further` holds additional keys, or other meanings of its fields."""
 
     heading: str
     kind: type
@@ -40,7 +40,7 @@ _RECORDS = (
     _Record(
         "A side: `baseline`, `best`, `candidate`, `same_training`",
         records.Side,
-        {"speedup": ("number", "Of `same_training` alone: its speed over that of today's config.")},
+        {"speedup": ("number", "Only in `same_training`: its speed over the baseline's.")},
     ),
     _Record("A ratio: `speedup`, `score_ratio`, a bound, a gain", records.Ratio),
     _Record(
@@ -63,12 +63,12 @@ _RECORDS = (
     _Record(
         "`race`",
         records.Race,
-        {"proposed": ("object or null", "Learning rate that is proposed with the answer: `path` and `value`.")},
+        {"proposed": ("object or null", "Proposed learning rate: `path` and `value`.")},
     ),
     _Record("`winner` and `scaled` of a race", records.Raced),
     _Record("`at_equal_time`, `at_equal_samples` and `held_out`", records.LossDifference),
     _Record("One of `broken`", records.BrokenPoint),
-    _Record("`answer`", records.ChangeSet, {"id": ("text", "Its name: a hash of all that it holds.")}),
+    _Record("`answer`", records.ChangeSet, {"id": ("text", "A hash of its content.")}),
     _Record("One of `keys` of an answer", records.KeyChange),
 )
 _DIAGNOSIS = (
@@ -84,8 +84,8 @@ def json_page() -> str:
     return "\n\n".join(
         (
             "# Keys of the JSON objects",
-            "[JSON and exit codes](../json.md) says what is printed when. Fractions are 0 to 1; what is not known is "
-            "null. Numbers of a side are in [the tables of metrics](metrics.md).",
+            "[JSON and exit codes](../json.md) describes when each object is printed. Fractions are 0 to 1; unknown "
+            "values are null. [Metrics](metrics.md) lists the `metrics` of a side.",
             "## `search --json`, `status --json`",
             table(("key", "meaning"), _answer()),
             *(part for record in _RECORDS for part in _part(record)),
@@ -115,7 +115,7 @@ def _diagnosis() -> list[tuple[str, str]]:
         "format": _SPECIAL["format"],
         "verdict": described(findings.Diagnosis)["verdict"],
         "shares": described(findings.Diagnosis)["shares"],
-        "checks": "One object for each of [the checks](checks.md): `id`, `question`, `issues`, `sentence`, `why_not`.",
+        "checks": "One object per [check](checks.md): `id`, `question`, `issues`, `sentence`, `why_not`.",
         "recommendations": "All recommendations, the most certain gain first.",
     }
     return [(code(key), _of_json(meanings[key])) for key in keys]
@@ -137,12 +137,12 @@ def _part(record: _Record) -> tuple[str, str]:
 
 
 def _of_json(text: str) -> str:
-    """Return what a docstring says in the words of JSON."""
+    """Return a description with the names of JSON values."""
     return re.sub(r"\bNone\b", "null", text)
 
 
 def _type(kind: Any) -> str:
-    """Return a type in the words of JSON."""
+    """Return the name of a type in JSON."""
     origin = get_origin(kind)
     if origin in (Union, UnionType):
         if {bool, str} <= set(get_args(kind)):

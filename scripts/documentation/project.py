@@ -1,4 +1,4 @@
-"""Project that the commands of a page are run in: a copy of an example, in a folder of its own."""
+"""Project that the commands of a page run in: a copy of an example in a temporary folder."""
 
 import os
 import pty
@@ -26,15 +26,15 @@ _STOPPING_S = 20.0
 
 
 class Project:
-    """Copy of an example, and the commands that are run in it.
+    """Copy of an example, in which commands run.
 
     Args:
         example: Name of its folder below docs/examples.
-        further: What else the commands have in their environment.
+        further: Additional environment variables of the commands.
     """
 
     def __init__(self, example: str, further: dict[str, str]) -> None:
-        self._top = Path(tempfile.mkdtemp(prefix="doc-", dir="/tmp"))  # its length shows on screens
+        self._top = Path(tempfile.mkdtemp(prefix="doc-", dir="/tmp"))  # its length affects the output
         self.folder = self._top / "project"
         shutil.copytree(_EXAMPLES / example, self.folder)
         kept = {name: value for name, value in os.environ.items() if not name.startswith("AUTOTUNE_")}
@@ -54,9 +54,9 @@ class Project:
         self.further = ExitStack()
 
     def run(self, command: str) -> tuple[int, str]:
-        """Run a command; return its exit status, and what it printed in the order of time.
+        """Run a command; return its exit status and its output in chronological order.
 
-        The answer goes to a terminal, and progress to a pipe: there it comes in lines, as in a log.
+        Its stdout is a terminal and its stderr a pipe, so progress comes in lines, as in a log.
         """
         ours, theirs = pty.openpty()
         ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", _ROWS, _COLUMNS, 0, 0))
@@ -69,12 +69,12 @@ class Project:
             stderr=subprocess.PIPE,
         )
         os.close(theirs)
-        assert process.stderr is not None, "it was asked for"
+        assert process.stderr is not None, "stderr is a pipe"
         with process, selectors.DefaultSelector() as waiting:
             printed = _printed(waiting, (ours, process.stderr.fileno()))
             status = process.wait(_LONGEST_S)
         os.close(ours)
-        return status, _STYLES.sub("", printed.decode()).replace("\r", "")  # ends of lines, and lines cleared
+        return status, _STYLES.sub("", printed.decode()).replace("\r", "")  # line ends and cleared lines
 
     def start(self, command: str) -> None:
         """Start a command that runs until `stop`."""
@@ -90,7 +90,7 @@ class Project:
         )
 
     def stop(self) -> None:
-        """End what was started."""
+        """Stop the started commands."""
         for process in self._started:
             process.terminate()
             try:
@@ -101,12 +101,12 @@ class Project:
         self._started.clear()
 
     def shown(self, text: str) -> str:
-        """Return a text as a page shows it: the project lies in somebody's home, and Python is called python."""
+        """Return a text for a page: with the project in a neutral home folder, and the interpreter as ``python``."""
         shown = text.replace(str(self.folder), _SHOWN).replace(sys.executable, "python")
         return shown.replace(str(self._top), str(Path(_SHOWN).parent))
 
     def close(self) -> None:
-        """End what still runs, and delete the project."""
+        """Stop running commands and delete the project."""
         self.stop()
         self.further.close()
         shutil.rmtree(self._top, ignore_errors=True)
@@ -120,7 +120,7 @@ def project_of(description: str) -> Project:
     """Return a fresh project.
 
     Args:
-        description: Name of an example; with `` gpu`` behind it on a machine with a GPU.
+        description: Name of an example; with `` gpu`` after it, on the simulated machine with a GPU.
     """
     example, _, gpu = description.partition(" ")
     if not gpu:
@@ -138,9 +138,9 @@ def project_of(description: str) -> Project:
 
 
 def _printed(waiting: selectors.BaseSelector, sources: tuple[int, ...]) -> bytes:
-    """Return what comes from several sources until all of them have ended, in the order of time.
+    """Return the output of several sources until all have ended, in chronological order.
 
-    Of what is there at once, that of the first source goes first: an answer is followed by progress, not the other way.
+    Simultaneous output is ordered by source: the answer before progress.
     """
     pieces = []
     for source in sources:
@@ -149,7 +149,7 @@ def _printed(waiting: selectors.BaseSelector, sources: tuple[int, ...]) -> bytes
         for key, _ in sorted(waiting.select(_LONGEST_S), key=lambda ready: sources.index(ready[0].fd)):
             try:
                 piece = os.read(key.fd, 1 << 16)
-            except OSError:  # nobody has the other side of the terminal any more
+            except OSError:  # the other side of the terminal is closed
                 piece = b""
             pieces.append(piece)
             if not piece:

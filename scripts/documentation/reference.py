@@ -1,4 +1,4 @@
-"""Pages of the reference that are made from the tables of the code, so that they cannot drift from it."""
+"""Reference pages, generated from the tables of the code."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from scripts.documentation.section_page import section_page
 from scripts.documentation.words_page import endings_page, knobs_page, metrics_page
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-_NOTE = "<!-- Made by `scripts/docs --reference` from the code. What is changed here is lost. -->\n\n"
+_NOTE = "<!-- Generated from the code by `scripts/docs --reference`. Do not edit. -->\n\n"
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "reference/commands.md": commands_page,
@@ -21,11 +21,11 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "reference/metrics.md": metrics_page,
     "reference/checks.md": checks_page,
 }
-"""The pages, by their paths below docs."""
+"""Generators of the pages, by path below docs."""
 
 
 def page_text(name: str) -> str:
-    """Return the text of a page as it should be."""
+    """Return the generated text of a page."""
     return f"{_NOTE}{PAGES[name]()}\n"
 
 

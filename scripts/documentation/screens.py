@@ -1,19 +1,18 @@
-r"""Screens in the pages: marked blocks of code, whose commands are run in a project of their own.
+r"""Screens in the pages: marked code blocks with the output of commands, which run in a separate project.
 
-A mark is a comment on a line of its own; the next block of code is what it makes::
+A mark is a comment on its own line, directly above its code block::
 
-    <!-- project: quickstart -->          a fresh copy of docs/examples/quickstart; with "gpu" behind it on a machine
-                                          with a GPU, that of the tests
-    <!-- file: config.yaml -->            the text of a file of the project, as it is by then
-    <!-- screen: autotune status ... -->  a command, and what it prints; the same each time
-    <!-- timed "Better" "\d x" => ... --> the same of a command that measures, or looks at the machine: its screen has
-                                          each of these patterns
+    <!-- project: quickstart -->          start a fresh copy of docs/examples/quickstart; with "gpu" after the name, on
+                                          the tests' machine with a GPU
+    <!-- file: config.yaml -->            the current text of a file of the project
+    <!-- screen: autotune status ... -->  a command and its output, identical each time
+    <!-- timed "Better" "\d x" => ... --> a command whose output varies (times, the machine); it contains each pattern
     <!-- start: ... -->                   a command without a block, which runs until "stop"
-    <!-- as in quickstart.md: ... -->     the block that a page has for that command (or file)
-    <!-- tested by tests/test_x.py -->    a block that is left as it is; the test runs it
+    <!-- as in quickstart.md: ... -->     the block of another page for that command or file
+    <!-- tested by tests/test_x.py -->    a block that is not generated; the test runs it
 
-A command may be followed by ``#from TEXT``, which leaves out the lines before the first one with that text (of a screen
-that moves, all but what it ends with), and by ``#exit STATUS``.
+After a command, ``#from TEXT`` drops the lines before the first one with that text, and ``#exit STATUS`` sets the
+expected exit status.
 """
 
 import re
@@ -33,7 +32,7 @@ _FENCE = re.compile(r"^(```+)(\w*)$")
 
 
 class CannotMakeScreen(Exception):  # noqa: N818 -- it says it without the suffix
-    """A mark without its block, or a command that does not end as it should."""
+    """A mark without its block, or a command with unexpected status or output."""
 
 
 @dataclass(kw_only=True)
@@ -41,13 +40,13 @@ class Block:
     """Marked block, or a mark without one.
 
     Attributes:
-        kind: What the mark says: ``screen``, ``file`` and so on.
-        options: What stands between that and the colon.
-        command: What stands behind the colon.
-        first: Index of the line of the fence that opens its block; None for marks without one.
-        last: Index of the line of the fence that closes it.
+        kind: Kind of the mark: ``screen``, ``file`` and so on.
+        options: Text between the kind and the command.
+        command: Text after the colon or ``=>``.
+        first: Line index of its opening fence; None for marks without a block.
+        last: Line index of its closing fence.
         language: Language of the block.
-        text: What stands in it.
+        text: Content of the block.
     """
 
     kind: str
@@ -60,7 +59,7 @@ class Block:
 
     @property
     def patterns(self) -> list[str]:
-        """Patterns that have to be found in the screen of a command that measures."""
+        """Patterns that the output of a ``timed`` command must contain."""
         return shlex.split(self.options) if self.kind == "timed" else []
 
 
@@ -101,12 +100,12 @@ class Page:
         for block in found:
             if block.first is None and block.kind in _WITH_BLOCK:
                 raise CannotMakeScreen(
-                    f"{self.path.name}: nothing follows the mark of {block.command or block.options}"
+                    f"{self.path.name}: no code block after the mark of {block.command or block.options}"
                 )
         return found
 
     def unmarked(self) -> list[int]:
-        """Return the numbers of the lines where a block of code begins that no mark makes."""
+        """Return the line numbers of code blocks without a mark."""
         marked = {block.first for block in self.blocks()}
         opened, found = "", []
         for place, line in enumerate(self.lines):
@@ -120,13 +119,13 @@ class Page:
         return found
 
     def made(self, *, runs: bool = True) -> Iterator[tuple[Block, str]]:
-        """Run the commands of the page, and yield each block with the text that it should have.
+        """Run the commands of the page and yield each block with its expected text.
 
         Args:
-            runs: Whether to run commands; else only quoted blocks are made, and files up to the first command.
+            runs: Whether to run commands; otherwise yield only quoted blocks, and files before the first command.
 
         Raises:
-            CannotMakeScreen: A command did not end as it should.
+            CannotMakeScreen: A command has an unexpected status or output.
         """
         project: Project | None = None
         is_as_copied = True
@@ -145,14 +144,14 @@ class Page:
                 elif block.kind == "as in":
                     yield block, _text_in(self.path.parent / block.options, block.command)
                 else:
-                    assert project is not None, f"{self.path.name} has a mark before its first project"
+                    assert project is not None, f"{self.path.name} has a mark before its first project mark"
                     yield block, _made(block, project)
         finally:
             if project is not None:
                 project.close()
 
     def write_screens(self) -> None:
-        """Run the commands, and write each block anew."""
+        """Run the commands and replace the text of each block."""
         for block, text in list(self.made())[::-1]:
             if block.first is not None and block.last is not None:
                 self.lines[block.first + 1 : block.last] = text.split("\n")
@@ -160,13 +159,13 @@ class Page:
 
 
 def pages_with_screens(folder: Path) -> list[Path]:
-    """Return the pages below a folder that have marks; those that quote others come last."""
+    """Return the pages below a folder that have marks, pages that quote others last."""
     found = [path for path in sorted(folder.rglob("*.md")) if Page(path).blocks()]
     return sorted(found, key=lambda path: any(block.kind == "as in" for block in Page(path).blocks()))
 
 
 def _made(block: Block, project: Project) -> str:
-    """Do what a mark says, and return the text of its block; empty for one without."""
+    """Execute a mark and return the text of its block; empty without one."""
     if block.kind == "stop":
         project.stop()
         return ""

@@ -1,4 +1,4 @@
-"""Page of the ``autotune:`` section: its keys, as the schema has them."""
+"""Reference page of the ``autotune:`` section: its keys, from the schema."""
 
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -15,8 +15,7 @@ def section_page() -> str:
     return "\n\n".join(
         (
             "# The `autotune:` section",
-            "The keys of the section, all of them optional. [The config](../config.md#the-autotune-section) says what "
-            "they are for.",
+            "The keys of the section. [The config](../config.md#the-autotune-section) explains them.",
             table(("key", "type", "default", "meaning"), [*_rows(SectionKeys), *_rows(TrialLimits, "trial.")]),
         )
     )
@@ -42,7 +41,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def _type(kind: Any) -> str:
-    """Return a type in the words of YAML."""
+    """Return the name of a type in YAML."""
     origin = get_origin(kind)
     if origin is Annotated:
         return _type(get_args(kind)[0])

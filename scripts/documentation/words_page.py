@@ -1,4 +1,4 @@
-"""Page of the words in answers: endings of trials, their validity, verdicts, metrics, and the knobs that are known."""
+"""Reference pages of endings, metrics and known knobs."""
 
 import re
 from collections.abc import Iterable
@@ -12,24 +12,24 @@ from scripts.documentation.tables import code, table
 
 
 def endings_page() -> str:
-    """Return the page of the ways in which trials end."""
+    """Return the page of the endings of trials."""
     rows = [(code(one.value), EXPLANATIONS[one].sentence, EXPLANATIONS[one].remedy) for one in Ending]
     return "\n\n".join(
         (
             "# Endings of trials",
-            "Each trial has one, on the screen, under `outcomes` in [the JSON object](json.md), and in the record.",
-            table(("ending", "what happened", "what to do"), rows),
+            "Each trial has one ending, on the screen, in `outcomes` of [the JSON object](json.md), and in the record.",
+            table(("ending", "meaning", "remedy"), rows),
         )
     )
 
 
 def metrics_page() -> str:
-    """Return the page of the numbers of a trial, and of its GPUs."""
+    """Return the page of the metrics of a trial and of its GPUs."""
     return "\n\n".join(
         (
             "# Metrics",
-            "`metrics` of a side in [the JSON object](json.md) are medians over its trials. What was not measured is "
-            "null, and `-` on the screen, never 0.",
+            "`metrics` of a side in [the JSON object](json.md) are medians over its trials. A missing measurement is "
+            "null in JSON and `-` on the screen, never 0.",
             "## Of a trial",
             _metrics(METRICS.values()),
             "## Of a GPU",
@@ -39,7 +39,7 @@ def metrics_page() -> str:
 
 
 def knobs_page() -> str:
-    """Return the page of the knobs that are found by their names."""
+    """Return the page of the known knobs."""
     rows = [
         (", ".join(map(code, _names(knob))), knob.meaning, knob.label.value, "yes" if knob.bundled else "")
         for knob in KNOWN_KNOBS
@@ -47,16 +47,16 @@ def knobs_page() -> str:
     return "\n\n".join(
         (
             "# Known knobs",
-            "Found by the last part of the key, in any section, and only if the present value is one that fits. "
-            "[The config](../config.md#the-known-knobs) says more. Of a batch size, "
-            f"`{{device}}` is one of {listed([*map(code, BATCH_NAMES.devices)], 'or')}.",
-            table(("names", "what it does", "for the training", "in the first proposal"), rows),
+            "autotune finds them by the last part of the key, in any section, if the current value fits. "
+            "[The config](../config.md#the-known-knobs) explains them. In names of batch sizes, "
+            f"`{{device}}` is {listed([*map(code, BATCH_NAMES.devices)], 'or')}.",
+            table(("names", "purpose", "effect on training", "in the first proposal"), rows),
         )
     )
 
 
 def _names(knob: KnownKnob) -> Iterable[str]:
-    """Return the names of a known knob; of batch sizes that differ in the word for a device, the pattern."""
+    """Return the names of a known knob; for batch sizes, one pattern for all device names."""
     if knob.counts != "samples":
         return knob.names
     device = re.compile(f"(?<=per_)({'|'.join(BATCH_NAMES.devices)})(?=_|$)")
@@ -64,6 +64,6 @@ def _names(knob: KnownKnob) -> Iterable[str]:
 
 
 def _metrics(metrics: Iterable[Metric]) -> str:
-    better = {Direction.HIGHER: "more is better", Direction.LOWER: "less is better", Direction.NONE: ""}
+    better = {Direction.HIGHER: "higher is better", Direction.LOWER: "lower is better", Direction.NONE: ""}
     rows = [(code(metric.name), metric.label, metric.unit, better[metric.better]) for metric in metrics]
-    return table(("name", "on the screen", "unit", ""), rows)
+    return table(("name", "on the screen", "unit", "direction"), rows)
