@@ -16,10 +16,8 @@ def main() -> int:
     """Build the site, or regenerate its reference pages or screens; return the exit status."""
     parser = argparse.ArgumentParser(prog="scripts/docs", description="Build the documentation site.")
     parser.add_argument("--reference", action="store_true", help="regenerate docs/reference from the code")
-    parser.add_argument(
-        "--screens", nargs="*", metavar="PAGE", help="run the commands of pages and write their output"
-    )
-    parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="output folder (default: build/site)")
+    parser.add_argument("--screens", nargs="*", metavar="PAGE", help="run the commands of pages and write their output")
+    parser.add_argument("--site", type=Path, default=ROOT / "build" / "site", help="output folder (build/site)")
     arguments = parser.parse_args()
     if arguments.reference:
         write_pages()

@@ -67,7 +67,7 @@ def _section(context: click.Context) -> str:
 
 
 _EXIT_CODES = (
-    'Durations: `90s`, `30m`, `2h` or `1h30m`. Exit codes: 0 done (also "no change"); 1 an expected error; 2 wrong usage; '
-    "3 a bug (a crash log is written); 130 interrupted; 143 terminated by SIGTERM. Results go to stdout, progress and "
-    "errors to stderr."
+    'Durations: `90s`, `30m`, `2h` or `1h30m`. Exit codes: 0 done (also "no change"); 1 an expected error; 2 wrong '
+    "usage; 3 a bug (a crash log is written); 130 interrupted; 143 terminated by SIGTERM. Results go to stdout, "
+    "progress and errors to stderr."
 )

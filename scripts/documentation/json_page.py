@@ -57,7 +57,7 @@ _RECORDS = (
     _Record(
         "One of `devices` of `gpus`",
         records.PooledGpu,
-        {", ".join(_OF_FIGURES): ("number, text or null", "See [the metrics of a GPU](metrics.md#of-a-gpu).")},
+        {", ".join(_OF_FIGURES): ("number, string or null", "See [the metrics of a GPU](metrics.md#of-a-gpu).")},
     ),
     _Record("`validation`", Validation),
     _Record(
@@ -68,7 +68,7 @@ _RECORDS = (
     _Record("`winner` and `scaled` of a race", records.Raced),
     _Record("`at_equal_time`, `at_equal_samples` and `held_out`", records.LossDifference),
     _Record("One of `broken`", records.BrokenPoint),
-    _Record("`answer`", records.ChangeSet, {"id": ("text", "A hash of its content.")}),
+    _Record("`answer`", records.ChangeSet, {"id": ("string", "A hash of its content.")}),
     _Record("One of `keys` of an answer", records.KeyChange),
 )
 _DIAGNOSIS = (
@@ -154,7 +154,7 @@ def _type(kind: Any) -> str:
     if origin is tuple:
         return "list"
     if isinstance(kind, type) and issubclass(kind, str):
-        return "text"
+        return "string"
     if origin is None and isinstance(kind, type) and not is_dataclass(kind):
-        return {bool: "true or false", int: "whole number", float: "number"}.get(kind, "object")
+        return {bool: "boolean", int: "integer", float: "number"}.get(kind, "object")
     return "list" if "Sequence" in str(kind) else "object"

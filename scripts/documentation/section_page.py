@@ -50,9 +50,9 @@ def _type(kind: Any) -> str:
     if origin in (Union, UnionType):
         return " or ".join(_type(one) for one in get_args(kind) if one is not NoneType)
     if origin is list:
-        return "list of texts"
+        return "list of strings"
     if origin is dict:
         return "mapping"
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         return "mapping"
-    return {str: "text", bool: "`true` or `false`", float: "number", int: "whole number"}.get(kind, "any value")
+    return {str: "string", bool: "boolean", float: "number", int: "integer"}.get(kind, "any value")
