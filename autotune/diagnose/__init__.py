@@ -1,1 +1,1 @@
-"""Diagnosis: why a training is slow, and what that gains which would help; see `findings`."""
+"""Diagnosis of slow training: causes, and the gain from each change."""

@@ -1,4 +1,4 @@
-"""Diagnosis from its first check to its verdict."""
+"""Entry points of a diagnosis, static and measured."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from autotune.trial.instruments import Simulator
 
 
 def diagnose_static(problem: Problem | None, clock: Clock) -> Diagnosis:
-    """Diagnose without a single trial: this machine and its installation, and where there is one, the config.
+    """Diagnose without trials.
 
     Args:
-        problem: The config and the command; None for the machine alone.
+        problem: Config and command; None checks only the machine and the installation.
     """
     results = static_checks(problem, clock)
     return Diagnosis(verdict=static_verdict(results), results=results)
@@ -52,21 +52,20 @@ def diagnose(
     verifies: bool = False,
     simulator: Simulator | None = None,
 ) -> Diagnosis:
-    """Diagnose a training: static checks, then short trials of it.
+    """Diagnose a training: static checks, then short trials.
 
     Args:
-        problem: The config and the command; runnable.
-        on_event: Told everything that happens.
-        budget_s: The wall for everything, in seconds.
-        started_s: When the process started, on the monotonic clock; the budget counts from there.
+        problem: Config and command; runnable.
+        on_event: Receives all events.
+        budget_s: Total time limit, in seconds.
+        started_s: Start of the process and of the budget, on the monotonic clock.
         is_brief: Whether to take less than the budget for a trainer that starts quickly.
-        allow_busy_gpu: Whether to make trials although somebody else is on the GPU.
-        verifies: Whether to look only whether the step is what the config says: traced once, compiled, in its
-            precision, on its device.
+        allow_busy_gpu: Whether to run trials on a busy GPU.
+        verifies: Whether to check only that the step follows the config: traced once, compiled, precision, device.
         simulator: Runs the trials in virtual time; None for processes.
 
     Raises:
-        AutotuneError: Trials cannot be made: the record is held by a search, a GPU is busy, and the like.
+        AutotuneError: Trials cannot run, e.g. a search holds the record or a GPU is busy.
     """
     cpu = BusyCpu()
     search = SearchOptions(budget_s=budget_s, allow_busy_gpu=allow_busy_gpu, warm_start=False)
@@ -83,9 +82,9 @@ def diagnose(
 
 
 def _verification(code: CheckResult, measured: Measured) -> Diagnosis:
-    """Return what was seen of the step alone: of the code that which makes a step slow whatever its data."""
+    """Return the diagnosis of the step alone, with the code issues that slow a step down independently of its data."""
     about_steps = tuple(one for one in code.issues if one.limit is Limit.HOST and one.severity is not Severity.NOTE)
-    # what is done for the data is no matter of the step
+    # issues of the data are not about the step
     seen = [
         replace(result, issues=tuple(one for one in result.issues if one.limit not in (*INPUT, Limit.STALLS)))
         for result in measured.results
@@ -94,33 +93,33 @@ def _verification(code: CheckResult, measured: Measured) -> Diagnosis:
     wrong = [one for result in results for one in result.issues if one.severity is not Severity.NOTE]
     unseen = measured.why_not_seen or next((one.why_not for one in measured.results if one.why_not), "")
     if wrong:
-        sentence = f"Not as the config says: {wrong[0].sentence}"
+        sentence = f"The step differs from the config: {wrong[0].sentence}"
     elif unseen:
         sentence = f"Not seen: {unseen}"
     else:
-        sentence = "The step is what the config says, as far as the framework tells."
+        sentence = "The step follows the config in everything that the framework reports."
     limit = (wrong[0].limit or Limit.STEP) if wrong else Limit.NOT_SEEN if unseen else None
     return Diagnosis(verdict=DiagnosisVerdict(sentence=sentence, limit=limit), results=results)
 
 
 def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False) -> tuple[CheckResult, ...]:
-    """Return the results of all static checks, in the order of their table; no training is started.
+    """Return the results of all static checks, in the order of their table.
 
-    It takes 10 s where TensorFlow is imported for it, and at most half a minute.
+    Takes about 10 s if TensorFlow is imported, and at most half a minute.
 
     Args:
-        problem: What is diagnosed; None for this machine and this installation alone.
-        is_run: Whether trials are made next, so that programs that the config names may be started.
+        problem: Config and command; None checks only the machine and the installation.
+        is_run: Whether trials follow, so that programs named in the config may be started.
     """
-    look = Subject(problem=problem, clock=clock, is_run=is_run)
-    answers = ask_framework(look)
+    subject = Subject(problem=problem, clock=clock, is_run=is_run)
+    answers = ask_framework(subject)
     return (
-        check_hardware(look),
-        check_framework(look, answers),
-        check_memory(look),
-        check_storage(look),
-        check_configuration(look),
-        check_code(look),
+        check_hardware(subject),
+        check_framework(subject, answers),
+        check_memory(subject),
+        check_storage(subject),
+        check_configuration(subject),
+        check_code(subject),
         check_graph(answers),
         check_native_loader(answers),
     )

@@ -1,4 +1,4 @@
-"""Findings of a diagnosis: issues, with what is wrong and where, and recommendations, with what they gain."""
+"""Findings of a diagnosis: issues, recommendations and verdict."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,54 +8,52 @@ from autotune.records import CODE, DataFinding, Ratio, Values
 
 
 class Severity(StrEnum):
-    """Weight of an issue."""
+    """Severity of an issue."""
 
-    ERROR = "error"  # training fails, or does not do what the config says
-    WARNING = "warning"  # it costs speed, or may
-    NOTE = "note"  # good to know
+    ERROR = "error"  # training fails, or doesn't follow the config
+    WARNING = "warning"  # costs speed, or may
+    NOTE = "note"  # for information
 
 
 class GainBasis(StrEnum):
-    """Ground on which a gain is told."""
+    """Evidence of a gain."""
 
-    MEASURED = "measured"  # trials with the change and without it, in turn
-    BOUNDED = "bounded"  # at most so much, from trials that take something else away
+    MEASURED = "measured"  # interleaved trials with and without the change
+    BOUNDED = "bounded"  # an upper bound, from trials that remove another cost
     NOT_TRIED = "not tried"
 
 
 class Limit(StrEnum):
-    """Part of a training that its speed is limited by."""
+    """Part of a training that limits its speed."""
 
     READING = "reading"  # the loader waits for its files
     PREPARING = "preparing"  # the loader computes
     OVERLAP = "no overlap"  # loader and step take turns
-    LOADING = "loading"  # the loader, and which part of it is not known
-    HOST = "host"  # what a step takes whatever its batch: launches, Python
+    LOADING = "loading"  # the loader; which part is unknown
+    HOST = "host"  # cost of a step independent of the batch size: launches, Python
     STEP = "step"  # the arithmetic of the step itself
     OUTSIDE = "outside steps"  # validation, checkpoints and the like
-    COMPILING = "compiling"  # functions that are traced or compiled again and again
-    STALLS = "stalls"  # steps that are far slower than the others
-    DRIFT = "drift"  # each step is slower than the one before
-    STRAGGLER = "straggler"  # one rank of several that the others wait for
-    NEIGHBOUR = "neighbour"  # somebody else on the machine
-    THROTTLING = "throttling"  # the GPU's clocks are held down
-    MEMORY = "memory"  # it is full, or the machine swaps
+    COMPILING = "compiling"  # repeated tracing or compilation
+    STALLS = "stalls"  # some steps far slower than the others
+    DRIFT = "drift"  # steps that get slower
+    STRAGGLER = "straggler"  # a rank that the others wait for
+    NEIGHBOUR = "neighbour"  # another process on the machine
+    THROTTLING = "throttling"  # the GPU's clocks are throttled
+    MEMORY = "memory"  # memory is full, or the machine swaps
     NOT_SEEN = "not seen"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recommendation:
-    """Change to the config, or to the code where ``values`` are empty.
+    """Change to the config, or to the code if ``values`` is empty.
 
     Attributes:
-        sentence: What to do, for people.
-        values: Values to write into the config, by key path.
-        gain: Speed with the change over that without; an upper bound where it is bounded; None where it is not tried.
-        evidence: Ground of the gain.
-        label: What it means for training: ``same training``, ``batch`` or ``precision``; empty where that depends on
-            the values of the config.
-        data: What the samples of its trials show of its data; None where these were not compared.
-        cost: What it costs besides, e.g. memory; empty for nothing.
+        sentence: What to do; shown to users.
+        values: New values by key path.
+        gain: Speed ratio with over without the change; an upper bound if bounded; None if not tried.
+        label: Effect on training: ``same training``, ``batch`` or ``precision``; empty if it depends on the config.
+        data: Comparison of the data of its trials; None if not compared.
+        cost: Other costs, e.g. memory; empty for none.
     """
 
     sentence: str
@@ -68,21 +66,20 @@ class Recommendation:
 
     @property
     def name(self) -> tuple[object, ...]:
-        """Identity: recommendations with equal names are the same change."""
+        """Key of the change, for deduplication."""
         return (*self.values.items(), self.label) if self.values else (self.sentence,)
 
-    def is_worth(self, least: float) -> bool:
-        """Return whether it may gain so much."""
+    def may_gain(self, least: float) -> bool:
+        """Return whether the gain, or its bound, is at least this ratio."""
         return self.gain is not None and self.gain.ratio >= least
 
     def rank(self, place: int = 0) -> tuple[bool, bool, int, int, float]:
-        """Return what it is sorted by: measured ones by the lower end of their gain, then the others.
+        """Return the sort key: measured changes by the lower end of their gain, then the others.
 
-        Of these that comes first which leaves the training the same, then what acts on the cause that takes most of the
-        time, then what is bounded.
+        The others: the same training first, then by the rank of the cause, then bounded before not tried.
 
         Args:
-            place: That of its cause among those that take time.
+            place: Rank of its cause by share of the time.
         """
         if self.evidence is GainBasis.MEASURED:
             return False, False, 0, 0, -(self.gain.low if self.gain else 0.0)
@@ -93,19 +90,17 @@ class Recommendation:
 
 @dataclass(frozen=True, kw_only=True)
 class Issue:
-    """Something that a check found.
+    """Problem found by a check.
 
     Attributes:
-        check: Id of the check, see `autotune.diagnose.tables.CHECKS`.
-        severity: Weight of it.
-        sentence: What is wrong, with its numbers, for people.
-        place: File and line, key path, or device; empty where there is none.
-        numbers: What was measured, by name with unit.
-        bound: Speed if this cost nothing, over that of today; None where that is not known.
-        limit: Part of the training that it is about; None where it is about something else.
-        recommendations: What to do, the best first.
-        rule: Id of the rule that found it, where the check goes by a table of rules, or the kind of pause; None for the
-            other checks.
+        check: Id from `autotune.diagnose.tables.CHECKS`.
+        sentence: What is wrong, with numbers; shown to users.
+        place: File and line, key path, or device; empty if unknown.
+        numbers: Measured values, by name with unit.
+        bound: Speed ratio if this cost nothing; None if unknown.
+        limit: Affected part of the training; None for other problems.
+        recommendations: The best first.
+        rule: Id of the matching rule or trap, or the kind of pause; None for other checks.
     """
 
     check: str
@@ -124,10 +119,10 @@ class CheckResult:
     """Result of one check.
 
     Attributes:
-        check: Its id.
-        issues: What it found; empty means that all is well.
-        why_not: Reason for which it was not made or saw nothing; empty where it was made.
-        sentence: What it saw, for people, where that is worth telling though all is well.
+        check: Id of the check.
+        issues: Empty if no problem was found.
+        why_not: Reason that the check did not run or saw nothing; empty if it ran.
+        sentence: Observation for users that is not a problem; may be empty.
     """
 
     check: str
@@ -141,9 +136,9 @@ class DiagnosisVerdict:
     """Verdict of a diagnosis.
 
     Attributes:
-        sentence: What limits the training, and what to do first.
-        limit: Part of the training that limits its speed; None where no trial was made.
-        bound: Speed if that cost nothing, over that of today; None where that is not known.
+        sentence: The limit, and the first thing to do.
+        limit: None without trials.
+        bound: Speed ratio if the limit cost nothing; None if unknown.
     """
 
     sentence: str
@@ -153,14 +148,13 @@ class DiagnosisVerdict:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeShare:
-    """Share of the time of a training, once it is under way, that one cause takes.
+    """Share of the training time after the start that one cause takes.
 
     Attributes:
-        cause: What passes meanwhile, for people.
-        limit: Part of the training that it is.
+        cause: Name of the cause; shown to users.
         fraction: Share of the time, 0 to 1.
-        place: File and line, or device, that it comes from; empty where that is not known.
-        change: What acts on this cause: measured, or bounded by this share; None where nothing is known.
+        place: File and line, or device; empty if unknown.
+        change: Change that acts on this cause, measured or bounded by this share; None if unknown.
     """
 
     cause: str
@@ -172,13 +166,11 @@ class TimeShare:
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis:
-    """Whole diagnosis.
+    """Complete diagnosis.
 
     Attributes:
-        verdict: One sentence: what limits the training, and what to do first.
         results: Results of the checks, in the order of `autotune.diagnose.tables.CHECKS`.
-        shares: Where the time goes: the largest share first, and last what is left; they add up to 1. Empty without
-            trials.
+        shares: Shares of the time, which add up to 1: the largest first, the remainder last. Empty without trials.
     """
 
     verdict: DiagnosisVerdict
@@ -187,16 +179,13 @@ class Diagnosis:
 
     @property
     def issues(self) -> tuple[Issue, ...]:
-        """All issues: the gravest first, of these what costs most, else in the order of the checks."""
+        """All issues, by severity, then by certain cost, then in the order of the checks."""
         found = [issue for result in self.results for issue in result.issues]
         return tuple(sorted(found, key=lambda one: rank_of(one.severity, one.bound.low if one.bound else 0.0)))
 
     @property
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """All recommendations: measured ones by the lower end of their gain, then the bounded ones, then the others.
-
-        Of several that write the same values it is the first.
-        """
+        """All recommendations without duplicates, in the order of `Recommendation.rank`."""
         acting = [one.change for one in self.shares if one.change]  # bounded by the share of their cause
         named = [one.name for one in acting]
         others = [one for issue in self.issues for one in issue.recommendations if one.name not in named]
@@ -208,13 +197,12 @@ class Diagnosis:
 
     @property
     def changes(self) -> dict[str, Recommendation]:
-        """What leaves the training as it is, by the key that it writes: of several for one key the first.
+        """Changes that keep the training unchanged, by key; the first one for each key.
 
-        Changes that were not tried are among them only where a check calls for them, or they act on a cause that takes
-        time worth having.
+        Untried switches are included only if they act on a cause whose bound reaches `LEAST_BOUND`.
         """
         switches = [one for issue in self.issues if issue.check == "switches" for one in issue.recommendations]
-        called_for = [one.change.values for one in self.shares if one.change and one.change.is_worth(LEAST_BOUND)]
+        called_for = [one.change.values for one in self.shares if one.change and one.change.may_gain(LEAST_BOUND)]
         left_out = [one.values for one in switches if one.evidence is not GainBasis.MEASURED]
         same = [
             one
@@ -225,11 +213,11 @@ class Diagnosis:
 
 
 LEAST_BOUND = 1.1
-"""What a change may gain at most, from which on it is proposed without having been tried."""
+"""Smallest bound of an untried change that is proposed."""
 
 
 def rank_of(severity: str, bound: float) -> tuple[int, float]:
-    """Return what issues are sorted by: the gravest first, of these what costs most; an unknown severity last."""
+    """Return the sort key of issues: by severity, then by bound; an unknown severity last."""
     known = [one.value for one in Severity]
     return known.index(severity) if severity in known else len(known), -bound
 
@@ -249,11 +237,11 @@ def issue(
     cost: str = "",
     rule: str | None = None,
 ) -> Issue:
-    """Return an issue with one recommendation, or with none where there is no remedy.
+    """Return an issue with one recommendation, or none without a remedy.
 
     Args:
         values: Values that the remedy writes.
-        label: What these mean for training.
+        label: Their effect on training.
     """
     advice = Recommendation(sentence=remedy, values=values or {}, label=label, cost=cost)
     return Issue(
@@ -273,7 +261,7 @@ MOST_SHARE = 0.99
 """Upper limit of any reported share of the time, so that 1 / (1 - share) stays finite."""
 
 
-# Words and numbers of a diagnosis as people read them.
+# Formatting of words and numbers.
 
 
 def ratio_text(ratio: Ratio) -> str:
@@ -283,21 +271,21 @@ def ratio_text(ratio: Ratio) -> str:
 
 
 NO_LIMIT = 20.0
-"""Bound from which on something is said to be no limit any more: what then limits is something else."""
+"""Largest bound that is reported as a number: beyond it another part of the training is the limit."""
 
 
 def bound_text(bound: Ratio) -> str:
-    """Return what something would gain if it cost nothing: that of a large bound would be no gain anybody has."""
+    """Return a bound with its interval, or ``more than 20x``: a larger gain cannot be achieved."""
     return f"more than {NO_LIMIT:.0f}x" if bound.ratio > NO_LIMIT else ratio_text(bound)
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number of things, e.g. ``1 error`` or ``2 errors``."""
+    """Return a count with its noun, e.g. ``1 error`` or ``2 errors``."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def capitalized(text: str) -> str:
-    """Return a text with a capital letter at its beginning."""
+    """Return a text with a capital first letter."""
     return f"{text[:1].upper()}{text[1:]}"
 
 
@@ -307,6 +295,6 @@ def percent(fraction: float) -> str:
 
 
 def milliseconds(time_s: float) -> str:
-    """Return a short time with three digits at most, e.g. ``4.2 ms``."""
+    """Return a time with at most four digits, in ms or from 10 s in s, e.g. ``4.2 ms``."""
     time_ms = 1e3 * time_s
     return f"{time_ms:.1f} ms" if time_ms < 10.0 else f"{time_ms:.0f} ms" if time_ms < 1e4 else f"{time_s:.1f} s"

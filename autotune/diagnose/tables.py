@@ -1,4 +1,4 @@
-"""Tables of a diagnosis, read from ``tables.toml``: the checks, the rules about sources, the values that are slow."""
+"""Tables of a diagnosis from ``tables.toml``: checks, rules about sources, slow values, GPU models."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ from autotune.records import Gpu
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Row of a table."""
+    """Base of the rows of a table."""
 
 
 class Check(_Row, frozen=True):
@@ -19,9 +19,9 @@ class Check(_Row, frozen=True):
 
     Attributes:
         id: Stable id, for scripts.
-        question: What it answers.
-        how: How that is measured, or read.
-        threshold: From where on it is an issue, and the source of that number.
+        question: Question that it answers.
+        how: Method.
+        threshold: Limit of an issue, with its source.
     """
 
     id: str
@@ -34,9 +34,9 @@ class Rule(_Row, frozen=True):
     """Rule about sources.
 
     Attributes:
-        find: Finder of `code_checks` that finds what it is about; empty where ``calls`` say it.
-        calls: Whole names of functions whose calls it is about.
-        limit: Part of the training that it slows down.
+        find: Function in `code_checks` that finds the places; empty if ``calls`` is set.
+        calls: Full names of the functions whose calls match.
+        limit: Part of the training that is slower.
     """
 
     id: str
@@ -54,10 +54,10 @@ class Setting(_Row, frozen=True):
     """Value of known knobs that is slow on any machine.
 
     Attributes:
-        kinds: Rows of `space.catalog` that it is about.
-        write: Value to write in its place.
-        needs_gpu: Whether it is slow only where there is a GPU.
-        sentence: What is wrong, with the key and its value for ``{key}``.
+        kinds: Rows of `space.catalog`.
+        write: Replacement value.
+        needs_gpu: Whether it is slow only with a GPU.
+        sentence: What is wrong; ``{key}`` stands for the key and its value.
     """
 
     kinds: tuple[str, ...]
@@ -70,7 +70,7 @@ class Setting(_Row, frozen=True):
 
 
 class PrecisionNames(_Row, frozen=True):
-    """Spellings of 16-bit types in configs, and of full precision in their place."""
+    """Spellings of 16-bit types in configs, and the full precision that replaces each."""
 
     float16: tuple[str | int, ...]
     bfloat16: tuple[str, ...]
@@ -78,10 +78,11 @@ class PrecisionNames(_Row, frozen=True):
 
 
 class GpuModels(_Row, frozen=True):
-    """GPUs by a pattern of their names, and the 16-bit types that their tensor cores compute in.
+    """GPU models with the 16-bit types of their tensor cores.
 
     Attributes:
-        memory_gb: Memory of usual models, by their names.
+        models: Regular expression that matches their names.
+        memory_gb: Memory of common models by name, in GB.
     """
 
     models: str
@@ -101,18 +102,18 @@ class _Tables(_Row, frozen=True):
 _tables = msgspec.toml.decode(Path(__file__).with_name("tables.toml").read_bytes(), type=_Tables)
 STATIC_CHECKS, MEASURED_CHECKS = _tables.static, _tables.measured
 CHECKS = (*STATIC_CHECKS, *MEASURED_CHECKS)
-"""The checks, in the order in which they are shown."""
+"""All checks, in the order of display."""
 
 RULES, SETTINGS, PRECISION = _tables.rule, _tables.setting, _tables.precision
 
 
 def types_of(gpu: Gpu) -> frozenset[str] | None:
-    """Return the 16-bit types that a GPU computes in; None for a model that is not known."""
+    """Return the 16-bit types that a GPU computes in; None for an unknown model."""
     return next((row.types for row in _tables.gpu if re.search(row.models, gpu.name)), None)
 
 
 def usual_gpus() -> list[Gpu]:
-    """Return usual models of GPUs, those with the most memory first."""
+    """Return common GPU models, the most memory first."""
     found = [
         Gpu(name=name, uuid="", memory_bytes=gb * 10**9) for row in _tables.gpu for name, gb in row.memory_gb.items()
     ]
@@ -120,6 +121,6 @@ def usual_gpus() -> list[Gpu]:
 
 
 def starting_batch(gpu: Gpu) -> int | None:
-    """Return a batch to begin with on a GPU; None where the driver does not say how much memory it has."""
+    """Return an initial batch size for a GPU; None if its memory is unknown."""
     samples = int((gpu.memory_bytes or 0) / (1 << 30) * 1.5)  # samples for each GiB
     return 1 << (samples.bit_length() - 1) if samples else None

@@ -1,4 +1,4 @@
-"""Verdict of a diagnosis: one sentence that says what limits a training, and what to do first. Pure."""
+"""Verdict of a diagnosis: one sentence with the limit of a training and the first thing to do. Pure."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from autotune.diagnose.findings import (
 )
 from autotune.diagnose.shares import INPUT, issue_with_place
 
-_SPOILS_ALL = (Limit.THROTTLING, Limit.NEIGHBOUR)  # they make all other numbers doubtful
+_MAKES_DOUBTFUL = (Limit.THROTTLING, Limit.NEIGHBOUR)  # all other numbers are unreliable; the worst first
 _NAMES = {
     **dict.fromkeys(INPUT, "Input-bound"),
-    Limit.HOST: "Bound by the fixed cost of a step",
+    Limit.HOST: "Bound by the fixed cost of each step",
     Limit.STEP: "Bound by the step",
-    Limit.OUTSIDE: "Much time passes outside of steps",
-    Limit.COMPILING: "Compiled again and again",
+    Limit.OUTSIDE: "Much time outside of steps",
+    Limit.COMPILING: "Repeated compilation",
     Limit.STALLS: "Stalls",
-    Limit.DRIFT: "Slower and slower",
-    Limit.STRAGGLER: "One rank holds up the others",
-    Limit.NEIGHBOUR: "Somebody else is on the machine",
-    Limit.THROTTLING: "The GPU is held down",
+    Limit.DRIFT: "Steps get slower",
+    Limit.STRAGGLER: "One rank delays the others",
+    Limit.NEIGHBOUR: "Other processes use the machine",
+    Limit.THROTTLING: "The GPU is throttled",
     Limit.MEMORY: "Memory is nearly full",
 }
 
@@ -45,12 +45,12 @@ def verdict_of(
     static: Sequence[CheckResult] = (),
     shares: Sequence[TimeShare] = (),
 ) -> DiagnosisVerdict:
-    """Return the verdict that follows from the results of the measured checks.
+    """Return the verdict from the results of the measured checks.
 
     Args:
-        why_not_seen: Reason for which no trial gave numbers; empty if one did.
-        static: Results of the static checks, for the place in the code that the limit may come from.
-        shares: Where the time goes; without them bounds alone tell what costs most.
+        why_not_seen: Reason that no trial has a measurement; empty if one has.
+        static: Results of the static checks, for the place in the code.
+        shares: Where the time goes; if empty, bounds alone rank the issues.
     """
     issues = [issue for result in results for issue in result.issues]
     if why_not_seen:
@@ -59,16 +59,16 @@ def verdict_of(
     if main is None or main.limit is None:
         why_no_input = next((one.why_not for one in results if one.check == "input" and one.why_not), "")
         if why_no_input:
-            sentence = f"No limit was found, and the input was not seen: {why_no_input}."
+            sentence = f"No limit was found, and the input could not be measured: {why_no_input}."
             return DiagnosisVerdict(sentence=sentence, limit=Limit.NOT_SEEN)
-        sentence = "Nothing worth doing was found: the step itself is the limit, and no change that was tried helps."
+        sentence = "No worthwhile change was found: the step itself is the limit, and no tried change helps."
         return DiagnosisVerdict(sentence=sentence, limit=Limit.STEP)
     sentence = f"{_NAMES[main.limit]}: {main.sentence}"
     located = issue_with_place(main.limit, main, (*results, *static))
     if located is not None and located is not main:
         sentence = f"{sentence} Look at {located.place}: {_continued(located.sentence)}"
-    if doubtful := [one for one in _spoiling(issues) if one is not main]:
-        sentence = f"{sentence} The numbers are doubtful: {_continued(doubtful[0].sentence)}"
+    if warnings := [one for one in _doubtful(issues) if one is not main]:
+        sentence = f"{sentence} The numbers are doubtful: {_continued(warnings[0].sentence)}"
     measured = [
         (one.gain, one)
         for issue in issues
@@ -82,59 +82,59 @@ def verdict_of(
 
 
 def _continued(sentence: str) -> str:
-    """Return a sentence as it stands behind a colon."""
+    """Return a sentence with a small first letter, for use after a colon."""
     return f"{sentence[:1].lower()}{sentence[1:]}"
 
 
 def static_verdict(results: Sequence[CheckResult]) -> DiagnosisVerdict:
-    """Return the verdict of checks that made no trial."""
-    by_weight: dict[Severity, list[Issue]] = {severity: [] for severity in Severity}
+    """Return the verdict of checks without trials."""
+    by_severity: dict[Severity, list[Issue]] = {severity: [] for severity in Severity}
     for result in results:
         for issue in result.issues:
-            by_weight[issue.severity].append(issue)
-    if errors := by_weight[Severity.ERROR]:
+            by_severity[issue.severity].append(issue)
+    if errors := by_severity[Severity.ERROR]:
         return DiagnosisVerdict(sentence=f"{counted(len(errors), 'error')}, the first: {_with_place(errors[0])}")
-    if warnings := by_weight[Severity.WARNING]:
+    if warnings := by_severity[Severity.WARNING]:
         return DiagnosisVerdict(
             sentence=f"No error; {counted(len(warnings), 'warning')}, the first: {_with_place(warnings[0])}"
         )
-    return DiagnosisVerdict(sentence="Nothing was found that is wrong; what limits the speed is seen only by trials.")
+    return DiagnosisVerdict(sentence="No problem was found; finding what limits the speed takes trials.")
 
 
 def _with_place(issue: Issue) -> str:
-    is_said = not issue.place or issue.place in issue.sentence
-    return issue.sentence if is_said else f"{issue.sentence} ({issue.place})"
+    is_named = not issue.place or issue.place in issue.sentence
+    return issue.sentence if is_named else f"{issue.sentence} ({issue.place})"
 
 
 def _main(issues: Sequence[Issue], shares: Sequence[TimeShare]) -> Issue | None:
-    """Return the issue that the verdict is about: what costs most, else what makes numbers doubtful; None for nothing.
+    """Return the issue with the highest cost, else one that makes the numbers doubtful, else None.
 
-    A limit comes before a measured change, which is one way around it. Memory that is full, or fills, does not slow
-    training down, and may end it: that is the verdict where nothing slows it down.
+    A limit comes before a measured change, which only works around it. Memory that is full or fills up may end the
+    training without slowing it down, so it counts only if no limit was found.
     """
-    telling = [issue for issue in issues if issue.limit is not None and issue.severity is not Severity.NOTE]
-    spoiling = _spoiling(issues)
-    # 5 % for certain are worth doing something for, and a tenth is worth a verdict
-    bounded = [(one, one.bound) for one in telling if one.bound is not None and one not in spoiling]
+    candidates = [issue for issue in issues if issue.limit is not None and issue.severity is not Severity.NOTE]
+    doubtful = _doubtful(issues)
+    # a certain gain of 5 % makes an issue, a tenth makes a verdict
+    bounded = [(one, one.bound) for one in candidates if one.bound is not None and one not in doubtful]
     worth = [one for one, bound in bounded if bound.low > 1.05 and bound.ratio >= LEAST_BOUND]
     limits = [issue for issue in worth if not any(one.evidence is GainBasis.MEASURED for one in issue.recommendations)]
-    memory = [issue for issue in telling if issue.limit is Limit.MEMORY]
+    memory = [issue for issue in candidates if issue.limit is Limit.MEMORY]
     taken: Counter[Limit] = Counter()
     for share in shares:
         taken[share.limit] += share.fraction  # type: ignore[assignment]
 
     def cost(one: Issue) -> tuple[float, float]:
         assert one.limit is not None, "others are left out"
-        is_of_steps = one.limit is Limit.STEP  # their share is what is left, whatever it could be
+        is_of_steps = one.limit is Limit.STEP  # their share is the remainder, not a measured cost
         return 0.0 if is_of_steps else taken[one.limit], one.bound.ratio if one.bound else 0.0
 
-    return max(limits or memory or worth, key=cost, default=next(iter(spoiling), None))
+    return max(limits or memory or worth, key=cost, default=next(iter(doubtful), None))
 
 
-def _spoiling(issues: Sequence[Issue]) -> list[Issue]:
-    """Return what makes all numbers doubtful, the worst first."""
-    found = [one for one in issues if one.limit in _SPOILS_ALL and one.severity is not Severity.NOTE]
-    return sorted(found, key=lambda one: _SPOILS_ALL.index(one.limit or Limit.NEIGHBOUR))
+def _doubtful(issues: Sequence[Issue]) -> list[Issue]:
+    """Return the issues that make all numbers doubtful, the worst first."""
+    found = [one for one in issues if one.limit in _MAKES_DOUBTFUL and one.severity is not Severity.NOTE]
+    return sorted(found, key=lambda one: _MAKES_DOUBTFUL.index(one.limit or Limit.NEIGHBOUR))
 
 
 # Condition under which a diagnosis fails, for continuous integration.
@@ -156,18 +156,18 @@ class FailOn:
     limit: float
 
     def holds(self, diagnosis: Diagnosis) -> bool:
-        """Return whether the condition holds; never where the quantity is not known."""
+        """Return whether the condition holds; False if the quantity is unknown."""
         known = self._values(diagnosis)[self.quantity]
         return known is not None and _OPERATORS[self.comparison](known, self.limit)
 
     def _values(self, diagnosis: Diagnosis) -> dict[str, float | None]:
         measured = [one.gain for one in diagnosis.recommendations if one.evidence is GainBasis.MEASURED and one.gain]
-        weights = [issue.severity for issue in diagnosis.issues]
+        severities = [issue.severity for issue in diagnosis.issues]
         return {
             "gain": max((gain.ratio for gain in measured), default=None),
             "bound": diagnosis.verdict.bound.ratio if diagnosis.verdict.bound else None,
-            "errors": weights.count(Severity.ERROR),
-            "warnings": weights.count(Severity.WARNING),
+            "errors": severities.count(Severity.ERROR),
+            "warnings": severities.count(Severity.WARNING),
         }
 
 
@@ -175,10 +175,10 @@ def parse_fail_on(text: str) -> FailOn:
     """Parse a condition, e.g. ``gain>=1.2``.
 
     Raises:
-        ValueError: It is none.
+        ValueError: The text is not a condition.
     """
     match = re.fullmatch(r"\s*([a-z]+)\s*(>=|<=|==|>|<)\s*([0-9]+(?:\.[0-9]+)?)\s*", text)
     if match is None or match[1] not in _QUANTITIES:
         names = ", ".join(_QUANTITIES)
-        raise ValueError(f"{text!r} is no condition: a name ({names}), one of >= > <= < ==, and a number")
+        raise ValueError(f"{text!r} is not a condition: use a name ({names}), one of >= > <= < ==, and a number")
     return FailOn(text=text, quantity=match[1], comparison=match[2], limit=float(match[3]))

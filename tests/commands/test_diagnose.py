@@ -151,7 +151,7 @@ def test_whether_the_step_is_what_the_config_says_is_an_exit_code(autotune: Comm
     ("arguments", "word"),
     [
         (("--verify", "--static"), "conflicts with --static"),
-        (("--fail-on", "speed>2"), "is no condition"),
+        (("--fail-on", "speed>2"), "is not a condition"),
         (("--static", "--fix"), "--fix conflicts with --static"),
         (("--budget", "0"), "budget"),
     ],

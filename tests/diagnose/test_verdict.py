@@ -56,7 +56,7 @@ def test_the_limit_that_costs_most_is_the_verdict(issues: list[Issue], limit: Li
     """What makes its number doubtful is told behind it, or alone."""
     verdict = verdict_of([result(one) for one in issues])
     assert verdict.limit is limit
-    assert verdict.sentence.startswith("Nothing worth doing") is (limit is Limit.STEP)
+    assert verdict.sentence.startswith("No worthwhile change") is (limit is Limit.STEP)
 
 
 def test_what_makes_a_limit_doubtful_is_told_behind_it() -> None:
@@ -106,7 +106,7 @@ def test_a_static_verdict_counts() -> None:
     assert static_verdict([result(warning, warning)]).sentence == "No error; 2 warnings, the first: Slow."
     placed = issue(None, sentence="Slow.", place="train.py:3")
     assert static_verdict([result(placed)]).sentence == "No error; 1 warning, the first: Slow. (train.py:3)"
-    assert "only by trials" in static_verdict([result()]).sentence
+    assert "takes trials" in static_verdict([result()]).sentence
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,7 @@ def trainer(
 @pytest.mark.parametrize(
     ("behaves", "limit", "said"),
     [
-        ({}, Limit.STEP, "Nothing worth doing"),
+        ({}, Limit.STEP, "No worthwhile change"),
         ({"load_s": 0.09}, Limit.PREPARING, "Input-bound"),  # three times the step
         ({"load_s": 0.09, "load_cores": 0.1}, Limit.READING, "Input-bound"),  # one that waits reads
         ({"fixed": 0.9, "load_s": 0.001}, Limit.HOST, "is taken whatever the batch"),
