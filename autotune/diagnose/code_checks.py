@@ -1,4 +1,4 @@
-"""Check of the trainer's sources, read with `ast` and never imported, for what is slow, or changes the data."""
+"""Check of the trainer's sources for slow code and traps; parses them and never imports them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from autotune.space.catalog import known_knob
 
 _PYTHON_IN_GRAPH = "python-in-graph"
 
-# A source without any of these has nothing that a rule could find, and is not parsed: most of a library of models.
+# Sources without any of these match no rule and are not parsed.
 _TELLING = re.compile(
     rb"DataLoader|TrainingArguments|\bDataset\.|\.Dataset\b|tfds|_dataset_from_directory|\.prefetch\(|\.interleave\("
     rb"|backward\(|apply_gradients|train_on_batch|training_step|numpy_function|py_func|eagerly|enable_debug_mode"
@@ -44,9 +44,9 @@ class Scan:
     """Result of a scan.
 
     Attributes:
-        found: Rules that found something, each with its places as file and line, in their order.
-        files: How many sources were read.
-        unread: Why others were not, for people.
+        found: Matching rules, each with its places as ``file:line``, in order.
+        files: Number of sources read.
+        unread: Reasons that others were not read; shown to users.
     """
 
     found: tuple[tuple[Rule, tuple[str, ...]], ...]
@@ -54,11 +54,11 @@ class Scan:
     unread: tuple[str, ...]
 
 
-def check_code(look: Subject) -> CheckResult:
-    """Look for slow code and traps in the script that the command starts, and in the modules beside it."""
-    problem = look.problem
+def check_code(subject: Subject) -> CheckResult:
+    """Check the script that the command starts, and the modules next to it, for slow code and traps."""
+    problem = subject.problem
     if problem is None or not problem.command:
-        return CheckResult(check="code", why_not="it is not known how training is started")
+        return CheckResult(check="code", why_not="the training command is unknown")
     paths = trainer_files(problem.command, problem.settings.folder)
     if not paths:
         return CheckResult(check="code", why_not=_why_nothing_to_read(problem.command))
@@ -90,19 +90,19 @@ def check_code(look: Subject) -> CheckResult:
 def _why_nothing_to_read(command: Sequence[str]) -> str:
     script = own_words(command) - 1
     if script and command[script - 1] == "-m":
-        return f"the module {command[script]} is not below this directory; installed packages are not read"
-    return "the command starts no Python script that is found here"
+        return f"the module {command[script]} is not in this directory; installed packages are not read"
+    return "the command starts no Python script that exists here"
 
 
 def _issue(rule: Rule, places: Sequence[str], switch: str | None) -> Issue:
-    """Return what a rule found as an issue.
+    """Return the issue of a rule.
 
     Args:
-        switch: Key of the config that leaves it out of training; None without one.
+        switch: Key of the config that removes the slow code from training, if any.
     """
     shown, remedy = ", ".join(places[:4]), rule.remedy
     if switch:
-        remedy = f"Set {switch} to true, which leaves Python out of loading; or: {remedy}"
+        remedy = f"Set {switch} to true, which loads without Python; or: {remedy}"
     return issue(
         "code",
         f"{capitalized(rule.sentence)}.",
@@ -117,13 +117,13 @@ def _issue(rule: Rule, places: Sequence[str], switch: str | None) -> Issue:
 
 
 def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], has: Mapping[str, bool]) -> Scan:
-    """Read sources and look for what the rules know.
+    """Read sources and apply the rules.
 
     Args:
-        paths: The sources, the script first.
-        folder: Folder that their names are relative to, where they are in it.
+        paths: Sources, the script first.
+        folder: Folder to which shown paths are relative, if they are in it.
         named: Words of the config, which may name classes and functions.
-        has: Whether the machine has what rules need.
+        has: Whether the machine meets each need of rules.
     """
     sources = read_sources(paths, folder, named, _TELLING)
     training = Training(sources.code)
@@ -149,17 +149,17 @@ def _found(rule: Rule, training: Training) -> Iterator[tuple[CodeScope, ast.AST]
 
 
 def _line(node: ast.AST) -> int:
-    """Return the line of a node: of a call of a method its own, not that in which the object before it begins."""
+    """Return the line of a node; for a method call, that of the method, not of its object."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.end_lineno or node.lineno
     return int(getattr(node, "lineno", 1))
 
 
-# Finders of slow code that more than a call's name tells; ``tables.toml`` names each by its rule.
+# Finders of slow code, named by the rules of ``tables.toml``.
 
 
 Places = Iterator[tuple[CodeScope, ast.AST]]
-"""Nodes with the functions or modules that they are in."""
+"""Nodes, each with its function or module."""
 
 _OTHER_ROUNDS = frozenset(("fold", "model", "config", "cfg", "seed", "trial", "lr", "name", "device", "gpu", "split"))
 _FETCHING = frozenset(("item", "numpy", "cpu", "tolist"))
@@ -174,14 +174,14 @@ def generators(training: Training) -> Places:
 
 
 def eager_by_hand(training: Training) -> Places:
-    """Yield what makes Keras or TensorFlow run op by op: ``run_eagerly=True``, ``run_functions_eagerly(True)``."""
+    """Yield eager mode set by hand: ``run_eagerly=True``, ``run_functions_eagerly(True)``."""
     for unit, node in training.code.nodes():
         if _runs_eagerly(unit, node) and not unit.is_conditional(node):
             yield unit, node.value if isinstance(node, ast.keyword) else node
 
 
 def eager_steps(training: Training) -> Places:
-    """Yield functions, or loops of a module, that update the weights op by op."""
+    """Yield functions or module-level loops that update the weights op by op."""
     for unit in training.code.units:
         if unit.node in training.compiled or not unit.file.imports("tensorflow") or _is_keras_step(unit):
             continue
@@ -189,13 +189,13 @@ def eager_steps(training: Training) -> Places:
         updates = [call for call in updates if training.is_each_step(unit, call)]
         called = [other for name in unit.names for other in training.code.functions.get(name, ())]
         computes = any("GradientTape" in one.names for one in (unit, *called))
-        is_compiled = _is_in_compiled(training, unit) or (unit.name and training.handed_on(unit))
+        is_compiled = _is_in_compiled(training, unit) or (unit.name and training.is_passed_on(unit))
         if updates and computes and not is_compiled:
             yield unit, min(updates, key=lambda call: call.lineno)
 
 
 def serial_maps(training: Training) -> Places:
-    """Yield serial ``map`` calls of datasets whose function has a state: random numbers or Python."""
+    """Yield serial ``map`` calls of datasets with a stateful function: random numbers or Python."""
     for unit, call in dataset_calls(training.code, "map"):
         # Dataset.map(map_func, num_parallel_calls=None, ...)
         is_serial = len(call.args) == 1 and not any(one.arg in ("num_parallel_calls", None) for one in call.keywords)
@@ -203,8 +203,8 @@ def serial_maps(training: Training) -> Places:
             yield unit, call
 
 
-def shuffles_behind_maps(training: Training) -> Places:
-    """Yield calls of ``shuffle`` on datasets that ``map`` has been called on, in one expression or by their names."""
+def shuffles_after_maps(training: Training) -> Places:
+    """Yield ``shuffle`` calls after ``map``, in one expression or via variables."""
     for unit, call in dataset_calls(training.code, "shuffle"):
         mapped: set[str] = set()
         assigned = [one for one in unit.nodes if isinstance(one, ast.Assign) and one.lineno < call.lineno]
@@ -218,7 +218,7 @@ def shuffles_behind_maps(training: Training) -> Places:
 
 
 def _chain(node: ast.expr) -> tuple[list[str], str]:
-    """Return the methods that are called on one another, the last one first, and the name that they begin with."""
+    """Return the methods of a call chain, the last one first, and the name at its start."""
     methods = []
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         methods.append(node.func.attr)
@@ -227,7 +227,7 @@ def _chain(node: ast.expr) -> tuple[list[str], str]:
 
 
 def functions_made_in_loops(training: Training) -> Places:
-    """Yield where ``tf.function`` is put on something again in each round of a loop."""
+    """Yield uses of ``tf.function`` in a loop."""
     for unit, node in training.code.nodes():
         parent = unit.file.parents.get(node)
         is_decorator = isinstance(parent, ast.FunctionDef) and node in parent.decorator_list
@@ -239,7 +239,7 @@ def functions_made_in_loops(training: Training) -> Places:
 
 
 def counters_as_arguments(training: Training) -> Places:
-    """Yield calls of compiled functions with a Python number that is another one in each round."""
+    """Yield calls of compiled functions with a Python loop counter."""
     for unit, call in training.code.nodes():
         if not isinstance(call, ast.Call) or last_part(call.func) not in training.scalar_sensitive:
             continue
@@ -251,7 +251,7 @@ def counters_as_arguments(training: Training) -> Places:
 
 def numbers_fetched(training: Training) -> Places:
     """Yield ``.numpy()`` in each step of a TensorFlow loop."""
-    on_the_host = ("iterations", "step", "global_step", "epoch")  # TensorFlow keeps whole numbers there
+    on_the_host = ("iterations", "step", "global_step", "epoch")  # integers that TensorFlow keeps on the host
     for unit, node in training.each_step:
         if not unit.file.imports("tensorflow") or unit.file.imports("torch") or not isinstance(node, ast.Call):
             continue
@@ -305,7 +305,7 @@ def _is_in_compiled(training: Training, unit: CodeScope | None) -> bool:
 
 
 def _goes_over_others(loop: ast.AST) -> bool:
-    """Return whether a loop goes over things that each need a function of their own, such as models."""
+    """Return whether a loop iterates over items that need separate functions, such as models."""
     target = loop.target if isinstance(loop, ast.For) else None
     names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)] if target is not None else []
     return bool(words_of(*names) & _OTHER_ROUNDS)
@@ -315,7 +315,7 @@ def _goes_over_others(loop: ast.AST) -> bool:
 
 
 def loaders_without_workers(training: Training) -> Places:
-    """Yield ``DataLoader`` whose ``num_workers`` is left out, or 0; those of tensors in memory are left out."""
+    """Yield each ``DataLoader`` with no or zero ``num_workers``, except for tensors in memory."""
     for unit, call in _loaders(training):
         if not _is_in_memory(unit, call) and _is_zero(unit, _argument(call, "num_workers", 5)):
             yield unit, call
@@ -325,7 +325,7 @@ def loaders_without_workers(training: Training) -> Places:
 
 
 def loaders_without_pinning(training: Training) -> Places:
-    """Yield ``DataLoader`` without ``pin_memory``, where something goes to a GPU."""
+    """Yield each ``DataLoader`` without ``pin_memory``, if the trainer uses a GPU."""
     if not _mentions(training, "cuda", "to", "prepare"):
         return
     for unit, call in _loaders(training):
@@ -335,7 +335,7 @@ def loaders_without_pinning(training: Training) -> Places:
 
 
 def loaders_restarted(training: Training) -> Places:
-    """Yield ``next(iter(loader))`` in each round of a training loop."""
+    """Yield ``next(iter(loader))`` in each step."""
     for unit, node in training.each_step:
         if isinstance(node, ast.Call) and last_part(node.func) == "next" and node.args:
             inner = node.args[0]
@@ -345,7 +345,7 @@ def loaders_restarted(training: Training) -> Places:
 
 
 def torch_numbers_fetched(training: Training) -> Places:
-    """Yield what makes the host wait for the GPU in each step: ``.item()``, ``.cpu()`` and the like, a printed loss."""
+    """Yield synchronization with the GPU in each step: ``.item()``, ``.cpu()``, a printed loss."""
     losses = _losses(training)
     for unit, node in training.each_step:
         if not isinstance(node, ast.Call) or not unit.file.imports("torch"):
@@ -364,7 +364,7 @@ def torch_numbers_fetched(training: Training) -> Places:
 
 
 def anomalies_detected(training: Training) -> Places:
-    """Yield autograd's detection of anomalies, where it is on whatever the config says."""
+    """Yield autograd's anomaly detection if it is on unconditionally."""
     names = ("torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly")
     for unit, call in training.code.calls(*names):
         is_begun = unit.file.full_name(call.func) == names[1] and isinstance(unit.file.parents.get(call), ast.withitem)
@@ -390,7 +390,7 @@ def _argument(call: ast.Call, name: str, place: int = 99) -> ast.expr | None:
 
 
 def _is_zero(unit: CodeScope, node: ast.expr | None) -> bool:
-    """Return whether a number is left out, or 0, also by a name that the module gives one value only."""
+    """Return whether a number is missing or 0, also via a name that the module assigns once."""
     if isinstance(node, ast.Name):
         assigned = [one for one in ast.walk(unit.file.tree) if isinstance(one, ast.Assign)]
         given = [one.value for one in assigned if node.id in map(last_part, one.targets)]
@@ -409,7 +409,7 @@ def _is_in_memory(unit: CodeScope, call: ast.Call) -> bool:
 
 
 def _losses(training: Training) -> dict[ast.AST, set[str]]:
-    """Return by loop, or by function that is a step, the names of tensors that gradients are computed of."""
+    """Return the names of losses with gradients, by loop or step function."""
     found: dict[ast.AST, set[str]] = {}
     for unit, node in training.each_step:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
@@ -436,7 +436,7 @@ class Training:
 
     @cached_property
     def steps(self) -> dict[ast.AST, CodeScope]:
-        """Functions that make one step, also by calling such a function: what they do is done in each step."""
+        """Functions that run one step, directly or via other functions."""
         found: dict[ast.AST, CodeScope] = {}
 
         def makes_one(unit: CodeScope) -> bool:
@@ -451,7 +451,7 @@ class Training:
 
     @cached_property
     def each_step(self) -> tuple[tuple[CodeScope, ast.AST], ...]:
-        """Nodes that are evaluated in each step, whatever happens: those under a condition are left out."""
+        """Nodes that are evaluated unconditionally in each step."""
         tops = {node for node, unit in self.steps.items() if self._is_called_in_a_loop(unit)}
         for unit in self.code.units:
             stepping = (call for call in unit.calls if _is_step(call) or self._calls(unit, call, self.steps))
@@ -465,7 +465,7 @@ class Training:
 
     @cached_property
     def compiled(self) -> frozenset[ast.AST]:
-        """Functions that run in a graph: by ``tf.function``, or because such a function names or defines them."""
+        """Functions that run in a graph: by ``tf.function``, or named or defined in such a function."""
         names = {name for name, _ in self._made_into_graphs}
         found = set[ast.AST]()
         while new := [unit for unit in self._functions if unit.name in names and unit.node not in found]:
@@ -476,7 +476,7 @@ class Training:
 
     @cached_property
     def scalar_sensitive(self) -> frozenset[str]:
-        """Names of functions that are traced anew for each new Python number that they are given."""
+        """Names of functions that are traced again for each new Python number."""
         return frozenset(
             name
             for name, made in self._made_into_graphs
@@ -484,12 +484,12 @@ class Training:
         )
 
     def is_each_step(self, unit: CodeScope, node: ast.AST) -> bool:
-        """Return whether a node is in a loop of training, or in a function that such a loop calls."""
+        """Return whether a node is in a training loop, or in a function that such a loop calls."""
         in_step = unit.node in self.steps and self._is_called_in_a_loop(unit)
         return in_step or unit.innermost_loop(node) is not None
 
-    def handed_on(self, unit: CodeScope) -> bool:
-        """Return whether a function is given to something that may compile it, such as a wrapper of the trainer's."""
+    def is_passed_on(self, unit: CodeScope) -> bool:
+        """Return whether a function is passed to a call that may compile it, e.g. a wrapper of the trainer."""
         return any(
             last_part(given) == unit.name and last_part(call.func) not in _RUNNING
             for other in self.code.units
@@ -499,7 +499,7 @@ class Training:
 
     @cached_property
     def _made_into_graphs(self) -> list[tuple[str, ast.expr]]:
-        """Names of functions, each with the expression that puts ``tf.function`` on it."""
+        """Names of functions, each with the expression that applies ``tf.function``."""
         found: list[tuple[str, ast.expr]] = []
         makers = {file: _makers(file) for file in self.code.files}
         for unit, node in self.code.nodes():
@@ -552,7 +552,7 @@ def _makers(file: SourceFile) -> set[str]:
 
 
 def loop_counters(loop: ast.AST) -> Iterator[str]:
-    """Yield the names of Python numbers that a loop counts."""
+    """Yield the names of a loop's counters."""
     if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call):
         called, target = last_part(loop.iter.func), loop.target
         first = target.elts[0] if called == "enumerate" and isinstance(target, ast.Tuple) else target

@@ -1,4 +1,4 @@
-"""Check of the config: mistakes in it, and values that do not suit this machine."""
+"""Check of the config: mistakes, and values that do not fit this machine."""
 
 import math
 import os
@@ -28,9 +28,9 @@ from autotune.space.catalog import (
 from autotune.space.knob import Label, is_number, key_name, same_scalar, section_mates
 
 
-def check_configuration(look: Subject) -> CheckResult:
-    """Look at the values of the config."""
-    problem = look.problem
+def check_configuration(subject: Subject) -> CheckResult:
+    """Check the values of the config."""
+    problem = subject.problem
     if problem is None:
         return CheckResult(check="configuration", why_not="no config is given")
     kinds = (
@@ -53,7 +53,7 @@ def check_configuration(look: Subject) -> CheckResult:
     )
     weights = list(Severity)
     raw = [one for kind in kinds for one in kind(problem)]
-    if whole := [place for place in look.places or () if place.is_whole]:
+    if whole := [place for place in subject.places or () if place.is_whole]:
         dataset, room_bytes = max(whole, key=lambda place: place.size_bytes), memory_state().available_bytes
         raw += [*_caches_that_fit(problem, dataset, room_bytes), *_buffers_beyond_memory(problem, dataset, room_bytes)]
     found = [_as_it_can_be_written(problem, one) for one in raw]
@@ -63,11 +63,11 @@ def check_configuration(look: Subject) -> CheckResult:
     return CheckResult(check="configuration", issues=tuple(found), sentence=sentence)
 
 
-_found = partial(issue, "configuration")  # with the key as its place
+_found = partial(issue, "configuration")  # its place is a key
 
 
 def _as_it_can_be_written(problem: Problem, found: Issue) -> Issue:
-    """Return an issue with the line of its key, and without values of keys that cannot be edited."""
+    """Return an issue with the line of its key, without values of keys that cannot be edited."""
     refused = problem.settings.refused
     advice = [
         replace(one, values={path: value for path, value in one.values.items() if path not in refused})
@@ -81,20 +81,20 @@ def _try(path: str, value: str) -> str:
     return f"Try {path}: {value}."
 
 
-# Mistakes: mistyped keys and values, and values that do not go together.
+# Mistakes: mistyped keys and values, conflicting values.
 
 
 _BATCHES = frozenset((*BATCH_NAMES.plain, *BATCH_NAMES.per_device, *BATCH_NAMES.all_devices))
 
 
 def _mistyped_keys(problem: Problem) -> Iterator[Issue]:
-    """Yield keys that differ from the name of a known knob by one letter, and that the trainer's sources never name."""
+    """Yield keys one letter off a known knob that the trainer's sources never name."""
     leaves = problem.settings.trial_document.leaves
     missing = {name for row in KNOWN_KNOBS for name in row.names if "." not in name}
     missing -= {key_name(leaf.dotted) for leaf in leaves}
     for leaf in leaves:
         name = key_name(leaf.dotted)
-        # shorter ones differ by a letter and mean something else: cache, cached
+        # short names one letter apart may have different meanings: cache, cached
         if len(name) < 7 or has_known_name(leaf.dotted) or why_not_tuned(leaf.dotted):
             continue
         meant = next((one for one in sorted(missing) if is_one_letter_off(name, one)), None)
@@ -102,18 +102,18 @@ def _mistyped_keys(problem: Problem) -> Iterator[Issue]:
             continue
         sources = trainer_text(problem)
         if re.search(rb"\b%s\b" % re.escape(str(leaf.path[-1]).encode()), sources):
-            continue  # the trainer calls it so
+            continue  # the trainer uses this name
         reads = re.search(rb"\b%s\b" % meant.encode(), sources) is not None
-        never = "; the trainer's sources name that one, and never this" if reads else ""
-        sentence = f"{leaf.dotted} looks like a slip for {meant}{never}."
-        remedy = f"Write {meant}, if that is meant."
+        never = f"; the trainer's sources name only {meant}" if reads else ""
+        sentence = f"{leaf.dotted} is probably a typo for {meant}{never}."
+        remedy = f"Rename it to {meant} if that is meant."
         yield _found(sentence, remedy, severity=Severity.ERROR if reads else Severity.WARNING, place=leaf.dotted)
 
 
 def is_one_letter_off(name: str, other: str) -> bool:
-    """Return whether one letter was left out, added, changed, or two were swapped; spelling and plurals do not count.
+    """Return whether one letter is missing, added or changed, or two are swapped.
 
-    So ``batchsize`` and ``batch_sizes`` are no slips for ``batch_size``: some trainers call it so.
+    Underscores, plurals and digits do not count: some trainers use ``batchsize`` or ``batch_sizes``.
     """
     short, long = sorted((name.replace("_", ""), other.replace("_", "")), key=len)
     if long in (short, f"{short}s") or re.sub(r"\d", "", short) == re.sub(r"\d", "", long):
@@ -126,7 +126,7 @@ def is_one_letter_off(name: str, other: str) -> bool:
 
 
 def _numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
-    """Yield numbers such as ``1e-4`` that PyYAML reads as a text, unless the trainer's sources read YAML 1.2."""
+    """Yield numbers such as ``1e-4`` that PyYAML reads as text, unless the trainer's sources read YAML 1.2."""
     found = [leaf for leaf in problem.settings.trial_document.leaves if _is_a_word_to_pyyaml(leaf)]
     if not found:
         return
@@ -139,9 +139,9 @@ def _numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
     parser = "PyYAML, which the trainer's sources use," if by_pyyaml else "PyYAML"
     keys = ", ".join(f"{leaf.dotted}: {leaf.text}" for leaf in found[:4])
     more = f" and {len(found) - 4} more" if len(found) > 4 else ""
-    sentence = f"{parser} reads {keys}{more} as a text and not as a number."
+    sentence = f"{parser} reads {keys}{more} as text, not as a number."
     number = _with_point(found[0].text)
-    remedy = f"Write {number}, which is a number to every parser; or see that the trainer makes it one."
+    remedy = f"Write {number}, a number for every parser, or make sure that the trainer converts it."
     severity = Severity.WARNING if by_pyyaml else Severity.NOTE
     yield _found(sentence, remedy, severity=severity, place=found[0].dotted)
 
@@ -162,19 +162,19 @@ def _values_in_quotes(problem: Problem) -> Iterator[Issue]:
         if leaf.style is None or not isinstance(leaf.value, str) or not has_known_name(leaf.dotted):
             continue
         if known_knob(leaf.dotted, leaf.value) is not None:
-            continue  # a text that means something: mixed_precision: "no"
+            continue  # a valid text: mixed_precision: "no"
         name, text = key_name(leaf.dotted), leaf.text.strip().lower()
         is_a_switch = any(name in row.names and row.accepts(True) for row in KNOWN_KNOBS)
         is_number = text.isdecimal() and any(name in row.names and row.accepts(int(text)) for row in KNOWN_KNOBS)
         is_off = is_a_switch and text in ("false", "no", "off")
         if is_off or (is_a_switch and text in ("true", "yes", "on")) or is_number:
-            why = ", and every text that is not empty is true to Python" if is_off else ""
+            why = ", and a non-empty text is true in Python" if is_off else ""
             sentence = f"{leaf.dotted} is the text {leaf.text} in quotes{why}."
-            yield _found(sentence, "Leave the quotes out.", place=leaf.dotted)
+            yield _found(sentence, "Remove the quotes.", place=leaf.dotted)
 
 
 def _out_of_reach(problem: Problem) -> Iterator[Issue]:
-    """Yield what no search can vary: keys whose place is not clear, flags that beat a key, numbers in the code."""
+    """Yield settings that no search can vary: ambiguous keys, keys overridden by flags, numbers in the code."""
     note = Severity.NOTE
     for path, why in problem.settings.refused.items():
         if has_known_name(path):
@@ -190,7 +190,7 @@ def _empty_batches(problem: Problem) -> Iterator[Issue]:
     for path, value in problem.settings.scalars.items():
         if key_name(path) in _BATCHES and same_scalar(value, 0) and not is_for_validation(path):
             sentence = f"{path} is 0: no step has a sample."
-            yield _found(sentence, "Give a number from 1 on.", place=path)
+            yield _found(sentence, "Set it to 1 or more.", place=path)
 
 
 def _contradictions(problem: Problem) -> Iterator[Issue]:
@@ -203,19 +203,19 @@ def _contradictions(problem: Problem) -> Iterator[Issue]:
                 if pair in seen or not any(same_scalar(other.value, value) for value in values):
                     continue
                 seen.add(pair)
-                sentence = f"{key.said} does not go with {other.said}: that is an error in most trainers."
-                remedy = f"Change one of the two: {key.path}, or {other.path}."
+                sentence = f"{key.text} conflicts with {other.text}: an error in most trainers."
+                remedy = f"Change {key.path} or {other.path}."
                 yield _found(sentence, remedy, place=key.path)
 
 
 def _unmet_needs(problem: Problem) -> Iterator[Issue]:
-    """Yield values that pay only together with another one that is off, such as XLA without fixed shapes."""
+    """Yield values that need another setting, which is off, e.g. XLA without fixed shapes."""
     keys = known_keys(problem)
     for key in keys:
         for kind, needed in key.row.needs(key.value).items():
             for other in [one for one in _mates(key, keys, kind) if not same_scalar(one.value, needed)]:
                 sentence = (
-                    f"{key.said} needs {other.path}: {written(needed)}, and that is {written(other.value)}: "
+                    f"{key.text} needs {other.path}: {written(needed)}, which is {written(other.value)}: "
                     f"{key.row.why_only_with.get(kind, 'without it, it has no effect')}."
                 )
                 on = written(needed)
@@ -224,29 +224,31 @@ def _unmet_needs(problem: Problem) -> Iterator[Issue]:
 
 
 def _shapes_unknown(problem: Problem) -> Iterator[Issue]:
-    """Yield XLA that is on where no key says whether all batches have one shape."""
+    """Yield XLA that is on if no key says whether all batches have one shape."""
     keys = known_keys(problem)
     if any(traits.row.shapes == "fixed" for traits in keys):
         return
     for key in keys:
         if key.row.shapes == "compiled" and key.value is True:
-            sentence = f"{key.said}: XLA compiles again for each new shape, and no key says that batches have only one."
-            remedy = (
-                "If their lengths differ, pad them to a few lengths; a diagnosis with trials counts what is compiled."
+            sentence = (
+                f"{key.text}: XLA compiles again for each new shape, and no key says that all batches have one shape."
             )
+            remedy = "If lengths differ, pad them to a few lengths; a diagnosis with trials counts compilations."
             yield _found(sentence, remedy, severity=Severity.NOTE, place=key.path)
 
 
 def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
-    """Return the keys of a kind that belong to a key: those of its own section, or all if there is none there."""
+    """Return the keys of a kind in the section of a key, or all of the kind if there are none."""
     fitting = {one.path: one for one in keys if one.row.kind == kind}
     return [fitting[path] for path in section_mates(key.path, fitting)]
 
 
-# Values that do not suit this machine: workers, precision, devices, batch.
+# Values that do not fit this machine: workers, precision, devices, batch size.
 
 
-_PREPARING = re.compile(r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|prep")  # before training, once
+_PREPARING = re.compile(
+    r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|prep"
+)  # sections of a preprocessing before training
 
 
 def _slow_settings(problem: Problem) -> Iterator[Issue]:
@@ -259,7 +261,7 @@ def _slow_settings(problem: Problem) -> Iterator[Issue]:
                 needed = key.row.needs(setting.write).items()
                 along = {mate.path: value for kind, value in needed for mate in _mates(key, keys, kind)}
                 yield _found(
-                    setting.sentence.format(key=key.said),
+                    setting.sentence.format(key=key.text),
                     _try(key.path, written(setting.write)),
                     severity=setting.severity,
                     values={key.path: setting.write, **along},
@@ -276,13 +278,13 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
         if any(_PREPARING.match(section.lower()) for section in key.path.split(".")[:-1]):
             continue
         if key.value == 0 and cores >= 4:
-            sentence = f"{key.path} is 0 and this machine has {cores} cores: samples are prepared between the steps."
-        elif key.value > 2 * cores:  # PyTorch warns from 1 on, and loaders that wait for a disk gain up to here
-            sentence = f"{key.path} is {key.value} and this machine has {counted(cores, 'core')} for training."
+            sentence = f"{key.path} is 0, but this machine has {cores} cores: samples are prepared between the steps."
+        elif key.value > 2 * cores:  # PyTorch warns above 1 per core; loaders that wait for a disk gain up to 2
+            sentence = f"{key.path} is {key.value}, but this machine has {counted(cores, 'core')} for training."
         elif key.value > cores:
             sentence = (
-                f"{key.path} is {key.value} and this machine has {counted(cores, 'core')} for training: that pays only "
-                "where they wait."
+                f"{key.path} is {key.value}, but this machine has {counted(cores, 'core')} for training: this pays off "
+                "only if workers wait."
             )
             yield _found(sentence, severity=Severity.NOTE, limit=Limit.PREPARING, place=key.path)
             continue
@@ -294,15 +296,15 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
 
 
 def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
-    """Yield caches in memory that are off though the dataset's files fit there ten times: decoded they are larger."""
+    """Yield memory caches that are off although the files fit ten times, as decoded samples are larger."""
     for key in known_keys(problem):
         if key.row.settling and key.value not in key.row.settling and 10 * dataset.size_bytes < room_bytes:
             sentence = (
-                f"{key.said}, and the {dataset.size_bytes >> 20} MiB of {dataset.key} fit into memory ten times: from "
-                "the second epoch on nothing is loaded or prepared again, unless it is different each time."
+                f"{key.text}, but the {dataset.size_bytes >> 20} MiB of {dataset.key} fit into memory ten times: from "
+                "the second epoch on, a cache avoids loading and preparing again, except for random parts."
             )
             value = key.row.heuristic_values(key.value, problem.machine)[0]
-            remedy, cost = _try(key.path, written(value)), "memory; what is random before the cache stays as it was"
+            remedy, cost = _try(key.path, written(value)), "memory; random steps before the cache are no longer random"
             note = Severity.NOTE
             values = {key.path: value}
             yield _found(sentence, remedy, severity=note, values=values, limit=Limit.LOADING, cost=cost, place=key.path)
@@ -312,7 +314,7 @@ _ONE_SAMPLE = (".wav", ".flac", ".mp3", ".ogg", ".png", ".jpg", ".jpeg", ".npy")
 
 
 def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
-    """Yield batches ahead that take more memory than there is, if a sample takes no less than its file."""
+    """Yield prefetch sizes that exceed the free memory, if a sample takes at least the size of its file."""
     batches = [value for _, value in _batch_sizes(problem)]
     sample_bytes = dataset.size_bytes / max(1, len(dataset.files))
     are_samples = any(path.suffix.lower() in _ONE_SAMPLE for path, _ in dataset.files[:1])
@@ -324,7 +326,7 @@ def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: 
         needed_bytes = int(key.value or 0) * batches[0] * sample_bytes if is_count else 0.0
         if needed_bytes > room_bytes:
             sentence = (
-                f"{key.said} batches of {batches[0]} samples take {needed_bytes / 2**30:.1f} GiB, and "
+                f"{key.text} batches of {batches[0]} samples take {needed_bytes / 2**30:.1f} GiB, but "
                 f"{room_bytes / 2**30:.1f} GiB of memory are free."
             )
             good = max(1, int(0.1 * room_bytes / (batches[0] * sample_bytes)))
@@ -334,21 +336,21 @@ def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: 
 
 def _absent_gpus(problem: Problem) -> Iterator[Issue]:
     gpus, why = len(problem.machine.gpus), problem.hardware.why_no_gpu
-    there = f"there {'is' if gpus == 1 else 'are'} {gpus}, counted from 0" if gpus else "there is none"
+    there = f"this machine has {gpus}, counted from 0" if gpus else "this machine has none"
     for key in known_keys(problem):
         if key.row.device and isinstance(key.value, int) and key.value >= gpus:
             because = f" ({why})" if why else ""
-            sentence = f"{key.path} is GPU {key.value}, and {there}{because}."
-            remedy = "Name one that is there, or null for none in particular."
+            sentence = f"{key.path} is GPU {key.value}, but {there}{because}."
+            remedy = "Set an existing GPU, or null for any."
             yield _found(sentence, remedy, severity=Severity.ERROR, place=key.path)
     drivers = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")  # of NVIDIA's driver, of WSL2, of AMD's
     if gpus or why is None or any(map(os.path.exists, drivers)):
-        return  # one that is there, or that may be
+        return  # a GPU is present, or may be
     for path, value in problem.settings.scalars.items():
         is_device = key_name(path) in ("device", "devices", "accelerator")
         if is_device and re.fullmatch(r"(?:cuda|gpu)(?::\d+)?", str(value), re.IGNORECASE):
-            sentence = f"{path} is {value}, and there is no GPU: {why}."
-            remedy = "Train on a machine with one, or on the CPU."
+            sentence = f"{path} is {value}, but there is no GPU: {why}."
+            remedy = "Train on a machine with a GPU, or on the CPU."
             yield _found(sentence, remedy, severity=Severity.ERROR, place=path)
 
 
@@ -373,16 +375,16 @@ def _slow_precision(problem: Problem) -> Iterator[Issue]:
         if not gpus and key.value in PRECISION.float16 and not isinstance(key.value, bool):
             why = "a CPU only emulates float16: a quarter of the speed of float32"
         elif not gpus and is_bfloat16 and not machine.cpu_bfloat16:
-            why = f"this CPU ({machine.cpu_model}) does not compute in bfloat16 itself"
+            why = f"this CPU ({machine.cpu_model}) has no native bfloat16"
         elif gpus and is_bfloat16 and all(types is not None and "bfloat16" not in types for types in known):
-            why = f"{gpus[0].name} does not compute in bfloat16 itself"
+            why = f"{gpus[0].name} has no native bfloat16"
         else:
             continue
         full: Scalar = False if key.row.number_type != "any" else PRECISION.full.get(str(key.value))
         full = 32 if key.value == 16 else full
-        remedy = _try(key.path, written(full)) if full is not None else "Compute in float32 here."
+        remedy = _try(key.path, written(full)) if full is not None else "Use float32 on this machine."
         values = {key.path: full} if full is not None else {}
-        sentence = f"{key.said}: {why}."
+        sentence = f"{key.text}: {why}."
         yield _found(sentence, remedy, values=values, label=Label.PRECISION, limit=Limit.STEP, place=key.path)
 
 
@@ -398,7 +400,7 @@ def _unused_precision(problem: Problem) -> Iterator[Issue]:
         half = _half(key, problem, bfloat16=bfloat16)
         if half is not None:
             gpu = gpus[0].name
-            sentence = f"{key.said}: the tensor cores of {gpu} compute far faster in 16 bits."
+            sentence = f"{key.text}: the tensor cores of {gpu} compute far faster in 16 bits."
             yield _found(
                 sentence,
                 _try(key.path, written(half)),
@@ -416,7 +418,7 @@ def _precisions(problem: Problem) -> list[Key]:
 
 
 def _half(key: Key, problem: Problem, *, bfloat16: bool) -> Scalar:
-    """Return the value of a key for 16 bits, in its spelling; None where it has none that is fast here."""
+    """Return the key's spelling of a 16-bit type that is fast here; None if there is none."""
     if isinstance(key.value, bool):
         return True if key.row.number_type in ("any", "bfloat16" if bfloat16 else "float16") else None
     halves = key.row.heuristic_values(key.value, problem.machine)
@@ -429,12 +431,10 @@ def _small_batches(problem: Problem) -> Iterator[Issue]:
     gpu = problem.machine.gpus[0]
     good = starting_batch(gpu)
     for path, size in _batch_sizes(problem):
-        # small: a sixteenth of the one to begin with; a batch of 4 never is, as there are models of any size
+        # at most a sixteenth of the usual initial batch; 4 and more may suit large models
         if good is not None and size <= min(3, good // 16) and key_name(path) in BATCH_NAMES.plain:
-            sentence = f"{path} is {size}, which is little for {gpu.name}: most of a step may be launches."
-            remedy = (
-                f"Try larger ones; {good} is usual to begin with on a GPU of its memory, if the model is small enough."
-            )
+            sentence = f"{path} is {size}, which is small for {gpu.name}: most of a step may be launches."
+            remedy = f"Try larger ones; {good} is a usual start for a GPU of this memory, if the model is small enough."
             yield _found(
                 sentence,
                 remedy,
@@ -453,7 +453,7 @@ def _batch_sizes(problem: Problem) -> list[tuple[str, int]]:
 
 
 def effective_batch(problem: Problem) -> int | None:
-    """Return how many samples make an update, as the config says it; None where it does not."""
+    """Return the samples per update from the config; None if unknown."""
     batch = problem.batch_size(problem.space.baseline)
     return None if batch is None else int(batch) * math.prod(steps for _, steps in _accumulations(problem))
 
@@ -464,10 +464,7 @@ def _accumulated_batches(problem: Problem) -> Iterator[Issue]:
         return
     (path, steps), (batch, size) = found[0], batches[0]
     sentence = f"{path} is {steps}: {steps} batches of {size} make one update."
-    remedy = (
-        f"Where memory suffices, {batch}: {size * 2} and {path}: {steps // 2} are the same training in fewer, larger "
-        "steps."
-    )
+    remedy = f"If memory suffices, {batch}: {size * 2} with {path}: {steps // 2} is the same training in larger steps."
     values = {batch: size * 2, path: steps // 2}
     yield _found(sentence, remedy, severity=Severity.NOTE, values=values, limit=Limit.HOST, cost="memory", place=path)
 

@@ -1,4 +1,4 @@
-"""Measured part of a diagnosis: which trials are made, in which order, and what is judged by each."""
+"""Measured part of a diagnosis: runs and judges its trials."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from autotune.study.data_effects import finding_of
 from autotune.study.members import on_one_scale
 from autotune.trial.execution import Execution, PhasePlan, TrialSpec
 
-_ENDING_S = 3.0  # kept for the answer
-_CONFIRMED_TRIALS = 3  # of a point: fewer are no confirmation
+_ENDING_S = 3.0  # reserved for the answer
+_CONFIRMED_TRIALS = 3  # fewest trials of a confirmed point
 _WELL = (Ending.STOPPED, Ending.COMPLETED, Ending.KILLED_BY_BUDGET)
 
 
@@ -56,8 +56,8 @@ class Measured:
 
     Attributes:
         results: One for each check, in the order of their table.
-        bounds: What the phases showed, as bounds of the whole training; None if no trial gave numbers.
-        why_not_seen: Reason for which no trial gave numbers; empty if one did.
+        bounds: Bounds of the whole training; None if no trial has a measurement.
+        why_not_seen: Reason that no trial has a measurement; empty if one has.
     """
 
     results: tuple[CheckResult, ...]
@@ -66,10 +66,11 @@ class Measured:
 
 
 class Diagnoser:
-    """Maker of the trials of one diagnosis.
+    """Runs the trials of one diagnosis.
 
     Args:
-        busy_s: Returns the CPU time of all processes; None where that is not known.
+        busy_s: Returns the CPU time of all processes; None if unknown.
+        cores: Cores of the machine.
         is_brief: Whether to take less than the budget for a trainer that starts quickly.
     """
 
@@ -80,31 +81,29 @@ class Diagnoser:
         self._is_brief = is_brief
         self._events = parts.events
         self._problem = parts.problem
-        self._folder = str(parts.problem.settings.folder)  # that places are named as seen from
+        self._folder = str(parts.problem.settings.folder)  # prefix dropped from places
         self._cores = cores
         self._readings = BusyReadings(parts.clock.now_s, busy_s)
         parts.events.subscribe(self._readings)
         self._state = SearchState(parts)
         self._trials = TrialMaker(parts, self._state)
         self._records: list[TrialRecord] = []
-        self._foreign_cores: list[
-            float
-        ] = []  # cores used by other processes, one value per trial; unknown ones are missing
+        self._foreign_cores: list[float] = []  # cores used by other processes, for each trial where known
 
     def run(self) -> Measured:
-        """Make the trials, and judge them.
+        """Run the trials, and judge them.
 
         Raises:
-            AutotuneError: A trial could not be made at all.
+            AutotuneError: A trial cannot be started.
         """
         watched, record = self._watch()
         if record.measurement is None:
             return _nothing_seen(record)
-        # eight rounds tell a bound of 2 % from the noise of rounds
+        # eight rounds detect a bound of 2 %
         rounds = 8 if self._planned_s() >= 120.0 else 5
         phased, phased_record = self._take_through_phases(self._problem.space.baseline, rounds)
         trial = phased_trial(phased.events)
-        assert phased.bounds is not None, "it was taken through phases"
+        assert phased.bounds is not None, "a trial in phases has bounds"
         bounds = phased.bounds
         if phased_record.ending not in _WELL:
             why = f"in phases the trainer {_ended(phased_record)}"
@@ -118,8 +117,8 @@ class Diagnoser:
             steadiness = without_loading(steadiness, watched.events, slow)
         bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness), steps)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
-        # Two trials of different length cannot be compared where steps drift. And where a third of the time is spent on
-        # compiling, the cause is known, and the time of a trial is better spent on its remedy.
+        # With drift, trials of different length are not comparable. If a third of the time is compilation, the cause is
+        # known, and the time is better spent on trying its remedy.
         is_clear = compiles > 0.33 or any(one.limit is Limit.DRIFT for one in steadiness.issues)
         machine = self._problem.machine
         own_cores = watched.measurement.cpu_cores if watched.measurement else None
@@ -136,9 +135,9 @@ class Diagnoser:
             is_reading=any(one.limit is Limit.READING for one in loading.issues),
         )
         measured = [replace(one, data=self._data_of(one.switch)) for one in gains]
-        why_no_switch = "no time was left for it" if plan.not_tried else ""
+        why_no_switch = "no time was left" if plan.not_tried else ""
         if not self._problem.can_vary:
-            why_no_switch = "this config has no knob that may vary"
+            why_no_switch = "this config has no knob to vary"
         batches = self._batches(record, larger_record)
         results = (
             judge_in_force(phased.events, self._problem.space, machine),
@@ -156,10 +155,10 @@ class Diagnoser:
         return Measured(results=results, bounds=bounds)
 
     def verify(self) -> Measured:
-        """Make the trials that show whether the step is what the config says, and judge them by that alone.
+        """Run the trials that show whether the step follows the config, and judge only that.
 
         Raises:
-            AutotuneError: A trial could not be made at all.
+            AutotuneError: A trial cannot be started.
         """
         watched, record = self._watch()
         if record.measurement is None:
@@ -174,9 +173,9 @@ class Diagnoser:
     # Trials
 
     def _watch(self) -> tuple[Execution, TrialRecord]:
-        """Make a longer trial of today's config, through an evaluation and a checkpoint where it comes to these."""
-        self._events.change_phase("diagnosing", "today's config, through what it does besides steps")
-        # of the budget, for the trial that goes through evaluations and checkpoints
+        """Run a longer trial of today's config, to reach an evaluation and a checkpoint if possible."""
+        self._events.change_phase("diagnosing", "today's config, including evaluations and checkpoints")
+        # 15 % of the time, between 20 s and 40 s
         longest_s = min(40.0, max(20.0, 0.15 * self._planned_s()))
         values = self._problem.space.baseline
         return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, validate_s=longest_s))
@@ -186,17 +185,14 @@ class Diagnoser:
         return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, phases=phases, limit_s=45.0))
 
     def _larger_batch(self, bounds: Bounds) -> tuple[ReplayedSteps | None, TrialRecord | None]:
-        """Run a larger batch through the phases, to measure the cost of a step that does not depend on the batch.
-
-        Only where the step matters, and the batch is a key that may grow.
-        """
+        """Run a larger batch in phases for the fixed cost of a step; None if the step or the key cannot matter."""
         knob = next(iter(knobs_with(self._problem.space.knobs, counts="samples")), None)
         if knob is None or not bounds.may_gain(on_step=True) or bounds.batch is None:
             return None, None
         larger = _twice(knob)
         if larger is None:
             return None, None
-        self._events.change_phase("diagnosing", f"{knob.path}: {larger}, for what a step takes whatever its batch")
+        self._events.change_phase("diagnosing", f"{knob.path}: {larger}, for the fixed cost of a step")
         values = self._problem.space.with_heuristic(self._problem.space.baseline, knob.path, larger)
         done, record = self._take_through_phases(values, 3)
         trial = phased_trial(done.events)
@@ -207,7 +203,7 @@ class Diagnoser:
     def _try_switches(
         self, bounds: Bounds, *, saw_a_pass: bool, is_compiling: bool, is_unsteady: bool, is_reading: bool
     ) -> tuple[SwitchPlan, list[Gain]]:
-        least_s, longest_s = 2.0, 6.0  # of the part of a trial that is measured
+        least_s, longest_s = 2.0, 6.0  # length of the measured window
         measured = [record.measurement for record in self._records if record.measurement]
         start_s = median([one.first_step_s for one in measured] or [5.0])
         most = min(6, int((self._left_s() / (start_s + least_s) - 3) / 2))
@@ -223,12 +219,12 @@ class Diagnoser:
         earlier = self._known([*plan.tried, *plan.not_tried])
         plan = plan.without([one.switch for one in earlier], most=max(0, most))
         trials = SwitchTrials(plan.tried)
-        order = trials.in_turn()
+        order = trials.interleaved()
         if not order:
             return plan, earlier
         window_s = min(longest_s, max(least_s, self._left_s() / len(order) - start_s))
         changes = "; ".join(knob.path for switch in plan.tried for knob in switch.knobs)
-        self._events.change_phase("diagnosing", f"changes of one knob each, in turn with today's config: {changes}")
+        self._events.change_phase("diagnosing", f"changes of one knob each, interleaved with today's config: {changes}")
         for place in order:
             self._try(trials, place, window_s, start_s)
         both = together(self._problem.space, trials.gains())
@@ -242,7 +238,7 @@ class Diagnoser:
         return finding_of(self._state.trials.of_study(), self._problem.space.name(switch.values))
 
     def _known(self, switches: Sequence[Switch]) -> list[Gain]:
-        """Return what earlier trials of this study have shown on this machine: of switches, and of confirmed points."""
+        """Return the gains of switches and confirmed points from earlier trials of this study on this machine."""
         space = self._problem.space
         earlier = [one for one in of_space(self._state.trials.of_study(), space) if one.machine == self._parts.machine]
         observations = Observations(space, THROUGHPUT, on_one_scale(earlier))
@@ -259,9 +255,9 @@ class Diagnoser:
         return [one for one in trials.gains() if one.gain is not None]
 
     def _try(self, trials: SwitchTrials, place: int | None, window_s: float, start_s: float) -> None:
-        """Make a trial of today's config, or of a switch, where there is time and the last of it gave numbers.
+        """Run a trial of today's config or of a switch, if there is time and the last one did not fail.
 
-        It is one as a search makes them, so that the next search starts from it.
+        It is stored like a trial of a search, so that the next search uses it.
         """
         if place in trials.endings or self._left_s() < start_s + window_s:
             return
@@ -281,7 +277,7 @@ class Diagnoser:
     def _make(self, trial: TrialSpec) -> tuple[Execution, TrialRecord]:
         record = self._trials.make_once(trial)
         done = self._trials.latest
-        assert done is not None, "it was made just now"
+        assert done is not None, "the trial has just run"
         self._records.append(record)
         if done.window is not None and done.measurement is not None:
             foreign = self._readings.foreign_cores(done.window.t0_s, done.window.t1_s, done.measurement.cpu_cores)
@@ -289,7 +285,7 @@ class Diagnoser:
         return done, record
 
     def _planned_s(self) -> float:
-        """Return the time for all trials, which grows with the time that the trainer takes to start."""
+        """Return the time for all trials in s; in brief mode it grows with the trainer's start time."""
         wall_s = self._parts.budget.budget_s
         starts_s = [record.measurement.first_step_s for record in self._records if record.measurement]
         return min(wall_s, max(60.0, 20.0 * median(starts_s or [0.0]))) if self._is_brief else wall_s
@@ -321,8 +317,8 @@ def _ended(record: TrialRecord) -> str:
 def _loads_ahead(problem: Problem) -> bool | None:
     scalars: Values = {**problem.settings.scalars, **problem.space.baseline}
     rows = [(known_knob(path, value), value) for path, value in scalars.items()]
-    said = [bool(value) for row, value in rows if row is not None and row.loads_ahead]
-    return any(said) if said else None
+    settings = [bool(value) for row, value in rows if row is not None and row.loads_ahead]
+    return any(settings) if settings else None
 
 
 def _twice(knob: Knob) -> int | None:

@@ -11,13 +11,13 @@ from autotune.diagnose.config_checks import check_configuration
 from autotune.diagnose.diagnoser import Diagnoser, Measured
 from autotune.diagnose.findings import CheckResult, Diagnosis, DiagnosisVerdict, Limit, Severity
 from autotune.diagnose.machine_checks import (
-    ask_framework,
     check_framework,
     check_graph,
     check_hardware,
     check_memory,
     check_native_loader,
     check_storage,
+    query_framework,
 )
 from autotune.diagnose.shares import INPUT, time_shares
 from autotune.diagnose.subject import Subject
@@ -112,7 +112,7 @@ def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False
         is_run: Whether trials follow, so that programs named in the config may be started.
     """
     subject = Subject(problem=problem, clock=clock, is_run=is_run)
-    answers = ask_framework(subject)
+    answers = query_framework(subject)
     return (
         check_hardware(subject),
         check_framework(subject, answers),

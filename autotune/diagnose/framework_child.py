@@ -1,7 +1,7 @@
-"""Questions to a framework, asked inside the trainer's own interpreter; its text is given to ``python -c``.
+"""Queries to a framework inside the trainer's interpreter; this text is passed to ``python -c``.
 
-It stands on the standard library and the framework alone, in the syntax of Python 3.8, and writes each answer into a
-file at once: if it crashes or hangs, what came before is known.
+Uses only the standard library and the framework, in Python 3.8 syntax. Appends each answer to a file at once, so that
+earlier answers survive a crash or a hang.
 """
 
 import importlib
@@ -19,22 +19,22 @@ class Answers:
         self._path = path
 
     def give(self, name: str, ask: Any) -> bool:
-        """Ask, write down the answer or the failure, and return whether there was an answer."""
+        """Call `ask`, append its value or error, and return whether it succeeded."""
         began_s = time.monotonic()
-        said: Any = {"name": name}
+        answer: Any = {"name": name}
         try:
-            said["value"] = ask()
-        except Exception as error:  # noqa: BLE001 -- whatever goes wrong there is the answer
+            answer["value"] = ask()
+        except Exception as error:  # noqa: BLE001 -- any error is the answer
             lines = str(error).strip().splitlines() or [""]
-            said["error"] = (type(error).__name__ + ": " + lines[0])[:300]
-        said["seconds"] = time.monotonic() - began_s
+            answer["error"] = (type(error).__name__ + ": " + lines[0])[:300]
+        answer["seconds"] = time.monotonic() - began_s
         with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(said) + "\n")
-        return "error" not in said
+            file.write(json.dumps(answer) + "\n")
+        return "error" not in answer
 
 
 def ask_torch(answers: Answers, _sample: str) -> None:
-    """Ask PyTorch for its version, and for the GPUs that it sees."""
+    """Query PyTorch for its version and GPUs."""
     modules: Any = []
     if answers.give("import", lambda: modules.append(importlib.import_module("torch"))):
         torch = modules[0]
@@ -44,7 +44,7 @@ def ask_torch(answers: Answers, _sample: str) -> None:
 
 
 def ask_tensorflow(answers: Answers, sample: str) -> None:
-    """Ask TensorFlow the same, let it compile a small function, and decode a file where one is given."""
+    """Query TensorFlow likewise, compile a small function, and decode the sample if given."""
     modules: Any = []
     if not answers.give("import", lambda: modules.append(importlib.import_module("tensorflow"))):
         return
@@ -54,7 +54,7 @@ def ask_tensorflow(answers: Answers, sample: str) -> None:
 
     def gpus() -> int:
         found = tf.config.list_physical_devices("GPU")
-        for gpu in found:  # else all of their memory is taken, and somebody may be training there
+        for gpu in found:  # else TensorFlow reserves all memory of GPUs that may be in use
             tf.config.experimental.set_memory_growth(gpu, True)
         return len(found)
 
@@ -70,7 +70,7 @@ def ask_tensorflow(answers: Answers, sample: str) -> None:
 
 
 def decoded(tf: Any, sample: str) -> str:
-    """Decode a file with TensorFlow's own ops, and return what it holds."""
+    """Decode a file with TensorFlow's own ops, and describe its content."""
     suffix = os.path.splitext(sample)[1].lower()
     with tf.device("CPU:0"):
         if suffix.startswith(".tfrecord"):
@@ -86,9 +86,10 @@ QUESTIONS = {"tensorflow": ask_tensorflow, "torch": ask_torch}
 
 
 def main(framework: str, path: str, sample: str) -> None:
-    """Ask a framework.
+    """Query a framework.
 
     Args:
+        path: File of the answers.
         sample: File to decode; empty for none.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

@@ -1,4 +1,4 @@
-"""Checks of the machine as it is now: GPUs and driver, the host's memory, the dataset's storage, the framework."""
+"""Checks of the machine: GPUs and driver, host memory, storage of the dataset, framework."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import msgspec
 
 from autotune.clock import Clock
 from autotune.config.command import resolve_executable
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, counted, issue
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, counted, issue, percent
 from autotune.diagnose.subject import DatasetPlace, Subject, known_keys, missing_data, place_of, trainer_text
 from autotune.errors import AutotuneError, GpuError
 from autotune.files import open_regular
@@ -35,47 +35,47 @@ from autotune.trial.python_command import python_command
 _GIB = 1 << 30
 _of_hardware = partial(issue, "hardware")
 
-Told = TypeVar("Told")
+Value = TypeVar("Value")
 
 
-def check_hardware(look: Subject) -> CheckResult:
-    """Look for GPUs, at what holds their clocks down, their limits, and at who is on them."""
+def check_hardware(subject: Subject) -> CheckResult:
+    """Check the GPUs: presence, throttling, limits, other processes."""
     inventory = look_for_gpus()
-    issues = [*_choice(look)]
+    issues = [*_choice(subject)]
     if inventory.why_none is not None:
-        if not inventory.is_without_driver or _cards():
-            cards = " though there is a card of NVIDIA's in this machine" if _cards() else ""
+        if not inventory.is_without_driver or _has_card():
+            cards = " although this machine has an NVIDIA card" if _has_card() else ""
             unusable = f"No GPU can be used{cards}: {inventory.why_none}."
             issues.append(_of_hardware(unusable, inventory.remedy or ""))
         none = f"no GPU: {inventory.why_none}"
         return CheckResult(check="hardware", issues=tuple(issues), sentence=none)
     issues += map(_of_hardware, inventory.silent)
     try:
-        asked = in_time(_driver_and_conditions)
+        state = in_time(_driver_and_conditions)
     except DriverError as error:
         broken = _of_hardware(capitalized(f"{error.for_people}."), error.remedy)
         return CheckResult(check="hardware", issues=(*issues, broken))
-    if asked is None:
-        silent = _of_hardware("The NVIDIA driver has not answered for 10 s.", "`dmesg` may say why.")
+    if state is None:
+        silent = _of_hardware("The NVIDIA driver did not answer within 10 s.", "`dmesg` may show why.")
         return CheckResult(check="hardware", issues=(*issues, silent))
-    driver, conditions = asked
+    driver, conditions = state
     issues += conditions
     for gpu in inventory.gpus:
         if gpu.mig_uuids is not None:
-            cut = f"{gpu.name} is cut into {len(gpu.mig_uuids)} MIG instances, whose utilization not all drivers tell."
+            cut = f"{gpu.name} has {len(gpu.mig_uuids)} MIG instances, whose utilization not all drivers report."
             issues.append(_of_hardware(cut, place=gpu.uuid, severity=Severity.NOTE))
-    issues += _neighbours(look)
+    issues += _other_processes(subject)
     names = ", ".join(f"{gpu.name} ({(gpu.memory_bytes or 0) / _GIB:.0f} GiB)" for gpu in inventory.gpus)
     sentence = f"{names}; driver {driver}" if driver else names
     return CheckResult(check="hardware", issues=tuple(issues), sentence=sentence)
 
 
-def _choice(look: Subject) -> Iterator[Issue]:
-    if look.problem is None:
+def _choice(subject: Subject) -> Iterator[Issue]:
+    if subject.problem is None:
         return
     place = "CUDA_VISIBLE_DEVICES"
     try:
-        for remark in remarks_on_gpus(look.problem):
+        for remark in remarks_on_gpus(subject.problem):
             if "alike" not in remark and not remark.startswith("To have"):
                 yield _of_hardware(capitalized(f"{remark}."), place=place, severity=Severity.NOTE)
     except GpuError as error:
@@ -83,20 +83,20 @@ def _choice(look: Subject) -> Iterator[Issue]:
 
 
 def _driver_and_conditions() -> tuple[str | None, list[Issue]]:
-    """Return the driver's version and what holds the GPUs back that answer, in the order of the driver.
+    """Return the driver's version and the issues of the responding GPUs, in the driver's order.
 
     Raises:
-        DriverError: There is no driver, or it does not work.
+        DriverError: The driver is missing or does not work.
     """
     found = []
     with Driver() as driver:
         for index in range(driver.count()):
-            device = _if_told(partial(driver.device_at, index))
-            found += (_if_told(partial(_of_device, device)) or []) if device is not None else []
-        return _if_told(driver.version), found
+            device = _or_none(partial(driver.device_at, index))
+            found += (_or_none(partial(_of_device, device)) or []) if device is not None else []
+        return _or_none(driver.version), found
 
 
-def _if_told(ask: Callable[[], Told]) -> Told | None:
+def _or_none(ask: Callable[[], Value]) -> Value | None:
     try:
         return ask()
     except DriverError:
@@ -104,48 +104,48 @@ def _if_told(ask: Callable[[], Told]) -> Told | None:
 
 
 def _of_device(device: Device) -> list[Issue]:
-    """Return what holds one GPU back; what the driver does not say is no issue."""
+    """Return the issues of one GPU; values that the driver does not report are skipped."""
     return list(_issues_of(device.name(), partial(_of_hardware, place=device.uuid()), device))
 
 
 def _issues_of(name: str, found: Callable[..., Issue], device: Device) -> Iterator[Issue]:
-    held = THROTTLING & set(reasons_of(_if_told(device.clock_reasons) or 0))
+    held = THROTTLING & set(reasons_of(_or_none(device.clock_reasons) or 0))
     if held:
-        temperature = _if_told(device.temperature_c)
+        temperature = _or_none(device.temperature_c)
         at = f" at {temperature} °C" if temperature is not None else ""
         reasons = ", ".join(sorted(held))
         yield found(
-            f"The clocks of {name} are held down right now{at}: {reasons}.",
-            "See to its fans and the air in front of them, or its power supply; numbers measured now are too low.",
+            f"The clocks of {name} are throttled now{at}: {reasons}.",
+            "Check its fans and airflow, or its power supply; speeds measured now are too low.",
             limit=Limit.THROTTLING,
         )
-    now_w, usual_w = _if_told(device.power_limits_w) or (1.0, 1.0)
-    if now_w < 0.95 * usual_w:  # of the limit that a GPU came with; makers round
+    now_w, usual_w = _or_none(device.power_limits_w) or (1.0, 1.0)
+    if now_w < 0.95 * usual_w:  # of the default limit, which vendors round
         yield found(
-            f"{name} may draw {now_w:.0f} W of the {usual_w:.0f} W that it came with.",
-            f"If nobody wants it so: sudo nvidia-smi -pl {usual_w:.0f}.",
+            f"The power limit of {name} is {now_w:.0f} W; its default is {usual_w:.0f} W.",
+            f"Unless intended: sudo nvidia-smi -pl {usual_w:.0f}.",
             severity=Severity.NOTE,
             numbers={"power_limit_w": now_w, "default_power_limit_w": usual_w},
             limit=Limit.STEP,
         )
-    now, most = _if_told(device.pcie_widths) or (0, 0)
+    now, most = _or_none(device.pcie_widths) or (0, 0)
     if 0 < now < most:
         yield found(
-            f"{name} is linked to the host by {now} lanes of the {most} that both could use.",
-            "Some lower it while idle; if it stays so under load, put the card into another slot, or seat it again.",
+            f"{name} uses {now} of {most} possible PCIe lanes to the host.",
+            "Some GPUs use fewer while idle; if it stays so under load, reseat the card or use another slot.",
             severity=Severity.WARNING if now * 2 <= most else Severity.NOTE,
             numbers={"pcie_lanes": now, "most_pcie_lanes": most},
         )
-    if _if_told(device.is_persistent) is False:
-        sentence = f"The driver of {name} is unloaded whenever nobody uses it: each training starts some seconds later."
+    if _or_none(device.is_persistent) is False:
+        sentence = f"The driver of {name} is unloaded when unused: each training starts some seconds later."
         remedy = "sudo nvidia-smi -pm 1, or the service nvidia-persistenced."
         yield found(sentence, remedy, severity=Severity.NOTE)
 
 
-def _neighbours(look: Subject) -> Iterator[Issue]:
-    uuids = [gpu.uuid for gpu in look.gpus if gpu.mig_uuids is None]
+def _other_processes(subject: Subject) -> Iterator[Issue]:
+    uuids = [gpu.uuid for gpu in subject.gpus if gpu.mig_uuids is None]
     try:
-        busy: tuple[GpuOccupancy, ...] = in_time(lambda: busy_gpus(uuids, look.clock)) or ()
+        busy: tuple[GpuOccupancy, ...] = in_time(lambda: busy_gpus(uuids, subject.clock)) or ()
     except DriverError:
         return
     for gpu in busy:
@@ -160,58 +160,58 @@ def _neighbours(look: Subject) -> Iterator[Issue]:
             )
 
 
-def _cards() -> bool:
-    # On the PCI bus 0x10de is NVIDIA, and 0x03 the class of display controllers, with compute ones.
+def _has_card() -> bool:
+    # PCI vendor 0x10de is NVIDIA; class 0x03 are display controllers, including compute cards.
     return any(
         text_of(vendor) == "0x10de" and (text_of(vendor.replace("vendor", "class")) or "").startswith("0x03")
         for vendor in glob.glob("/sys/bus/pci/devices/*/vendor")
     )
 
 
-# Check of the host's memory: what is free of it, swap, a cgroup's limit, and the shared memory of loaders.
+# Host memory: free memory, swap, the cgroup's limit, shared memory of loaders.
 
 
-def check_memory(look: Subject) -> CheckResult:
-    """Look at the memory that a training may have."""
+def check_memory(subject: Subject) -> CheckResult:
+    """Check the memory that is available for training."""
     state = memory_state()
     available, total = _gib(state.available_bytes), _gib(state.total_bytes)
     found = partial(issue, "memory", limit=Limit.MEMORY)
     numbers = {"available_bytes": float(state.available_bytes), "total_bytes": float(state.total_bytes)}
     issues = []
-    # a framework with its libraries takes half a GiB to two
+    # a framework with its libraries takes 0.5 to 2 GiB
     if state.available_bytes < max(2 * _GIB, 0.1 * state.total_bytes):
-        of = "of the limit of its cgroup" if state.limit_bytes is not None else "of the host's memory"
-        left = f"{available} {of}, {total}, are left for a training."
-        remedy = "End what else runs here, or give the container more memory."
+        of = "the cgroup's limit" if state.limit_bytes is not None else "host memory"
+        left = f"{available} of {total} ({of}) are available for training."
+        remedy = "Stop other processes, or give the container more memory."
         issues.append(found(left, remedy, numbers=numbers))
     if state.pressure is not None and state.pressure > 0.1:  # share of time in which some process waits for memory
         swapped = state.swap_used_bytes
         swap = f" {_gib(swapped)} are swapped out." if swapped else ""
-        waited = f"Processes waited for memory in {state.pressure:.0%} of the last 10 s.{swap}"
+        waited = f"Processes waited for memory {percent(state.pressure)} of the last 10 s.{swap}"
         numbers |= {"swap_used_bytes": float(swapped), "pressure_fraction": state.pressure}
-        issues.append(found(waited, "End what takes it, or use fewer workers.", numbers=numbers))
-    if (small := _small_shared_memory(look)) is not None:
+        issues.append(found(waited, "Stop processes that use much memory, or use fewer workers.", numbers=numbers))
+    if (small := _small_shared_memory(subject)) is not None:
         issues.append(small)
     limit = f", a limit of {_gib(state.limit_bytes)}" if state.limit_bytes is not None else ""
     sentence = f"{available} of {total} available{limit}"
     return CheckResult(check="memory", issues=tuple(issues), sentence=sentence)
 
 
-def _small_shared_memory(look: Subject) -> Issue | None:
-    """Return shared memory that is too small for the workers of PyTorch's loader, which die of a bus error then."""
-    if look.problem is None or "torch" not in look.problem.frameworks:
+def _small_shared_memory(subject: Subject) -> Issue | None:
+    """Return the issue of too little shared memory, in which PyTorch's loader workers die with a bus error."""
+    if subject.problem is None or "torch" not in subject.problem.frameworks:
         return None
-    workers = [key.value for key in known_keys(look.problem) if key.row.counts == "workers"]
+    workers = [key.value for key in known_keys(subject.problem) if key.row.counts == "workers"]
     if not any(isinstance(number, int) and number > 0 for number in workers):
         return None
-    folder = "/dev/shm"  # noqa: S108 -- it is looked at, and nothing made in it
+    folder = "/dev/shm"  # noqa: S108 -- only read
     try:
         size = shutil.disk_usage(folder).total
     except OSError:
         return None
     if size >= _GIB:  # Docker gives 64 MiB; PyTorch's README asks for --ipc=host or --shm-size
         return None
-    sentence: str = f"{folder} holds {size / 2**20:.0f} MiB: workers of PyTorch's loader send batches through it."
+    sentence: str = f"{folder} holds {size / 2**20:.0f} MiB, and PyTorch's loader workers send batches through it."
     remedy = "Start the container with --ipc=host, or --shm-size=8g."
     return issue("memory", sentence, remedy, numbers={"shared_memory_bytes": float(size)}, limit=Limit.MEMORY)
 
@@ -220,29 +220,29 @@ def _gib(size: float) -> str:
     return f"{size / _GIB:.1f} GiB"
 
 
-# Check of the storage that the dataset is on.
+# Storage of the dataset.
 
 
-def check_storage(look: Subject) -> CheckResult:
-    """Look at where the dataset is, and read some of it."""
-    if look.problem is None:
-        why_not = "no config is given, so that it is not known where the dataset is"
+def check_storage(subject: Subject) -> CheckResult:
+    """Check where the dataset is, and read a sample of it."""
+    if subject.problem is None:
+        why_not = "no config is given, so the dataset is unknown"
         return CheckResult(check="storage", why_not=why_not)
-    if look.places is None:
-        return CheckResult(check="storage", issues=(_silent(),))
+    if subject.places is None:
+        return CheckResult(check="storage", issues=(_unresponsive(),))
     issues, seen = [], []
-    for key, value in missing_data(look.problem):
-        missing = f"{key} names {value}, and there is nothing of that name on this machine."
-        remedy = "Correct the path, or mount what is there."
-        place_of_key = place_of(look.problem, key)
+    for key, value in missing_data(subject.problem):
+        missing = f"{key} is {value}, which does not exist on this machine."
+        remedy = "Correct the path, or mount its file system."
+        place_of_key = place_of(subject.problem, key)
         issues.append(issue("storage", missing, remedy, severity=Severity.ERROR, place=place_of_key))
-    if not look.places and not issues:
-        return CheckResult(check="storage", why_not="the config names no dataset that is on this machine")
-    for place in look.places:
+    if not subject.places and not issues:
+        return CheckResult(check="storage", why_not="the config names no dataset on this machine")
+    for place in subject.places:
         rate = None
-        if place is look.places[0]:
-            rate = in_time(partial(reading_rate, place.files, look.clock))
-            issues += [_silent()] if rate is None else []
+        if place is subject.places[0]:
+            rate = in_time(partial(reading_rate, place.files, subject.clock))
+            issues += [_unresponsive()] if rate is None else []
         seen.append(_dataset_sentence(place, rate))
         issues += _of_place(place, rate)
     return CheckResult(check="storage", issues=tuple(issues), sentence="; ".join(seen))
@@ -254,12 +254,12 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
     found = partial(issue, "storage", place=str(place.path), limit=Limit.READING)
     if on_network:
         yield found(
-            f"The dataset is on another machine ({kind}): each file that is read crosses the network.",
+            f"The dataset is on another machine ({kind}): each read crosses the network.",
             _copy(place),
             severity=Severity.WARNING if rate is None or _is_slow(rate) else Severity.NOTE,
         )
     elif rate is not None and _is_slow(rate):
-        disk = "a disk that rotates" if rotates else f"this disk ({kind})"
+        disk = "a rotating disk" if rotates else f"this disk ({kind})"
         reads = rate.disk
         yield found(
             f"{capitalized(disk)} gave {_rates(rate)}, which is slow.",
@@ -269,37 +269,37 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
     small = sum(size < 256 << 10 for _, size in place.files)
     if small >= 10_000 and small * 2 > len(place.files) and (on_network or rotates):
         yield found(
-            f"{small:,} of its files are smaller than 256 KiB: each costs a look-up and a seek.",
+            f"{small:,} of its files are smaller than 256 KiB: each costs a lookup and a seek.",
             "Pack them into a few large files once, e.g. TFRecord or tar files of 100 MB and more.",
             severity=Severity.NOTE,
         )
 
 
-def _silent() -> Issue:
-    """Return the issue that a file system hangs, as a network does whose server is gone."""
+def _unresponsive() -> Issue:
+    """Return the issue of a file system that hangs, e.g. because its server is gone."""
     return issue(
         "storage",
-        "The file system of the dataset has not answered for 10 s.",
-        "See with `df` whether it answers; on a network, its server may be gone.",
+        "The file system of the dataset did not answer within 10 s.",
+        "Check with `df` whether it responds; the server of a network file system may be down.",
         severity=Severity.ERROR,
         limit=Limit.READING,
     )
 
 
 def _is_slow(rate: ReadingRate) -> bool:
-    # what one disk that rotates reads in sequence, and seeks in 5 to 10 ms; an SSD reads several times that
+    # a rotating disk: sequential reads, and seeks of 5 to 10 ms; an SSD is several times as fast
     reads = rate.disk
     return rate.knows_cache and reads.are_enough and reads.bytes_per_s < 150e6 and reads.files_per_s < 200
 
 
 def _copy(place: DatasetPlace) -> str:
-    # of the available memory that a dataset may take of the page cache
+    # a dataset may take half of the available memory in the page cache
     if place.is_whole and place.size_bytes < 0.5 * memory_state().available_bytes:
         return (
-            f"Its {place.size_bytes / 2**30:.1f} GiB fit into memory: cache it there, or copy it to a local SSD "
+            f"Its {place.size_bytes / 2**30:.1f} GiB fit into memory: cache it in memory, or copy it to a local SSD "
             "before training."
         )
-    return "Copy it to a local SSD before training, or cache what is prepared of it."
+    return "Copy it to a local SSD before training, or cache prepared samples."
 
 
 def _dataset_sentence(place: DatasetPlace, rate: ReadingRate | None) -> str:
@@ -329,7 +329,7 @@ class Reads:
 
     @property
     def are_enough(self) -> bool:
-        """True if a rate can be told of them."""
+        """Whether they are enough to estimate a rate."""
         return (self.files >= 8 or self.size_bytes >= 32 << 20) and self.size_bytes > 0 and self.duration_s > 0
 
     @property
@@ -346,8 +346,8 @@ class ReadingRate:
     """Reads of a sample of files.
 
     Attributes:
-        disk: Those of files that were not in the page cache, or where that is not known.
-        knows_cache: Whether the file system tells what is in the page cache.
+        disk: Reads of files that were not in the page cache, or of unknown origin.
+        knows_cache: Whether the file system reports what is in the page cache.
     """
 
     disk: Reads
@@ -359,8 +359,7 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
     """Read a sample of files, for at most 2 s and 256 MiB.
 
     Args:
-        files: Files with their sizes; at most 400 evenly spread over them are read, far ones after each other, as a
-            shuffled epoch reads them.
+        files: Files with their sizes; reads at most 400, evenly spread, with large strides like a shuffled epoch.
     """
     disk, cache, knows = Reads(), Reads(), True
     deadline_s, left = clock.now_s() + 2.0, 256 << 20
@@ -370,7 +369,7 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
             break
         began_s, size = clock.now_s(), 0
         try:
-            with open_regular(Path(os.path.realpath(path))) as file:  # links to files are usual in datasets
+            with open_regular(Path(os.path.realpath(path))) as file:  # datasets often contain links
                 is_cached = _is_cached(file.fileno())
                 while left > 0 and clock.now_s() < deadline_s and (piece := file.read(min(1 << 20, left))):
                     size += len(piece)
@@ -386,7 +385,7 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
 
 
 def _is_cached(descriptor: int) -> bool | None:
-    """Return whether the beginning of a file is in the page cache; None where the file system does not tell."""
+    """Return whether the start of a file is in the page cache; None if the file system does not report it."""
     if not hasattr(os, "preadv"):
         return None
     try:
@@ -397,23 +396,23 @@ def _is_cached(descriptor: int) -> bool | None:
         return None
 
 
-# Checks of the framework beside the trainer's interpreter: its build, graph mode and XLA, and its own decoders. A
-# short-lived child of that interpreter is asked (`framework_child`).
+# Framework of the trainer's interpreter: build, graph mode, XLA, decoders. Queried in a child process
+# (`framework_child`).
 
 
 _CHILD_LIMIT_S = 25.0
 _QUERIED = {row.module: row for row in FRAMEWORKS if row.gpu_build is not None}
-_NO_ANSWER = "it gave no answer"
+_NO_ANSWER = "it did not answer"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Answer to one question, as the child writes it.
+    """Answer to one query, as the child writes it.
 
     Attributes:
-        name: The question; see `framework_child`.
-        value: What was said; None where it failed.
-        error: The failure in one line; None where there was none.
+        name: Query in `framework_child`.
+        value: None if the query failed.
+        error: Error in one line; None if there was none.
     """
 
     name: str
@@ -427,10 +426,10 @@ class FrameworkAnswers:
     """Answers of a framework.
 
     Attributes:
-        framework: ``tensorflow`` or ``torch``; empty where neither is known to be used.
-        why_not: Reason for which it was not asked, or not answered; None where it was.
-        answers: Answers by the name of the question.
-        sample: File that it was to decode; None for none.
+        framework: ``tensorflow`` or ``torch``; empty if neither is known to be used.
+        why_not: Reason that there are no answers, or not all; None if there is none.
+        answers: Answers by name of the query.
+        sample: File to decode; None for none.
     """
 
     framework: str
@@ -440,7 +439,7 @@ class FrameworkAnswers:
 
     @property
     def why_not_tensorflow(self) -> str | None:
-        """Reason for which nothing is known of TensorFlow; None where it is loaded."""
+        """Reason that TensorFlow is unavailable; None if it was imported."""
         if self.framework == "torch":
             return "the trainer uses PyTorch"
         loaded = self.answers.get("import")
@@ -449,26 +448,26 @@ class FrameworkAnswers:
         return None
 
 
-def ask_framework(look: Subject) -> FrameworkAnswers:
-    """Start the trainer's interpreter for a moment, and ask the framework that the trainer uses; at most 25 s.
+def query_framework(subject: Subject) -> FrameworkAnswers:
+    """Query the framework of the trainer in a child process of its interpreter; at most 25 s.
 
-    Without trials to come, and without a config, only the interpreter that runs autotune is started.
+    Without a config or later trials, only autotune's own interpreter is started.
     """
-    problem = look.problem
+    problem = subject.problem
     interpreter = Path(sys.executable) if problem is None else _interpreter_of(problem)
     if interpreter is None:
-        return FrameworkAnswers(framework="", why_not="the command starts no Python interpreter that is found")
-    if not look.is_run and interpreter.absolute().parent != Path(sys.executable).parent:
-        why_not = "without trials no program of the project is started, and its Python is one"
+        return FrameworkAnswers(framework="", why_not="the command starts no known Python interpreter")
+    if not subject.is_run and interpreter.absolute().parent != Path(sys.executable).parent:
+        why_not = "without trials, no program of the project is started, including its Python"
         return FrameworkAnswers(framework="", why_not=why_not)
     framework = _used_framework(problem, framework_versions(interpreter) if problem is None else problem.frameworks)
     if not framework:
         return FrameworkAnswers(
-            framework="", why_not="it imports neither TensorFlow nor PyTorch, or has none installed"
+            framework="", why_not="the trainer imports neither TensorFlow nor PyTorch, or none is installed"
         )
-    sample = next((file for place in look.places or () for file in place.decodable), None)
-    # A framework looks up programs of the system; where none of the project is to be started, the PATH may name some.
-    own = {"PATH": os.defpath} if problem is None or not look.is_run else problem.settings.section.env
+    sample = next((file for place in subject.places or () for file in place.decodable), None)
+    # Frameworks start programs from PATH; without trials it must not name programs of the project.
+    own = {"PATH": os.defpath} if problem is None or not subject.is_run else problem.settings.section.env
     with tempfile.TemporaryDirectory(prefix="autotune-diagnose-") as folder:
         file = Path(folder, "answers.jsonl")
         child = Path(__file__).with_name("framework_child.py").read_text()
@@ -478,9 +477,8 @@ def ask_framework(look: Subject) -> FrameworkAnswers:
     why_silent: str | None = None
     if ended.status != 0:
         late = f"did not answer within {_CHILD_LIMIT_S:.0f} s"
-        how = f"ended with {ended.status}" if ended.status is not None else late
-        asked = str(interpreter)
-        why_silent = f"a child of {asked} that asked {framework} {how}"
+        how = f"exited with {ended.status}" if ended.status is not None else late
+        why_silent = f"the query of {framework} with {interpreter} {how}"
     return FrameworkAnswers(framework=framework, why_not=why_silent, answers=answers, sample=sample)
 
 
@@ -501,7 +499,7 @@ _NO_FRAMEWORKS = frozenset(("autotune", "numpy", "yaml", "scipy", "pandas", "PIL
 
 
 def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str:
-    """Return the framework that the trainer imports; where a library may do that for it, one that is installed."""
+    """Return the framework that the trainer imports; an installed one if a library may import it; else empty."""
     installed = [name for name, row in _QUERIED.items() if not versions.keys().isdisjoint(row.distributions)]
     text = trainer_text(problem) if problem is not None else b""
     lines = re.findall(rb"^\s*(?:import\s+([\w., ]+)|from\s+([\w.]+))", text, re.M)
@@ -509,14 +507,14 @@ def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str
         part.split()[0] for named, source in lines for part in (named or source).decode().split(",") if part.split()
     ]
     imported = {module.split(".")[0] for module in modules}
-    # of a module that imports others beside it, these may
+    # relative imports may import a framework
     if imported and "" not in imported and imported <= sys.stdlib_module_names | _NO_FRAMEWORKS:
         return ""
     return next((name for name in installed if name in imported), next(iter(installed), ""))
 
 
 def _answers_in(file: Path) -> dict[str, Answer]:
-    """Return the answers in a file; a torn line is passed over, as is a file that is not there."""
+    """Return the answers in a file, up to the first invalid line; empty if there is no file."""
     found: dict[str, Answer] = {}
     try:
         for line in file.read_bytes().splitlines():
@@ -527,32 +525,32 @@ def _answers_in(file: Path) -> dict[str, Answer]:
     return found
 
 
-def check_framework(look: Subject, asked: FrameworkAnswers) -> CheckResult:
-    """See whether the framework loads, and sees the GPUs that are there."""
-    if not asked.framework:
-        return CheckResult(check="framework", why_not=asked.why_not or _NO_ANSWER)
-    name = _QUERIED[asked.framework].name
-    loaded, version, gpus = (asked.answers.get(question) for question in ("import", "version", "gpus"))
+def check_framework(subject: Subject, queried: FrameworkAnswers) -> CheckResult:
+    """Check whether the framework loads and sees the GPUs."""
+    if not queried.framework:
+        return CheckResult(check="framework", why_not=queried.why_not or _NO_ANSWER)
+    name = _QUERIED[queried.framework].name
+    loaded, version, gpus = (queried.answers.get(question) for question in ("import", "version", "gpus"))
     if loaded is not None and loaded.error is not None:
         failed = f"{name} cannot be imported: {loaded.error}."
-        found = issue("framework", failed, "Install it again.", severity=Severity.ERROR)
+        found = issue("framework", failed, "Reinstall it.", severity=Severity.ERROR)
         return CheckResult(check="framework", issues=(found,))
     if version is None or gpus is None:
-        return CheckResult(check="framework", why_not=asked.why_not or f"{name} gave no answer")
+        return CheckResult(check="framework", why_not=queried.why_not or f"{name} did not answer")
     issues = []
     if gpus.error is not None:
         reason = gpus.error
-        blind = f"{name} {version.value} cannot look for GPUs: {reason}."
+        blind = f"{name} {version.value} cannot list GPUs: {reason}."
         issues.append(issue("framework", blind))
-    elif gpus.value == 0 and look.gpus and (look.problem is None or look.problem.machine.gpus):
-        built = asked.answers.get("built for GPUs")
+    elif gpus.value == 0 and subject.gpus and (subject.problem is None or subject.problem.machine.gpus):
+        built = queried.answers.get("built for GPUs")
         cpu_only = built is not None and built.value is False
-        libraries = "it may be that its CUDA libraries do not load, or do not suit the driver"
+        libraries = "its CUDA libraries may fail to load, or not match the driver"
         blind = (
-            f"{name} {version.value} sees no GPU though {look.gpus[0].name} is there: "
-            f"{'it is a build for CPUs alone' if cpu_only else libraries}."
+            f"{name} {version.value} sees no GPU although {subject.gpus[0].name} is present: "
+            f"{'it is a CPU-only build' if cpu_only else libraries}."
         )
-        remedy = f"Install a build for GPUs: {_QUERIED[asked.framework].gpu_build}."
+        remedy = f"Install a GPU build: {_QUERIED[queried.framework].gpu_build}."
         issues.append(issue("framework", blind, remedy, limit=Limit.STEP))
     seen = counted(gpus.value if isinstance(gpus.value, int) else 0, "GPU")
     took = f"; imported in {loaded.seconds:.1f} s" if loaded is not None else ""
@@ -560,43 +558,43 @@ def check_framework(look: Subject, asked: FrameworkAnswers) -> CheckResult:
     return CheckResult(check="framework", issues=tuple(issues), sentence=sentence)
 
 
-def check_graph(asked: FrameworkAnswers) -> CheckResult:
-    """See whether TensorFlow compiles a small function into a graph, and with XLA."""
-    if why_not := asked.why_not_tensorflow:
+def check_graph(queried: FrameworkAnswers) -> CheckResult:
+    """Check whether TensorFlow compiles a small function into a graph, and with XLA."""
+    if why_not := queried.why_not_tensorflow:
         return CheckResult(check="graph-and-xla", why_not=why_not)
     issues, works = [], []
     for name, question in (("graph mode", "graph"), ("XLA", "xla")):
-        answer = asked.answers.get(question)
+        answer = queried.answers.get(question)
         if answer is not None and answer.error is None:
             works.append(f"{name} works ({answer.seconds:.1f} s for a small function)")
             continue
-        fails = f"{name} fails here: {_why_silent(asked, answer)}."
-        remedy = "Leave it off in the config, or mend the installation."
+        fails = f"{name} fails here: {_why_silent(queried, answer)}."
+        remedy = "Turn it off in the config, or fix the installation."
         issues.append(issue("graph-and-xla", fails, remedy))
     return CheckResult(check="graph-and-xla", issues=tuple(issues), sentence=" and ".join(works))
 
 
-def check_native_loader(asked: FrameworkAnswers) -> CheckResult:
-    """See whether TensorFlow's own ops decode a file of the dataset."""
-    if why_not := asked.why_not_tensorflow:
+def check_native_loader(queried: FrameworkAnswers) -> CheckResult:
+    """Check whether TensorFlow's own ops decode a file of the dataset."""
+    if why_not := queried.why_not_tensorflow:
         return CheckResult(check="native-loader", why_not=why_not)
-    if asked.sample is None:
+    if queried.sample is None:
         why_not = "the config names no folder with .wav, .png, .jpg or .tfrecord files"
         return CheckResult(check="native-loader", why_not=why_not)
-    answer = asked.answers.get("decode")
+    answer = queried.answers.get("decode")
     if answer is not None and answer.error is None:
-        sentence = f"{asked.sample.name} is {answer.value}"
+        sentence = f"{queried.sample.name} is {answer.value}"
         return CheckResult(check="native-loader", sentence=sentence)
     found = issue(
         "native-loader",
-        f"TensorFlow's own ops do not decode this file: {_why_silent(asked, answer)}.",
+        f"TensorFlow's own ops do not decode this file: {_why_silent(queried, answer)}.",
         "Convert the files once, e.g. to 16-bit PCM WAV or to TFRecord.",
         severity=Severity.NOTE,
-        place=str(asked.sample),
+        place=str(queried.sample),
         limit=Limit.PREPARING,
     )
     return CheckResult(check="native-loader", issues=(found,))
 
 
-def _why_silent(asked: FrameworkAnswers, answer: Answer | None) -> str:
-    return str(answer.error) if answer is not None else asked.why_not or _NO_ANSWER
+def _why_silent(queried: FrameworkAnswers, answer: Answer | None) -> str:
+    return str(answer.error) if answer is not None else queried.why_not or _NO_ANSWER

@@ -1,4 +1,4 @@
-"""Checks of what a trial in phases shows: whether the input limits training, and the fixed cost of a step."""
+"""Checks of a trial in phases: whether the input limits training, and the fixed cost of a step."""
 
 import math
 from collections.abc import Sequence
@@ -19,20 +19,20 @@ from autotune.measure.phases import Bounds
 from autotune.records import Ratio, TrialPhase
 
 _WORTH_CORES = 2.0
-"""Speedup with free data from which a loader is an issue although no step waits for it: it competes for the cores."""
+"""Smallest speedup with free data that makes a loader an issue although no step waits for it."""
 
-_WORTH_TELLING = 1.05  # least gain that is an issue: smaller ones drown in the noise of a few short trials
+_WORTH_REPORTING = 1.05  # smallest certain gain of an issue: smaller ones are within the noise of short trials
 
 
-# Input: how fast training would be if data cost nothing, and what the loader spends its time on.
+# Input: speed of training with free data, and what the loader spends its time on.
 
 
 _TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
 _MEANING = {
-    Limit.OVERLAP: "Loading and the step take turns: loading ahead of the step is what helps",
-    Limit.READING: "Reading is the limit, not preparing",
-    Limit.PREPARING: "Preparing is the limit, not reading",
-    Limit.LOADING: "Whether reading or preparing is the limit is not known",
+    Limit.OVERLAP: "Loading and the step alternate: prefetching helps",
+    Limit.READING: "Reading files is the limit, not preparing samples",
+    Limit.PREPARING: "Preparing samples is the limit, not reading files",
+    Limit.LOADING: "It is unknown whether reading or preparing is the limit",
 }
 
 
@@ -42,23 +42,21 @@ def judge_input(
     """Judge whether the input limits the training.
 
     Args:
-        bounds: What the phased trial showed.
+        bounds: Results of the trial in phases.
         own_cores: Cores that training keeps busy; None if unknown.
-        loads_ahead: Whether the config says that batches are loaded ahead of the step; None if it says nothing of it.
+        loads_ahead: Whether the config sets prefetching; None if it does not mention it.
     """
     gain = bounds.free_data
     if gain is None:
-        unseen = (
-            "its batches do not come from a tf.data iterator, Keras' fit or a PyTorch DataLoader that could be replayed"
-        )
-        why_not = "the trial was too short for it" if bounds.speeds else unseen
+        unseen = "its batches come from no tf.data iterator, Keras' fit or PyTorch DataLoader that can be replayed"
+        why_not = "the trial was too short" if bounds.speeds else unseen
         return CheckResult(check="input", why_not="; ".join(bounds.why_not) or why_not)
-    if gain.low <= _WORTH_TELLING:
-        return CheckResult(check="input", sentence=f"With free data it would be {ratio_text(gain)} as fast.")
+    if gain.low <= _WORTH_REPORTING:
+        return CheckResult(check="input", sentence=f"With free data, training would be {ratio_text(gain)} as fast.")
     if _is_beside(bounds) and gain.ratio < _WORTH_CORES:
         sentence = (
-            f"With free data it would be {ratio_text(gain)} as fast, and the step hardly waits for data: loading, "
-            f"which is far faster, takes cores from the step.{_work(bounds)}"
+            f"With free data, training would be {ratio_text(gain)} as fast, but the step hardly waits for data: "
+            f"loading is far faster and takes cores from the step.{_work(bounds)}"
         )
         return CheckResult(check="input", sentence=sentence)
     if bounds.speeds.get(_LOAD) is None:
@@ -66,7 +64,7 @@ def judge_input(
     else:
         limit = _limit(bounds, machine_cores, loads_ahead=loads_ahead)
     sentence = (
-        f"The input takes {percent(1.0 - 1.0 / gain.ratio)} of the time; with free data it would be "
+        f"The input takes {percent(1.0 - 1.0 / gain.ratio)} of the time; with free data, training would be "
         f"{bound_text(gain)} as fast. {_MEANING[limit]}.{_work(bounds)}"
     )
     unit = "samples" if bounds.counts_samples else "batches"
@@ -79,7 +77,7 @@ def judge_input(
 
 
 def _is_beside(bounds: Bounds) -> bool:
-    """Return whether loading is no limit, but takes the step's cores: it is far faster, and no step waits for it."""
+    """Return whether loading only competes for cores: it is far faster, and steps hardly wait for it."""
     loading, training, replay = (bounds.speeds.get(phase) for phase in (_LOAD, _TRAIN, _REPLAY))
     if loading is None or training is None or replay is None:
         return False
@@ -90,9 +88,12 @@ def _is_beside(bounds: Bounds) -> bool:
 
 
 def _limit_by_cores(waiting: float, own_cores: float | None) -> Limit:
-    """Return the part of loading that is the limit of a training that waits for a share of the time.
+    """Return the limiting part of loading.
 
-    Who waits for a loader that computes keeps a core busy all the time; one that waits itself, for its files, none.
+    A loader that computes keeps a core busy while the step waits; a loader that waits for files does not.
+
+    Args:
+        waiting: Share of the time that the step waits.
     """
     if own_cores is None:
         return Limit.LOADING
@@ -101,30 +102,29 @@ def _limit_by_cores(waiting: float, own_cores: float | None) -> Limit:
 
 
 def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> Limit:
-    """Return the part of loading that is the limit.
+    """Return the limiting part of loading.
 
-    Loader and step take turns where the loop waits for a batch as long as that takes to load, and training is as fast
-    as one after the other. Where it is slower still, or batches are loaded ahead all the same, they hold each other up:
-    they share the cores, or Python's lock. Frameworks may load a part of a batch ahead by themselves: where the config
-    says that nothing is, waiting for half of the time is enough.
+    Loader and step alternate if a wait is as long as loading a batch, and training is as fast as both in sequence. If
+    it is slower, or batches are prefetched, they compete for the cores or Python's lock instead. Frameworks may load
+    part of a batch ahead automatically: if the config sets no prefetching, waiting for half of that time is enough.
     """
     speeds, cores = bounds.speeds, bounds.cores
     loading, training, replay = speeds[_LOAD], speeds[_TRAIN], speeds[_REPLAY]
     is_saturated = cores.get(_TRAIN, 0.0) >= 0.85 * machine_cores  # of the machine's cores
     slower = min(loading, replay)
-    in_turn = loading * replay / (loading + replay)
-    # loader and step in turn, within the noise of rounds; overlapped, the slower of the two sets the speed
-    least = 0.88 if loads_ahead is None else 0.7  # where nothing is loaded ahead, nothing else can hold them up
-    may_overlap = least * in_turn <= training < 0.9 * slower
-    # with free data that loading ahead has to bring: else the loader itself is what counts
+    in_sequence = loading * replay / (loading + replay)
+    # as fast as in sequence, within the noise of rounds; overlapped, the slower of the two sets the speed
+    least = 0.88 if loads_ahead is None else 0.7  # without prefetching, little else can slow them down
+    may_overlap = least * in_sequence <= training < 0.9 * slower
+    # prefetching must bring 0.3 of the gain (in ln) with free data: else the loader itself is the limit
     may_overlap &= math.log(slower / training) >= 0.3 * math.log(replay / training)
-    # of the time that a batch takes to load: nothing of it passes during the step, or the config itself says so
+    # share of a batch's loading time: none of it overlaps with the step, or the config sets no prefetching
     least_wait_s = (0.85 if loads_ahead is None else 0.5) * (bounds.batch or math.inf) / loading
     if may_overlap and not is_saturated and not loads_ahead and (bounds.wait_s or 0.0) >= least_wait_s:
         return Limit.OVERLAP
     if _LOAD not in cores:
         return Limit.LOADING
-    # below which a loader that works all the time is waiting for something
+    # a loader that never pauses but uses less than half a core is waiting for files
     return Limit.READING if cores[_LOAD] < 0.5 else Limit.PREPARING
 
 
@@ -134,51 +134,49 @@ def _work(bounds: Bounds) -> str:
         return ""
     took = milliseconds(bounds.batch / loading)
     if cores is None:
-        return f" The loader alone takes {took} for a batch."
-    return f" The loader alone takes {took} for a batch and keeps {cores:.1f} cores busy."
+        return f" The loader alone takes {took} per batch."
+    return f" The loader alone takes {took} per batch and keeps {cores:.1f} cores busy."
 
 
-# Fixed cost: how much of a step does not depend on the batch.
+# Fixed cost: the part of a step that is independent of the batch size.
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedSteps:
-    """Times of steps with free data at one size of the batch."""
+    """Times of steps with free data at one batch size."""
 
     batch: float
     step_s: Sequence[float]
 
 
 def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bounds: Bounds) -> CheckResult:
-    """Judge how much of a step does not depend on the batch.
+    """Judge how much of a step is independent of the batch size.
 
     Args:
-        one: Steps of today's batch; None if they were not seen.
-        other: Steps of a larger batch; None if they were not seen.
-        bounds: What a step that costs nothing gains, which bounds what this gains.
+        one: Steps with today's batch size; None if not seen.
+        other: Steps with a larger batch size; None if not seen.
+        bounds: Bounds of the training; a free step bounds this gain.
     """
     if one is None or other is None or not one.step_s or not other.step_s:
-        return CheckResult(check="fixed-cost", why_not="it takes steps with free data at two sizes of the batch")
+        return CheckResult(check="fixed-cost", why_not="it needs steps with free data at two batch sizes")
     factor = other.batch / one.batch
-    if factor < 1.5:  # between the two batches
-        why_not = f"the two batches are too alike: {one.batch:g} and {other.batch:g}"
+    if factor < 1.5:
+        why_not = f"the two batch sizes are too similar: {one.batch:g} and {other.batch:g}"
         return CheckResult(check="fixed-cost", why_not=why_not)
     today_s, larger_s = median(one.step_s), median(other.step_s)
     error = 1.96 * math.sqrt(2.0) * 0.04  # of ln step time between two trials
-    # A step of which the share s is fixed takes s + (1 - s) factor times as long with the larger batch.
+    # A step with the fixed share s takes s + (1 - s) * factor times as long with the larger batch.
     times = [larger_s / today_s * math.exp(shift) for shift in (0.0, error, -error)]
     share, least, most = (min(1.0, max(0.0, (factor - ratio) / (factor - 1.0))) for ratio in times)
     bound = _bounded(share, least, most, bounds)
     seen = (
-        f"Of the {milliseconds(today_s)} of a step with free data, {percent(share)} is taken whatever the batch "
-        f"({milliseconds(larger_s)} with {factor:g} times the batch)"
+        f"Of the {milliseconds(today_s)} of a step with free data, {percent(share)} is independent of the batch size "
+        f"({milliseconds(larger_s)} with {factor:g} times the batch size)"
     )
-    # of the step for certain: up to there it may be the update of the weights, which is work
-    if least < 0.6 or bound.low <= _WORTH_TELLING:
+    # a smaller certain share may be the update of the weights, which is useful work
+    if least < 0.6 or bound.low <= _WORTH_REPORTING:
         return CheckResult(check="fixed-cost", sentence=f"{seen}.")
-    launches = (
-        "it may be launches and Python, or the update of the weights. Graph mode, XLA or a larger batch can help."
-    )
+    launches = "possibly launches and Python, or the update of the weights. Graph mode, XLA or a larger batch can help."
     found = issue(
         "fixed-cost",
         f"{seen}: {launches}",
@@ -190,7 +188,7 @@ def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bou
 
 
 def _bounded(share: float, least: float, most: float, bounds: Bounds) -> Ratio:
-    """Return the speed without the fixed part over today's: no more than with a step that costs nothing at all."""
+    """Return the speed ratio without the fixed part, at most that of a free step."""
     free_step, of_training = bounds.free_step, bounds.fraction
     if bounds.free_data:
         of_training = max(0.0, 1.0 / bounds.free_data.ratio - (1.0 - bounds.fraction) - bounds.anew)

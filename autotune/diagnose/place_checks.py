@@ -1,4 +1,4 @@
-"""Checks of where the main thread is: before the first step, and in loops whose batches cannot be replayed."""
+"""Checks by samples of the main thread: before the first step, and in loops whose batches cannot be replayed."""
 
 import linecache
 import math
@@ -23,18 +23,19 @@ from autotune.diagnose.findings import (
 from autotune.measure.phases import without
 from autotune.records import TraineeEvent
 
-# Time before the first step, by the trainer's own functions.
+# Time before the first step, by function of the trainer.
 
 
-_IN_FRAMEWORK = "within the framework"
-_LONG_S = 5.0  # in one place, from which on it is an issue: what a framework takes to be imported
+_IN_FRAMEWORK = "in the framework"
+_LONG_S = 5.0  # smallest issue, in one place: about as long as importing a framework
 
 
 def judge_start(events: Sequence[TraineeEvent], first_step_s: float, folder: str) -> CheckResult:
-    """Judge what passes before the first step.
+    """Judge the time before the first step.
 
     Args:
-        first_step_s: From the start of the process to the end of its first step.
+        first_step_s: Time from the start of the process to the end of the first step.
+        folder: Working directory of training; its prefix is dropped from places.
     """
     took_s: defaultdict[str, float] = defaultdict(float)
     for event in events:
@@ -45,15 +46,15 @@ def judge_start(events: Sequence[TraineeEvent], first_step_s: float, folder: str
             own = shown if name == "<module>" else f"{shown} {name}"
             took_s["imports" if is_import else _IN_FRAMEWORK if event.text else own] += event.duration_s
     if not took_s:
-        return CheckResult(check="start", why_not="where the time before the first step passes was not seen")
+        return CheckResult(check="start", why_not="the main thread was not sampled before the first step")
     largest = sorted(took_s.items(), key=lambda one: -one[1])
-    told = ", ".join(f"{format_duration(spent_s)} {_at(place)}" for place, spent_s in largest[:4] if spent_s > 0.1)
-    sentence = f"The first step ends {format_duration(first_step_s)} after the start: {told or 'no place takes long'}."
+    parts = ", ".join(f"{format_duration(spent_s)} {_at(place)}" for place, spent_s in largest[:4] if spent_s > 0.1)
+    sentence = f"The first step ends {format_duration(first_step_s)} after the start: {parts or 'no place takes long'}."
     place, spent_s = next((one for one in largest if one[0] not in ("imports", _IN_FRAMEWORK)), ("", 0.0))
     if spent_s < _LONG_S:
         return CheckResult(check="start", sentence=sentence)
     remedy = (
-        "Do it once, in parallel, and keep the result; for text `prepare` of autotune.tf.text does, without TensorFlow."
+        "Run it once, in parallel, and save the result; for text, use `prepare` of autotune.tf.text (no TensorFlow)."
     )
     numbers = {"first_step_s": first_step_s, "longest_s": spent_s}
     where = place.partition(" ")[0]
@@ -65,27 +66,28 @@ def _at(place: str) -> str:
     return f"at {place.replace(' ', ' in ')}" if ":" in place else place
 
 
-# Input of loops whose batches cannot be replayed: the lines of its own that the loop stays in, outside of frameworks.
+# Input of loops whose batches cannot be replayed: lines of the loop outside of frameworks.
 
 
 PAUSE = re.compile(r"\b((?:run_|do_)?(?:valid|eval|test|checkpoint|save)\w*)\(")
-"""What a call is named that is no part of training, and that trainers do now and then."""
+"""Calls of evaluations and checkpoints, by name."""
 
-_BUSY = 0.5  # of the time, in CPU time, from which on a line computes, and does not wait
-_WITHIN = 0.1  # of the time outside of a framework, from which on a line also has it work
+_BUSY = 0.5  # smallest CPU share of a line that computes instead of waiting
+_WITHIN = 0.1  # smallest time in the framework over the time outside, for a line that launches operations
 _LEAST_IN_THREADS = 0.3  # of one core
-_LATE_S = 0.001  # for the lock; a thread that computes in Python gives it away after 5 ms, and one in numpy at once
-_LEAST_OWN = 0.1  # share of the time, from which on it is an issue: a sample is taken every 10 ms
+_LATE_S = 0.001  # mean wait for the lock; Python code releases it every 5 ms, numpy at once
+_LEAST_OWN = 0.1  # smallest share of an issue: samples are 10 ms apart
 
 
 def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, folder: str) -> CheckResult | None:
-    """Judge what the loop does besides what it has a framework do; None where that is not seen.
+    """Judge the time of the loop outside of its framework; None if not sampled.
 
-    It is one thread, so that this and the steps take turns. Other threads of the trainer's own are no help where they
-    compute in Python: they hold the lock that the loop needs, too.
+    The loop is one thread, so this time and the steps alternate. Other threads that compute in Python hold the lock
+    that the loop needs.
 
     Args:
-        steadiness: What was found of slow steps: what these take is told there.
+        steadiness: Result for slow steps, whose time is not counted again.
+        folder: Working directory of training; its prefix is dropped from places.
     """
     lines = _own_lines(events)
     steps_s = [event.t_s for event in events if event.kind == "step"]
@@ -101,23 +103,23 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     share = min(MOST_SHARE, took_s / all_s - slow) if all_s > 0.0 else 0.0
     if share < _LEAST_OWN or PAUSE.search(f"{source_of(lines[0].place or '')} {name}("):
         sentence = (
-            f"The loop is outside of its framework for {percent(max(0.0, share))} of the time at most in one place."
+            f"The loop is outside of its framework for at most {percent(max(0.0, share))} of the time in one place."
         )
         return CheckResult(check="input", sentence=sentence)
     alone_s, _, within_s = _loop_times(lines[0])
     if within_s > _WITHIN * alone_s:
         return CheckResult(check="input", issues=(_between_operations(place, share),))
     busy = used_s / took_s
-    # with both at the same time a step takes as long as the longer one: as `_limit` has it for loaders
+    # overlapped, a step would take as long as the longer of both: 0.3 as in `phased_checks._limit`
     overlaps = -math.log(max(share, 1.0 - share)) >= 0.3 * -math.log(1.0 - share)
     limit = Limit.OVERLAP if overlaps else Limit.PREPARING if busy >= _BUSY else Limit.READING
-    how = f"computes there for {percent(min(1.0, busy))} of it" if busy >= _BUSY else "mostly waits there"
+    how = f"computes for {percent(min(1.0, busy))} of it" if busy >= _BUSY else "mostly waits"
     sentence = (
-        f"For {percent(share)} of the time the loop is in {name}, mostly at {line}, calls no framework meanwhile, and "
-        f"{how}; its steps wait for that."
+        f"For {percent(share)} of the time the loop is in {name}, mostly at {line}, outside of its framework, and "
+        f"{how}; the steps wait."
     )
-    remedy = "Do it ahead of the step, in a thread or in workers of a loader."
-    error = 2.0 * share / max(1.0, took_s / 0.5) ** 0.5  # half a second of it is one look, for the certain part
+    remedy = "Run it ahead of the step, in a thread or in loader workers."
+    error = 2.0 * share / max(1.0, took_s / 0.5) ** 0.5  # each half a second counts as one sample
     about = issue(
         "input",
         sentence,
@@ -133,18 +135,18 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
 def without_loading(
     steadiness: CheckResult, events: Sequence[TraineeEvent], slow: Sequence[tuple[float, float]]
 ) -> CheckResult:
-    """Drop the issue of slow steps where the loop's own loading makes them slow: `judge_own_loading` reports that.
+    """Drop the issue of slow steps if the loop's own loading causes them: `judge_own_loading` reports that.
 
     Args:
         events: All events of the trial.
-        slow: Begin and end of its slow steps.
+        slow: Start and end times of its slow steps, in s.
     """
     lines = _own_lines(events)
     if not lines or not steadiness.issues:
         return steadiness
     ends_s = [event.t_s for event in events if event.kind == "step"]
     all_s = max(event.t_s for event in lines) - ends_s[0] if ends_s else 0.0
-    if _in_threads(events, all_s, "") is not None:  # whichever line the loop is at while it waits for the lock
+    if _in_threads(events, all_s, "") is not None:  # the loop may wait for the lock at any line
         return replace(steadiness, issues=())
     function = _function_of(lines[0])
     stays = [event for event in events if event.cost == "stay" and event.duration_s and _function_of(event) == function]
@@ -153,37 +155,37 @@ def without_loading(
         for begin_s, end_s in slow
         for stay in stays
     )
-    besides_s = sum(_loop_times(line)[0] for line in lines) - within_s
-    # logging and the like, done in some steps only, takes no time of the usual ones
-    is_of_each = bool(ends_s) and besides_s > _LEAST_OWN * all_s
+    usual_s = sum(_loop_times(line)[0] for line in lines) - within_s
+    # work of some steps only, such as logging, takes no time of usual steps
+    is_of_each = bool(ends_s) and usual_s > _LEAST_OWN * all_s
     is_slow_by_it = within_s > 0.5 * sum(end_s - begin_s for begin_s, end_s in slow)
     return replace(steadiness, issues=()) if is_of_each and is_slow_by_it else steadiness
 
 
 def _in_threads(events: Sequence[TraineeEvent], all_s: float, folder: str) -> Issue | None:
-    """Return the issue of threads of the trainer's own that hold Python's lock for much of the time; None for none."""
-    told = next((one for one in reversed(events) if one.kind == "cost" and one.cost == "thread" and one.place), None)
-    if told is None or told.place is None or all_s <= 0.0:
+    """Return the issue of the trainer's threads that hold Python's lock for much of the time, if any."""
+    thread = next((one for one in reversed(events) if one.kind == "cost" and one.cost == "thread" and one.place), None)
+    if thread is None or thread.place is None or all_s <= 0.0:
         return None
-    share = min(MOST_SHARE, (told.duration_s or 0.0) / all_s)
+    share = min(MOST_SHARE, (thread.duration_s or 0.0) / all_s)
     late_s = 0.0
     with suppress(ValueError):  # whatever a trainer has written there
-        late_s = float(told.text or "")
+        late_s = float(thread.text or "")
     if share < _LEAST_IN_THREADS or not late_s >= _LATE_S:
         return None
-    line, _, name = told.place.removeprefix(f"{folder}/").rpartition(" ")
+    line, _, name = thread.place.removeprefix(f"{folder}/").rpartition(" ")
     sentence = (
         f"A background thread computes for {percent(share)} of the time, mostly at {line} in {name}, and holds "
-        f"Python's lock: the loop waits for the lock, {milliseconds(late_s)} each time on average."
+        f"Python's lock (GIL): the loop waits for it, {milliseconds(late_s)} each time on average."
     )
-    remedy = "Do it in processes, or in numpy, which releases the lock; more threads do not help."
+    remedy = "Use processes, or numpy, which releases the lock; more threads do not help."
     numbers = {"time_fraction": share, "lock_wait_s": late_s}
     bound = without(share, 0.2 * share)
     return issue("input", sentence, remedy, place=line, numbers=numbers, bound=bound, limit=Limit.PREPARING)
 
 
 def _own_lines(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
-    """Return the lines of the function that the loop stays in longest outside of its framework, the longest first."""
+    """Return the lines of the function with the most time outside of the framework, the longest first."""
     latest = {event.place: event for event in events if event.kind == "cost" and event.cost == "loop" and event.place}
     by_function: defaultdict[str, list[TraineeEvent]] = defaultdict(list)
     for event in latest.values():
@@ -193,13 +195,13 @@ def _own_lines(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
 
 
 def _function_of(event: TraineeEvent) -> str:
-    """Return file and name of the function that a line is in."""
+    """Return the file and the function of a line."""
     file, _, name = (event.place or "").rpartition(" ")
     return f"{file.rpartition(':')[0]} {name}"
 
 
 def _loop_times(event: TraineeEvent) -> tuple[float, float, float]:
-    """Return the seconds of a line outside of its framework, of these the CPU time, and those within it."""
+    """Return the times of a line in s: outside of its framework, the CPU time thereof, and within the framework."""
     used_s = within_s = 0.0
     with suppress(ValueError):  # whatever a trainer has written there
         used_s, within_s = map(float, (event.text or "").split())
@@ -211,18 +213,18 @@ def _loop_times(event: TraineeEvent) -> tuple[float, float, float]:
 def _between_operations(place: str, share: float) -> Issue:
     line, _, name = place.rpartition(" ")
     sentence = (
-        f"For {percent(share)} of the time the loop is at {line} in {name}, between operations of its framework that "
-        "are launched there."
+        f"For {percent(share)} of the time the loop is at {line} in {name}, between the framework operations that it "
+        "launches there."
     )
-    remedy = "Make fewer of them: whole batches at once, in one compiled function."
+    remedy = "Use fewer operations: process whole batches at once, in one compiled function."
     numbers = {"time_fraction": share}
     bound = without(share, 0.3 * share)
     return issue("input", sentence, remedy, place=line, numbers=numbers, bound=bound, limit=Limit.HOST)
 
 
 def source_of(place: str) -> str:
-    """Return the line of source at a place; empty where there is none."""
+    """Return the source line at a place; empty if there is none."""
     file, _, line = place.rpartition(" ")[0].rpartition(":")
-    if not line.isdecimal() or not Path(file).is_file():  # a trainer may have written anything there
+    if not line.isdecimal() or not Path(file).is_file():  # the trainer may have written any text
         return ""
     return linecache.getline(file, int(line)).strip()

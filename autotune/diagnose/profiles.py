@@ -1,4 +1,4 @@
-"""Profiles of a trainer's step and of its input pipeline, in trials that are made for them and kept in no study."""
+"""Profiles of a trainer's step and input pipeline, from trials outside of any study."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ from autotune.trial.launch import Guard, ProcessRunner, end_orphans
 from autotune.trial.outcome import EXPLANATIONS, TrialEvidence, ending_of
 from autotune.trial.protection import CheckpointBackups
 
-# Profile of the step: its phases, and the operations that take longest.
+# Profile of the step: phases, and the operations that take longest.
 
 
 STEP_VARIABLE = "AUTOTUNE_PROFILE_STEP"
-"""Environment variable that asks the code inside the trainer for a profile."""
+"""Environment variable that requests a profile from the code inside the trainer."""
 
 BEGINS = "the step will be profiled"
-"""Note of a process that makes one."""
+"""Text of the note event of a process that will write a profile."""
 
 
 def profile_step(problem: Problem, clock: Clock, *, ends_s: float = math.inf) -> tuple[StepProfile, tuple[str, ...]]:
-    """Profile the step of a trainer with today's values, in a trial of its own; return what the user should know, too.
+    """Profile the step of a trainer with today's values in a separate trial; also return remarks for the user.
 
     Args:
-        problem: The config and the command; runnable.
-        ends_s: Time at which the trial is ended at the latest, on the clock's monotonic time.
+        problem: Config and command; runnable.
+        ends_s: Latest end of the trial, on the monotonic clock.
 
     Raises:
-        TrialError: The trainer made too few steps.
-        AutotuneError: The trial cannot be made.
+        TrialError: The trainer ran too few steps.
+        AutotuneError: The trial cannot run.
     """
     environment = {STEP_VARIABLE: "1"}
-    # from the first step on, with the profile
+    # longest_s counts from the first step, including the profile
     trial = make_trial(
         problem, clock, "step", environment, _is_profiled, _before_profiler, longest_s=300.0, ends_s=ends_s
     )
@@ -66,7 +66,7 @@ def profile_step(problem: Problem, clock: Clock, *, ends_s: float = math.inf) ->
         raise trial.trouble
     if seen is None:
         begun = _has_begun(trial.events)
-        seen = SeenSteps(why_not="too few steps were made for a profile before the trial ended" if begun else "")
+        seen = SeenSteps(why_not="too few steps for a profile before the trial ended" if begun else "")
     profile = step_profile(seen, _plain_steps(trial, seen))
     trial.folder.delete()
     return profile, trial.remarks
@@ -80,13 +80,13 @@ def _seen(folder: Path) -> SeenSteps | None:
 
 
 def _is_profiled(folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:
-    """Return whether the profile is made, or none will be and there were steps for 8 s."""
+    """Return whether the profile is written, or no process announced one within 8 s of steps."""
     if _seen(folder) is not None:
         return True
     if _has_begun(events):
         return False
     steps = [event for event in events if event.kind == "step"]
-    return len(steps) > 10 and now_s > steps[0].t_s + 8.0  # it is clear by then
+    return len(steps) > 10 and now_s > steps[0].t_s + 8.0
 
 
 def _has_begun(events: Sequence[TraineeEvent]) -> bool:
@@ -105,9 +105,9 @@ def _plain_steps(trial: MadeTrial, seen: SeenSteps) -> PlainSteps:
         if seen.phases_ms:
             return PlainSteps()
         raise TrialError(
-            "too few steps were seen to say how long one takes",
+            "cannot profile the step: too few steps were seen",
             where=str(trial.folder.path),
-            remedy="The trial needs about a hundred steps: see that the config does not end the training before.",
+            remedy="The trial needs about a hundred steps: make sure that the config does not end the training before.",
         )
     waits_s = None if window.waits_s is None else np.nan_to_num(window.waits_s)
     return PlainSteps(
@@ -120,20 +120,20 @@ def _plain_steps(trial: MadeTrial, seen: SeenSteps) -> PlainSteps:
 
 
 def _in_ms(values_s: Series, window: Window, gpu_utilization: float | None) -> list[float]:
-    """Return the values of all steps; with a GPU, where steps end when enqueued, means over a second each."""
+    """Return the values of all steps in ms; with a GPU, means over 1 s each, because steps end when enqueued."""
     parts = window.steps if gpu_utilization is None else max(1, min(int(window.time_s), window.steps))
     return [1000.0 * float(part.mean()) for part in np.array_split(values_s, parts)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainSteps:
-    """Steps of the training as every trial reports them, before the framework's profiler is started.
+    """Steps as reported in every trial, before the framework's profiler starts.
 
     Attributes:
-        steps_ms: Time of each step, or its mean over each of several stretches.
-        waits_ms: Time that each waited for data, likewise; None where that is not known.
-        batch_size: Samples in a batch; None if that is not known.
-        gpu_utilization: Share of the time in which a GPU was busy; None if not known.
+        steps_ms: Times of single steps, or means over parts of the window.
+        waits_ms: Waits for data, likewise; None if unknown.
+        batch_size: Samples per batch; None if unknown.
+        gpu_utilization: Share of the time with a busy GPU; None if unknown.
     """
 
     steps_ms: Sequence[float] = ()
@@ -148,12 +148,11 @@ class Phase:
     """Part of a training step.
 
     Attributes:
-        mean_ms: Mean over the steps, with the longest and shortest tenth drawn in; None where it was not measured.
-            Means add up, medians of skewed times do not.
-        median_ms: Median over the steps; None where it was not measured.
-        quartiles_ms: First and third quartile over the steps; None likewise.
-        tail_ms: 95th and 99th percentile over the steps; None likewise.
-        why_not: Reason that it was not measured; None where it was.
+        mean_ms: Mean over the steps, with the longest and shortest tenth winsorized. Means add up, unlike medians.
+        median_ms: Median over the steps.
+        quartiles_ms: First and third quartile over the steps.
+        tail_ms: 95th and 99th percentile over the steps.
+        why_not: Reason that it was not measured; None if it was.
     """
 
     name: str
@@ -166,17 +165,17 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class StepProfile:
-    """Phases of a training step, and its operations.
+    """Phases and operations of a training step.
 
     Attributes:
-        framework: Framework whose profiler has seen the operations; None without any.
-        batch_size: Samples in a batch; None if that is not known.
-        steps: Steps that the phases were taken from.
-        step: The whole step.
-        gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
-        operations: Those that take longest, in order of their time.
-        profiled_steps: Steps that the operations were taken from.
-        why_not: Reason that operations or phases are missing; None where none are.
+        framework: Framework whose profiler recorded the operations; None without one.
+        batch_size: Samples per batch; None if unknown.
+        steps: Number of steps behind the phases.
+        step: Whole step.
+        gpu_utilization: Share of the time with a busy GPU; None if unknown.
+        operations: The longest ones, in order of their time.
+        profiled_steps: Number of steps behind the operations.
+        why_not: Reason that operations or phases are missing, if any.
     """
 
     framework: str | None
@@ -191,40 +190,40 @@ class StepProfile:
 
     @property
     def verdict(self) -> str:
-        """What takes most of the step, and what that is about, as a sentence; steps of uneven length are told, too."""
+        """Sentence about the longest phase and its meaning, and about uneven steps."""
         known = [(phase.mean_ms, phase.name) for phase in self.phases if phase.mean_ms is not None]
         step_ms, (most_ms, most) = self.step.mean_ms, max(known, default=(0.0, ""))
         if not step_ms or len(known) < 2:
-            return "What takes most of the step is not known: its parts were not measured."
+            return "The longest phase of the step is unknown: its phases were not measured."
         about = {
-            "data": "waiting for data is the limit, and `autotune profile pipeline` says what of it",
-            "the rest": "Python and callbacks between the parts are the limit, not arithmetic",
+            "data": "waiting for data is the limit; `autotune profile pipeline` shows which part",
+            "the rest": "Python and callbacks between the phases are the limit, not arithmetic",
             ALL_BUT_DATA: "the step itself is the limit, not its data",
-            DATA_AND_FORWARD: "its batches come from no DataLoader, and cannot be told from what is computed",
+            DATA_AND_FORWARD: "its batches come from no DataLoader, so loading and computing are indistinguishable",
         }
         arithmetic = "the arithmetic of the step is the limit, not its data"
-        said = (
+        text = (
             f"{most[0].upper()}{most[1:]} takes {percent(most_ms / step_ms)} of the step: {about.get(most, arithmetic)}"
         )
         if self.step.tail_ms and self.step.median_ms and self.step.tail_ms[1] > 2.0 * self.step.median_ms:
             times = f"{self.step.tail_ms[1] / self.step.median_ms:.1f}"
-            said = f"{said}; one step in a hundred takes {times} times the usual"
-        return f"{said}."
+            text = f"{text}; one step in a hundred takes {times} times the median"
+        return f"{text}."
 
 
 ALL_BUT_DATA = "all but data"
 """Phase of a step that is not divided further."""
 
 DATA_AND_FORWARD = "data and forward"
-"""Phase of a step of which the begin of the forward pass is not seen."""
+"""Phase of a step if the start of the forward pass is unknown."""
 
 
 def step_profile(seen: SeenSteps, training: PlainSteps) -> StepProfile:
-    """Return the profile that the steps make.
+    """Return the profile of steps.
 
     Args:
-        seen: What was seen inside the trainer.
-        training: Steps that the trial reported; not needed where there are phases.
+        seen: Steps as recorded inside the trainer.
+        training: Steps as reported by the trial; unused if `seen` has phases.
     """
     steps_ms: Sequence[float]
     if seen.phases_ms:
@@ -233,12 +232,12 @@ def step_profile(seen: SeenSteps, training: PlainSteps) -> StepProfile:
         phases = [_phase(names.get(name, name), values_ms) for name, values_ms in seen.phases_ms.items()]
     else:
         steps_ms, waits_ms = training.steps_ms, training.waits_ms
-        phases = [_phase("data", waits_ms, "the trainer does not show for how long it waits for data")]
+        phases = [_phase("data", waits_ms, "the trainer does not report its waits for data")]
         phases += _traced(seen.traced_ms, phases[0], _phase("step", steps_ms))
     why_not: str = seen.why_not
     if not why_not and not seen.operations:
-        unseen = "its profiler has seen no operation" if seen.framework else "neither PyTorch nor TensorFlow trains"
-        why_not = f"operations are not known: {unseen}"
+        unseen = "the profiler recorded no operation" if seen.framework else "neither PyTorch nor TensorFlow trains"
+        why_not = f"operations are unknown: {unseen}"
     return StepProfile(
         framework=seen.framework,
         batch_size=training.batch_size,
@@ -253,10 +252,7 @@ def step_profile(seen: SeenSteps, training: PlainSteps) -> StepProfile:
 
 
 def _traced(traced_ms: Mapping[_Phase, Sequence[float]], data: Phase, step: Phase) -> list[Phase]:
-    """Return the phases that a profiler has seen, and what they and the data leave of the step.
-
-    Under the profiler steps take longer: the phases take the same share of a step without it.
-    """
+    """Return the phases from a profiler, scaled to steps without it, and the remainder of the step."""
     if step.mean_ms is None:
         return []
     longer = _phase("step", traced_ms["step"]).mean_ms if traced_ms else None
@@ -266,7 +262,7 @@ def _traced(traced_ms: Mapping[_Phase, Sequence[float]], data: Phase, step: Phas
 
 
 def _all_but(known: Sequence[Phase], step: Phase, name: str) -> list[Phase]:
-    """Return what some phases leave of the step; not step by step, because waits may be means over several."""
+    """Return the remainder of the step after some phases; from means, because waits may be means over steps."""
     mean_ms, median_ms = step.mean_ms, step.median_ms
     for one in known:
         if mean_ms is None or median_ms is None or one.mean_ms is None or one.median_ms is None:
@@ -285,7 +281,7 @@ def _phase(name: str, values_ms: Sequence[float] | None, why_not: str | None = N
     ).tolist()
     return Phase(
         name=name,
-        # of the times at either end: something else on the machine makes a few of them several times as long
+        # winsorized by a tenth at each end, because other load makes a few times several times as long
         mean_ms=float(np.clip(values_ms, shortest_ms, longest_ms).mean()),
         median_ms=median_ms,
         quartiles_ms=(low_ms, high_ms),
@@ -293,7 +289,7 @@ def _phase(name: str, values_ms: Sequence[float] | None, why_not: str | None = N
     )
 
 
-# File of the profile inside the trainer: whatever is in it may be a trainer's.
+# File of the profile inside the trainer; untrusted, because the trainer may write it.
 
 
 _Phase = Literal["data", "forward", "loss", "backward", "optimizer", "rest", "step"]
@@ -307,7 +303,7 @@ STEP_VERSION: Literal[1] = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """Operation of a step: how often it is executed, and its own time on the host and on a GPU, all on average."""
+    """Operation of a step: mean executions, and mean self time on the host and on a GPU."""
 
     name: str
     times: Annotated[float, Meta(ge=0.0, le=1e9)]
@@ -317,15 +313,15 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True)
 class SeenSteps:
-    """Steps as they were seen inside the trainer.
+    """Steps as recorded inside the trainer.
 
     Attributes:
-        framework: Framework that makes them; None if it is neither of these.
-        profiler_begin_s: Time at which its profiler was started, on the monotonic clock.
-        steps: Steps while it was on.
-        phases_ms: Time of each phase in each step before that; of each as many.
-        traced_ms: Time of each phase in each step while it was on, and of the whole step, as it has seen them itself.
-        operations: Operations while it was on, those that take longest.
+        framework: None if it is neither of these.
+        profiler_begin_s: Start of its profiler, on the monotonic clock.
+        steps: Number of steps with the profiler.
+        phases_ms: Times of each phase in each step before the profiler; equal lengths.
+        traced_ms: Times of each phase and of the whole step, from the profiler.
+        operations: The longest operations, from the profiler.
         why_not: Reason that phases or operations are missing.
     """
 
@@ -343,8 +339,8 @@ def read_seen_steps(path: Path) -> SeenSteps | None:
     """Return the steps in a file; None if there is no file.
 
     Raises:
-        ValueError: It holds something else.
-        OSError: It cannot be read.
+        ValueError: The content is invalid.
+        OSError: The file cannot be read.
     """
     most_bytes = 1 << 20
     try:
@@ -363,15 +359,15 @@ def read_seen_steps(path: Path) -> SeenSteps | None:
 
 
 def _line(text: str) -> str:
-    """Return a text of the trainer's as one line without control characters."""
+    """Return a text from the trainer as one line of at most 300 printable characters."""
     return "".join(letter for letter in " ".join(text.split()) if letter.isprintable())[:300]
 
 
-# Profile of the input pipeline: the loader alone, and the waits in training.
+# Profile of the input pipeline: loader alone, waits in training.
 
 
 STAGES_VARIABLE = "AUTOTUNE_PROFILE_STAGES"
-_PLAIN_S, _PLAIN_STEPS = 12.0, 30  # where there are no phases
+_PLAIN_S, _PLAIN_STEPS = 12.0, 30  # least time and steps without phases
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -379,16 +375,17 @@ class PipelineProfile:
     """Profile of an input pipeline.
 
     Attributes:
-        batch_samples: Samples in a batch; None if that is not known.
-        loading: Times of batches that the loader gave alone, with no step beside it; None if it could not be.
-        why_no_loading: Reason for that; None if it could.
-        waits: Waits of the training for its batches; None if they are not seen.
-        replayed: Times of steps on batches that are kept: without loading; None if they could not be kept.
-        idle_fraction: Share of the training's time in which the step waited for a batch; None if that is not seen.
-        gain_if_free: Speed of training on kept batches as a multiple of the training's; None if not known.
-        loading_stages: Times of the stages of loading an example, where the trainer wraps them; empty where not.
-        stages: Times of a pipeline's two stages, over two devices; None without.
-        gpu_utilization: Share of the training's time in which a GPU was busy; None if not known.
+        batch_samples: Samples per batch; None if unknown.
+        loading: Batch times of the loader alone, without steps; None if not measured.
+        why_no_loading: Reason that `loading` is None.
+        waits: Waits of training for batches; None if unknown.
+        steps: Step times in training.
+        replayed: Step times on repeated batches, without loading; None if not measured.
+        idle_fraction: Share of the time in which the step waits for a batch; None if unknown.
+        gain_if_free: Speed ratio of training on repeated batches; None if unknown.
+        loading_stages: Stages of loading an example, if the trainer wraps them.
+        stages: Times of a pipeline's two stages over two devices; None without one.
+        gpu_utilization: Share of the time with a busy GPU; None if unknown.
     """
 
     batch_samples: float | None
@@ -408,9 +405,9 @@ class PipelineProfile:
 def profile_pipeline(
     problem: Problem, clock: Clock, *, ends_s: float = math.inf
 ) -> tuple[PipelineProfile, tuple[str, ...]]:
-    """Profile the input pipeline of a trainer with today's values; see `profile_step`."""
+    """Profile the input pipeline of a trainer with today's values, as in `profile_step`."""
     environment = {"AUTOTUNE_PHASE_S": "2", "AUTOTUNE_PHASE_CHUNK_S": "0", STAGES_VARIABLE: "1"}
-    # from the first step on
+    # longest_s counts from the first step
     trial = make_trial(
         problem, clock, "pipeline", environment, _is_phased_enough, _longest_training, longest_s=60.0, ends_s=ends_s
     )
@@ -422,7 +419,7 @@ def profile_pipeline(
 
 
 def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
-    """Return the profile that the events of a trial make.
+    """Return the profile from the events of a trial.
 
     Raises:
         TrialError: There are too few steps.
@@ -430,9 +427,9 @@ def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
     steps = batch_times([window.durations_s for window in found.train])
     if steps is None:
         raise TrialError(
-            "too few steps were seen to profile the pipeline",
+            "cannot profile the pipeline: too few steps were seen",
             where=str(trial.folder.path),
-            remedy="The trial needs some hundred steps: see that the config does not end the training before.",
+            remedy="The trial needs some hundred steps: make sure that the config does not end the training before.",
         )
     loading, replayed = batch_times(found.loads_s), batch_times([window.durations_s for window in found.replay])
     waits_s = [np.nan_to_num(window.waits_s) for window in found.train if window.waits_s is not None]
@@ -440,7 +437,7 @@ def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
     if len(waits_s) == len(found.train):
         idle = min(1.0, float(sum(map(np.sum, waits_s))) / sum(window.time_s for window in found.train))
     samples = [window.samples.mean() for window in found.train if window.samples is not None]
-    unseen = found.why_no_load or "the trainer ended before, or its loader is not seen"
+    unseen = found.why_no_load or "the trainer ended too early, or its loader is unsupported"
     measurement, stages = trial.measurement, read_loading_stages(trial.folder.path / STAGES_FILE)
     return PipelineProfile(
         batch_samples=float(np.mean(samples)) if samples else found.load_samples,
@@ -467,40 +464,40 @@ def _sentence(
 ) -> str:
     share = percent(idle or 0.0)
     if loading is None and idle is not None:
-        return f"The step waits {share} of the time; how fast the loader is alone was not measured."
+        return f"The step waits {share} of the time; the speed of the loader alone was not measured."
     if loading is None:
-        return "Neither waits nor the loader alone can be seen with this trainer."
+        return "Neither waits nor the loader alone can be measured with this trainer."
     computing_ms = min(replayed.mean_ms, steps.mean_ms) if replayed else steps.mean_ms * (1.0 - (idle or 0.0))
     rates = (
-        f"alone, the loader gives {1000.0 / loading.mean_ms:.3g} batches/s and the steps take "
+        f"alone, the loader yields {1000.0 / loading.mean_ms:.3g} batches/s and the steps consume "
         f"{1000.0 / computing_ms:.3g} batches/s"
     )
-    if computing_ms < 0.9 * loading.mean_ms:  # rate of the loader as a part of the steps' below which it is the limit
-        said = "Loading is the limit"
-    elif idle is not None and idle >= 0.05:  # share of the time from which on waiting is worth a word
-        said = "Loading is fast enough on its own, and not beside the steps, or not evenly"
+    if computing_ms < 0.9 * loading.mean_ms:  # a loader below 0.9 of the steps' rate is the limit
+        text = "Loading is the limit"
+    elif idle is not None and idle >= 0.05:  # smaller waits are not reported
+        text = "Loading alone is fast enough, but not in parallel with the steps, or not evenly"
     else:
-        said = "The loader keeps up"
+        text = "The loader keeps up"
     if idle is None:
-        return f"{said}: {rates}."
+        return f"{text}: {rates}."
     waits = f"the step waits {share} of the time, {60.0 * idle:.3g} s of each minute"
-    said = f"{said}: {rates}, and {waits}."
+    text = f"{text}: {rates}, and {waits}."
     if idle < 0.05:
-        return said
+        return text
     if first := max(stages, default=None, key=lambda stage: stage.fraction):
         without_ms = max(computing_ms, loading.mean_ms * (1.0 - first.fraction))
-        said = (
-            f"{said} Mend {first.name} first, {percent(first.fraction)} of loading: at most "
+        text = (
+            f"{text} Improve {first.name} first, {percent(first.fraction)} of loading: at most "
             f"{steps.mean_ms / without_ms:.2f}x."
         )
-    return f"{said} If loading cost nothing: {steps.mean_ms / computing_ms:.2f}x."
+    return f"{text} If loading cost nothing: {steps.mean_ms / computing_ms:.2f}x."
 
 
 def _is_phased_enough(_folder: Path, events: Sequence[TraineeEvent], now_s: float) -> bool:
-    """Return whether all phases were gone through often enough, or there are none and plain training was seen."""
+    """Return whether all phases ran often enough, or plain training did if there are none."""
     changes = [event for event in events if event.kind == "phase"]
     if changes:
-        alone = now_s - changes[-1].t_s > _PLAIN_S  # all others were left out
+        alone = now_s - changes[-1].t_s > _PLAIN_S  # all other phases were skipped
         return alone or phased_events(events).cycles >= 3
     steps = [event for event in events if event.kind == "step"]
     return len(steps) > _PLAIN_STEPS and now_s - steps[0].t_s > _PLAIN_S
@@ -516,8 +513,9 @@ class Cycle:
     """Cycle in the times of successive batches.
 
     Attributes:
-        slow_ms: Mean time of the slowest place in it.
-        others_ms: Mean time of the other places.
+        batches: Length.
+        slow_ms: Mean time at the slowest position.
+        others_ms: Mean time at the other positions.
     """
 
     batches: float
@@ -527,11 +525,11 @@ class Cycle:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """Spread of the times of batches.
+    """Distribution of batch times.
 
     Attributes:
-        variation: Standard deviation as a part of the mean; None where that is 0.
-        cycle: Cycle that they go in; None if none was found.
+        variation: Coefficient of variation; None if the mean is 0.
+        cycle: Cycle in the times; None if none was found.
     """
 
     batches: int
@@ -547,10 +545,10 @@ class BatchTimes:
 
 
 def batch_times(stretches_s: Sequence[Series]) -> BatchTimes | None:
-    """Return the spread of times; None if there are fewer than two.
+    """Return the distribution of times; None if there are fewer than two.
 
     Args:
-        stretches_s: Times of successive batches in seconds, in stretches between which others came.
+        stretches_s: Times of batches in seconds, in stretches of successive batches.
     """
     stretches_ms = [1000.0 * stretch for stretch in stretches_s if len(stretch)]
     if sum(len(stretch) for stretch in stretches_ms) < 2:
@@ -579,7 +577,7 @@ def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
         return None
     rows = []
     for stretch in long_enough:
-        # quantile above which times count as this one: a single long batch is no cycle
+        # clip the longest times: a single long batch is not a cycle
         clipped = np.minimum(stretch, max(np.quantile(stretch, 0.98), 3.0 * np.median(stretch)))
         rows.append(clipped - clipped.mean())
     batches = period_of(rows)
@@ -588,8 +586,7 @@ def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
     longest = int(np.argmax([len(row) for row in rows]))
     row = rows[longest]
     means, place = _by_place(row, batches)
-    # share of the variance that the place in the cycle explains, beyond what it does by chance: bursts may peak at some
-    # lag by chance
+    # share of the variance that the position in the cycle explains beyond chance: bursts may peak at any lag
     by_chance = (len(means) - 1) / (len(row) - 1)
     if (float(means[place].var() / row.var()) - by_chance) / (1.0 - by_chance) < 0.3:
         return None
@@ -599,8 +596,8 @@ def _cycle(stretches_ms: Sequence[Series]) -> Cycle | None:
 
 
 def _by_place(row: Series, batches: float) -> tuple[Series, NDArray[np.intp]]:
-    whole = round(batches)  # a period of 8 may be found to be 7.98, and would drift
-    # of the period, as far as it may be off a whole number of batches
+    whole = round(batches)  # an estimate of 7.98 for a period of 8 would drift
+    # within 3 % of a whole number
     exact = whole if abs(batches - whole) <= 0.03 * batches else batches
     place = np.asarray(np.floor(np.arange(len(row)) % exact), dtype=np.intp)
     return np.array([row[place == one].mean() for one in range(int(place.max()) + 1)]), place
@@ -611,11 +608,12 @@ class PhasedEvents:
     """Steps and loads of a trial.
 
     Attributes:
-        replay: Steady windows of training on kept batches.
-        loads_s: Time of each batch that was drawn without a step, by stretch, without those that were ready before.
-        load_samples: Samples in these batches; None if not known.
-        why_no_load: Reason that none was drawn; None if some were, or none is known.
-        cycles: Number of stretches of training that are over.
+        train: Steady windows of training.
+        replay: Steady windows of training on repeated batches.
+        loads_s: Times of batches loaded without a step, by stretch, without prefetched ones.
+        load_samples: Samples per loaded batch; None if unknown.
+        why_no_load: Reason that none was loaded, if known.
+        cycles: Number of completed stretches of training.
     """
 
     train: tuple[Window, ...]
@@ -627,7 +625,7 @@ class PhasedEvents:
 
 
 def phased_events(events: Sequence[TraineeEvent]) -> PhasedEvents:
-    """Sort the events of a trial by phase; without phases all of it is training."""
+    """Group the events of a trial by phase; without phases, all are training."""
     stream = main_stream(events)
     own = [event for event in events if event.stream == stream]
     stretches: list[tuple[TrialPhase, list[TraineeEvent]]] = [(TrialPhase.TRAIN, [])]
@@ -636,7 +634,7 @@ def phased_events(events: Sequence[TraineeEvent]) -> PhasedEvents:
             stretches.append((event.phase, []))
         stretches[-1][1].append(event)
     has_phases = len(stretches) > 1
-    # What comes before the first phase is the warm-up.
+    # before the first phase: warm-up
     counted = stretches[1:] if has_phases else stretches
     loads = [[one for one in within if one.kind == "load"] for phase, within in counted if phase is TrialPhase.LOAD]
     known = [one.samples / one.batches for load in loads for one in load if one.samples is not None and one.batches]
@@ -659,7 +657,7 @@ def _batches_s(loads: Sequence[TraineeEvent]) -> Series:
     known = [(load.duration_s, load.batches) for load in loads if load.duration_s is not None and load.batches]
     each_s = np.array([duration_s / batches for duration_s, batches in known for _ in range(batches)])
     drawn_s = np.cumsum(each_s)
-    # of the drawing in a phase: what was ready before goes at once
+    # skip the first 15 % of the time: prefetched batches arrive at once
     return np.asarray(each_s[drawn_s > 0.15 * drawn_s[-1:].sum()])
 
 
@@ -668,7 +666,7 @@ STAGES_VERSION = 1
 
 
 class _StageSums(msgspec.Struct, frozen=True):
-    """Sums of the calls of a stage, as a trainer writes them."""
+    """Sums of a stage's calls, as the trainer writes them."""
 
     calls: Annotated[int, Meta(ge=1, le=10**12)]
     busy_s: Annotated[float, Meta(ge=0.0, le=1e9)]
@@ -684,7 +682,9 @@ class LoadingStage:
     """Stage of loading an example.
 
     Attributes:
-        mean_ms: Mean time of one, on the worker that did it.
+        examples: Number of calls.
+        mean_ms: Mean time of a call in its worker.
+        fraction: Share of the time of all stages.
     """
 
     name: str
@@ -694,7 +694,7 @@ class LoadingStage:
 
 
 def read_loading_stages(path: Path) -> tuple[LoadingStage, ...]:
-    """Return the stages in a file, in the order of their first call; empty if there is no file, or it holds rubbish."""
+    """Return the stages in a file, in the order of their first call; empty if it is missing or invalid."""
     try:
         stages = msgspec.json.decode(read_beginning(path, 1 << 16), type=_Stages).stages
     except ValueError:
@@ -711,14 +711,14 @@ def read_loading_stages(path: Path) -> tuple[LoadingStage, ...]:
     )
 
 
-# Trials of a profile: of today's config or of a point.
+# Trials of a profile.
 
 
 IsOver = Callable[[Path, Sequence[TraineeEvent], float], bool]
-"""Function of a trial's folder, its events so far and the time: whether it has shown what it was made for."""
+"""Whether a trial may stop, from its folder, its events so far and the time."""
 
 WindowOf = Callable[[Path, Sequence[TraineeEvent]], Window | None]
-"""Function of a trial's folder and all its events: the part that is measured; None if there is none."""
+"""The measured window, if any, from a trial's folder and all its events."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -726,10 +726,10 @@ class MadeTrial:
     """Result of one trial.
 
     Attributes:
-        window: The part that was measured; None if there is none.
-        measurement: The numbers of that part; None likewise.
-        trouble: Error of a trial that ended other than it should; None if nothing is wrong with it.
-        remarks: What the user should know of it.
+        window: Measured window; None if there is none.
+        measurement: Measurement of the window; None likewise.
+        trouble: Error of a failed trial, if any.
+        remarks: Remarks for the user.
     """
 
     events: Sequence[TraineeEvent]
@@ -751,17 +751,18 @@ def make_trial(
     longest_s: float,
     ends_s: float,
 ) -> MadeTrial:
-    """Make one trial of today's config; searches of the same config wait meanwhile.
+    """Run one trial of today's config; locks out searches of the same config.
 
     Args:
-        problem: The config and the command; runnable.
-        label: End of the name of its folder.
-        longest_s: Longest time from its first step on.
-        ends_s: Time at which it is ended at the latest, on the clock's monotonic time.
+        problem: Config and command; runnable.
+        label: Suffix of the trial's name.
+        environment: Additional environment variables.
+        longest_s: Time limit from the first step.
+        ends_s: Latest end, on the monotonic clock.
 
     Raises:
-        StudyError: A search of it is at work.
-        AutotuneError: It cannot be planned or started, or it wrote over the user's checkpoints.
+        StudyError: A search of the config is running.
+        AutotuneError: The trial cannot be planned or started, or it overwrote the user's checkpoints.
     """
     problem.state.create()
     group = f"profile-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"
@@ -775,7 +776,7 @@ def make_trial(
         Instruments.of_machine(clock, collector) as instruments,
     ):
         end_orphans(problem.state.trials(problem.study), clock)
-        remarks += [f"{remark}; its work is in these times too." for remark in busy_remarks(problem, clock)]
+        remarks += [f"{remark}; its load affects these times." for remark in busy_remarks(problem, clock)]
         values = problem.space.baseline
         plan = plan_trial(problem.trainer, problem.space.keys(values), trial=name)
         plan = replace(plan, env={**plan.env, **environment})
@@ -802,8 +803,8 @@ def make_trial(
     has_steps = watch.first_step_s is not None
     if ending not in (Ending.STOPPED, Ending.COMPLETED) or not has_steps:
         seen, explained = "training failed" if has_steps else "no step was seen", EXPLANATIONS[ending]
-        said = f"{seen}: {explained.sentence}{f' ({detail})' if detail else ''}"
-        trouble = TrialError(said, where=str(folder.path), remedy=explained.remedy)
+        text = f"{seen}: {explained.sentence}{f' ({detail})' if detail else ''}"
+        trouble = TrialError(text, where=str(folder.path), remedy=explained.remedy)
     return MadeTrial(
         events=watch.events,
         window=window,

@@ -1,7 +1,7 @@
-"""Where the time of a training goes: the share of each cause, where it is, and what changes it. Pure.
+"""Where the time of a training goes: share, place and best change of each cause. Pure.
 
-Shares are of the same whole, the time of training once it is under way, and add up to 1: what is done outside of steps,
-slow steps, what is compiled anew, and of usual steps waiting for data, their fixed cost, and what is left.
+Shares are of the training time after the start and add up to 1: time outside of steps, slow steps, compilation, and of
+usual steps waiting for data, the fixed cost, and the remainder.
 """
 
 from collections.abc import Iterator, Sequence
@@ -35,34 +35,34 @@ _SLOW = {
     Limit.COMPILING: "compiling",
 }
 _REMEDIES = {
-    Limit.READING: "Read more at the same time, fewer and larger files, or keep them on a disk that is near.",
-    Limit.PREPARING: "Prepare samples once and keep them, in memory or in files; or do less for each.",
-    Limit.OVERLAP: "Load ahead of the step: by workers of the loader, or by prefetching.",
+    Limit.READING: "Read more files in parallel, use fewer and larger files, or copy them to a local disk.",
+    Limit.PREPARING: "Prepare samples once and cache them in memory or in files, or do less work per sample.",
+    Limit.OVERLAP: "Load ahead of the step, with loader workers or prefetching.",
 }
-"""What helps where no key of the config does."""
+"""Remedies for causes that no key of the config acts on."""
 
-_ABOUT_KEYS = ("in-force", "switches")  # their places are keys, and no time goes to a key
-_WAITS = 1.05  # least gain by waiting alone, for loaders that nothing else is known of
-_VAGUE = 2.0  # times the lower end of a bound that its upper end is, for it to say nothing
-_LEAST = 0.01  # share of the time that is worth a row
-_SEEN = 0.8  # of what slow steps add to the average one, where a trial has them, too
-_WAITING = 0.7  # of slow steps, for these to be slow by that
+_ABOUT_KEYS = ("in-force", "switches")  # checks whose places are keys, not code
+_WAITS = 1.05  # smallest certain gain by waits alone, without phases
+_VAGUE = 2.0  # ratio of a bound's ends that makes it useless
+_LEAST = 0.01  # smallest share of a row
+_SEEN = 0.8  # of the time that slow steps add to the mean step, if a trial in phases includes them
+_WAITING = 0.7  # smallest waiting share of steps that are slow because of waiting
 
 
 def side_of(limit: Limit) -> frozenset[Limit]:
-    """Return the limits that the same change, or the same place in the code, may be about."""
+    """Return the limits that share changes and places in the code with this one."""
     return next((side for side in (INPUT, _STEP) if limit in side), frozenset({limit}))
 
 
 def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *found: CheckResult) -> Bounds:
-    """Return what phases showed as bounds of the whole training.
+    """Return the bounds from phases, scaled to the whole training.
 
-    They do not see what is done outside of steps, nor slow steps where their own were faster on average, without them.
-    What is done anew, and slow steps that wait for data, free data take away, too: that is not what data cost.
+    Phases exclude the time outside of steps, and slow steps unless their own mean step includes them. Free data also
+    remove recurring costs and slow steps that wait for data; these are not costs of the data.
 
     Args:
-        steps: Those of the trial that slow steps were found in.
-        found: What was found by looking at each step.
+        steps: Steps of the trial in which slow steps were found.
+        found: Results of the checks of steps.
     """
     shares: dict[str, float] = {}
     for one in (one for result in found for one in result.issues if one.limit is not Limit.HOST and one.bound):
@@ -84,14 +84,13 @@ def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *f
 
 
 def by_waiting(bounds: Bounds, steps: Sequence[TimedStep]) -> Bounds:
-    """Return the bounds with what free data gain by the time that usual steps wait, where phases do not tell it.
+    """Return the bounds with the gain of free data estimated from the waits of usual steps, if phases don't show it.
 
-    Some loaders cannot be taken through phases. And short passes over the data make rounds of phases unlike: then their
-    interval holds a loss and a gain of much.
+    Some loaders cannot run in phases; and short epochs make the rounds so different that the interval is useless.
 
     Args:
-        bounds: Those of the whole training.
-        steps: Those of a trial that was not taken through phases.
+        bounds: Bounds of the whole training.
+        steps: Steps of a trial without phases.
     """
     gain = bounds.free_data
     is_clear = gain is not None and (gain.low > 1.0 or gain.high < _VAGUE * gain.low)
@@ -106,12 +105,12 @@ def by_waiting(bounds: Bounds, steps: Sequence[TimedStep]) -> Bounds:
 
 
 def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequence[CheckResult]) -> list[TimeShare]:
-    """Return the causes that take time, the largest share first, and last what is left.
+    """Return the shares of the causes, the largest first, and last the remainder.
 
     Args:
         measured: Results of the measured checks.
-        bounds: What the phases showed, as bounds of the whole training.
-        static: Results of the static checks, for the places that causes may come from.
+        bounds: Bounds of the whole training.
+        static: Results of the static checks, for places in the code.
     """
     found = [*measured, *static]
     issues = [one for result in measured for one in result.issues if one.limit and one.severity is not Severity.NOTE]
@@ -127,20 +126,20 @@ def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequenc
     rest = "steps" if is_seen else "steps and their data"
     shares.sort(key=lambda one: -one.fraction)
     last = _share(rest, Limit.STEP, left, None, found, of_steps)
-    told = [one.change.name for one in shares if one.change]
-    is_told = last.change is not None and last.change.name in told
-    return [*shares, replace(last, change=None) if is_told else last]
+    named = [one.change.name for one in shares if one.change]
+    is_named = last.change is not None and last.change.name in named
+    return [*shares, replace(last, change=None) if is_named else last]
 
 
 _Cause = tuple[str, Limit, float, Issue | None]
-"""What passes meanwhile, the part of training that it is, its share of the time, and the issue that tells it."""
+"""Name, limit, share of the time, and issue of a cause."""
 
 
 def _by_steps(issues: Sequence[Issue]) -> Iterator[_Cause]:
-    """Yield what was found by looking at each step."""
+    """Yield the causes found by the checks of steps."""
     costs = [one for one in issues if one.check == "recurring-costs" and one.bound]
     restarts = [one for one in costs if one.limit is Limit.STALLS]
-    # several functions may be compiled in the same steps, and each is told with all that these take
+    # functions may be compiled in the same steps, each with their whole time: only the largest counts
     compiled = [one for one in costs if one.limit is Limit.COMPILING]
     most_compiled = max(compiled, key=lambda one: one.numbers["time_fraction"], default=None)
     for one in issues:
@@ -155,13 +154,13 @@ def _by_steps(issues: Sequence[Issue]) -> Iterator[_Cause]:
         elif one in restarts and fraction:
             yield "starting workers", one.limit, fraction, one
         elif one.check == "steadiness" and fraction:
-            # a step that waits for the first batch of new workers is slow, and their start is told already
+            # steps that wait for restarted workers are slow, and counted above
             known = sum(other.numbers["time_fraction"] for other in restarts) if one.limit is Limit.STALLS else 0.0
             yield _SLOW[one.limit], one.limit, fraction - known, one
 
 
 def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[_Cause]:
-    """Yield waiting for data and the fixed cost of steps, what was found by looking at single steps taken off."""
+    """Yield waiting for data and the fixed cost of usual steps."""
     loading = next((one for one in issues if one.check == "input" and one.limit is not Limit.HOST), None)
     if loading is not None and loading.limit is not None and bounds.free_data is None:
         yield "loading in the loop", loading.limit, loading.numbers["time_fraction"], loading
@@ -183,25 +182,25 @@ def _share(
     found: Sequence[CheckResult],
     of_steps: float,
 ) -> TimeShare:
-    """Return a share with the place that it comes from, and the best change of what is its cause.
+    """Return a share with its place and the best change.
 
     Args:
-        issue: What tells it; None for what is left.
-        found: What else may be about the same side of training.
-        of_steps: Share of the time that all of the step takes.
+        issue: Issue of the cause; None for the remainder.
+        found: Results of all checks.
+        of_steps: Share of the time in the step as a whole.
     """
     if fraction < _LEAST:
         return TimeShare(cause=cause, limit=limit, fraction=fraction)
     located = issue_with_place(limit, issue, found)
     own = issue.recommendations if issue else ()
     if not own and located is not None and located.check == "recurring-costs":
-        own = located.recommendations  # Python that runs in turns: more workers wait for each other, too
-    others = [advice for one in _alike(limit, found) for advice in one.recommendations if not _is_of_threads(advice)]
+        own = located.recommendations  # Python in a graph: workers would only compete for the lock
+    others = [advice for one in _related(limit, found) for advice in one.recommendations if not _is_of_threads(advice)]
     measured = [one for one in others if one.evidence is GainBasis.MEASURED]
     change = next(iter(sorted([*own, *(measured if own else others)], key=Recommendation.rank)), None)
     if change is None and limit in _REMEDIES:
         change = Recommendation(sentence=_REMEDIES[limit])
-    # Launches are counted with the least that they take: what avoids them, as what is left, may save more of the step.
+    # Launch costs are lower bounds: a change that avoids them may save more of the step.
     is_least = limit in _STEP and (issue is None or issue.check == "recurring-costs")
     if change is not None:
         change = _bounded(change, of_steps if is_least else fraction)
@@ -209,38 +208,37 @@ def _share(
 
 
 def _is_of_threads(advice: Recommendation) -> bool:
-    """Return whether a change is one of threads alone: these serve loading and the step, and act on neither."""
+    """Return whether a change is only about threads, which serve both loading and the step."""
     rows = [known_knob(path, number_of(value)) for path, value in advice.values.items()]
     return bool(rows) and all(row is not None and row.kind in THREADS for row in rows)
 
 
 def issue_with_place(limit: Limit, issue: Issue | None, found: Sequence[CheckResult]) -> Issue | None:
-    """Return the issue that says in which line the time of a limit passes; None where none does.
+    """Return the issue with the place of a limit; None if there is none.
 
-    That is the issue of the limit itself, or else another about the same side of training: one with a remedy before one
-    without, and a line of the code before one of the config.
+    The limit's own issue is preferred, then related ones: code before config, with a remedy before without.
 
     Args:
-        issue: What tells the limit; None for what is left.
-        found: What else may be about the same side of training.
+        issue: Issue of the limit; None for the remainder.
+        found: Results of all checks.
     """
-    about = [*([issue] if issue else []), *_alike(limit, found)]
+    about = [*([issue] if issue else []), *_related(limit, found)]
     about = [one for one in about if one.place and one.check not in _ABOUT_KEYS]
     return min(about, key=lambda one: (one.check == "configuration", not one.recommendations), default=None)
 
 
-def _alike(limit: Limit, found: Sequence[CheckResult]) -> list[Issue]:
-    alike = [one for result in found for one in result.issues if one.limit in side_of(limit)]
-    return sorted(alike, key=lambda one: one.limit is not limit)
+def _related(limit: Limit, found: Sequence[CheckResult]) -> list[Issue]:
+    related = [one for result in found for one in result.issues if one.limit in side_of(limit)]
+    return sorted(related, key=lambda one: one.limit is not limit)
 
 
 def _bounded(advice: Recommendation, fraction: float) -> Recommendation:
-    """Return a change with what it gains at most, where it was not tried: no more than if its cause took no time."""
+    """Return an untried change with the bound of its gain: that of a cause that takes no time."""
     if advice.evidence is GainBasis.MEASURED:
         return advice
     most = 1.0 / max(1e-3, 1.0 - fraction)
     known = advice.gain.high if advice.gain else most
     high = min(most, known)
     if high > NO_LIMIT:
-        return replace(advice, gain=None, evidence=GainBasis.NOT_TRIED)  # such a bound says nothing
+        return replace(advice, gain=None, evidence=GainBasis.NOT_TRIED)  # too large to be useful
     return replace(advice, gain=Ratio(ratio=high, low=1.0, high=high), evidence=GainBasis.BOUNDED)

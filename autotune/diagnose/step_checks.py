@@ -1,4 +1,4 @@
-"""Checks of the steps of one trial: time outside of them, slow ones that recur, a drift, and what is done anew."""
+"""Checks of the steps of one trial: time outside of steps, slow steps, drift, and recurring costs."""
 
 import math
 from collections import defaultdict
@@ -30,45 +30,45 @@ from autotune.measure.trend import Trend, trend
 from autotune.measure.window import main_stream
 from autotune.records import PAUSES, Ratio, TraineeEvent
 
-# Time outside of steps: evaluations, checkpoints and the like, as shares of the whole.
+# Time outside of steps: evaluations and checkpoints, as shares of the whole.
 
 
 _PAUSES = {
-    "eval": ("evaluation", "evaluate more seldom, on fewer samples, or in a process of its own"),
-    "checkpoint": ("checkpoint", "save more seldom, less, or while training goes on"),
+    "eval": ("evaluation", "evaluate less often, on fewer samples, or in a separate process"),
+    "checkpoint": ("checkpoint", "save less often, less data, or while training continues"),
 }
 
 
 def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
-    """Judge how much of the time passes between steps, in what the trainer does besides.
+    """Judge the share of the time in evaluations and checkpoints.
 
     Args:
-        events: All events of a trial that went on through an evaluation and a checkpoint where it came to these.
+        events: All events of a trial that includes an evaluation and a checkpoint if it reached them.
     """
     pairs = _successive_steps(events)
     if len(pairs) < 4:
         return CheckResult(check="outside-steps", why_not="too few steps were seen")
     all_s = pairs[-1][1].t_s - pairs[0][0].t_s
-    issues, told = [], []
+    issues, parts = [], []
     for kind, spent_s in _pauses(pairs).items():
         (what, remedy), times, each_s = _PAUSES[kind], len(spent_s), median(spent_s)
         share = min(MOST_SHARE, each_s * times / all_s)
-        told.append(f"{what} {percent(share)}")
+        parts.append(f"{what} {percent(share)}")
         if share <= 0.05:
             continue
-        # What recurs takes at least the share that was seen since the start, as the latest cycle was cut short, and at
-        # most that of one time more. Of the only one that was seen half is certain: the first compiles what it needs.
+        # The last cycle is cut short: the true share is between the observed one and that with one pause more. Of a
+        # single pause only half is certain, because the first one includes compilation.
         low, high = (share if times > 1 else 0.5 * share), min(MOST_SHARE, share * (times + 1) / times)
         each = milliseconds(each_s)
-        often = f"{times} of {each}" if times > 1 else f"one of {each}"
-        sentence = f"The {what} takes {percent(share)} of the time ({often} was seen)."
+        seen = f"{times} of {each}" if times > 1 else f"one of {each}"
+        sentence = f"The {what} takes {percent(share)} of the time (seen: {seen})."
         bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))
         numbers = {"time_fraction": share, "times": float(times), "each_s": each_s}
         advice = f"{capitalized(remedy)}."
         found = issue("outside-steps", sentence, advice, numbers=numbers, bound=bound, limit=Limit.OUTSIDE, rule=what)
         issues.append(found)
-    nothing = "No evaluation and no checkpoint was seen."
-    sentence = f"Of the time seen: {', '.join(told)}." if told else nothing
+    nothing = "No evaluation or checkpoint was seen."
+    sentence = f"Share of the time: {', '.join(parts)}." if parts else nothing
     return CheckResult(check="outside-steps", issues=tuple(issues), sentence=sentence)
 
 
@@ -90,28 +90,28 @@ def _successive_steps(events: Sequence[TraineeEvent]) -> list[_Pair]:
 
 
 def _pauses(pairs: Sequence[_Pair]) -> dict[str, list[float]]:
-    """Return the time of each pause by its kind, a usual step taken off; one that no step came after does not count."""
+    """Return the times of pauses by kind, in s, less a usual step; pauses without a later step are dropped."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
     for before, after, between in pairs:
-        # The step after a pause may have filled the pipeline anew: that is a cost of the pause.
+        # The step after a pause may refill the pipeline: a cost of the pause.
         kinds = between.intersection(PAUSES)
         for kind in kinds:
             found[kind].append(max(0.0, after.t_s - before.t_s - usual_s) / len(kinds))
     return found
 
 
-# Steadiness: slow steps that recur, and cost much of the time.
+# Steadiness: recurring slow steps, and drift.
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimedStep:
-    """Step with the time that it took.
+    """Step with its time.
 
     Attributes:
-        duration_s: Time since the end of the one before.
-        wait_s: Time of this that it waited for data; None if it is not reported.
-        begins_epoch: Whether an epoch ended just before it.
+        duration_s: Time since the end of the previous step.
+        wait_s: Part of it spent waiting for data; None if not reported.
+        begins_epoch: Whether it is the first step of an epoch.
     """
 
     number: int
@@ -122,10 +122,10 @@ class TimedStep:
 
 
 def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
-    """Return the steps of a trial, without its warm-up and those that have a pause in them, or compile something.
+    """Return the steps of a trial without warm-up, pauses and recurring costs.
 
     Args:
-        events: All events of the trial, in the order of time.
+        events: All events of the trial, in time order.
     """
     found = [
         TimedStep(
@@ -138,56 +138,56 @@ def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
         for number, (before, event, between) in enumerate(_successive_steps(events), start=2)
         if event.t_s > before.t_s and between.isdisjoint((*PAUSES, *_COSTS))
     ]
-    return found[min(20, int(0.2 * len(found))) :]  # of the steps; they trace, compile and fill caches
+    return found[min(20, int(0.2 * len(found))) :]  # warm-up: tracing, compiling, filling caches
 
 
 def slow_steps(steps: Sequence[TimedStep]) -> list[TimedStep]:
-    """Return the steps that are far slower than the usual one."""
+    """Return the steps that are far slower than the median."""
     usual_s = median([step.duration_s for step in steps] or [0.0])
-    # three times the median step, and 5 ms more: less is the machine's own unrest
+    # at least 5 ms slower: smaller excesses are noise of the machine
     return [step for step in steps if step.duration_s > max(3.0 * usual_s, usual_s + 0.005)]
 
 
 def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] = (), folder: str = "") -> CheckResult:
-    """Judge whether slow steps recur, and cost much of the time.
+    """Judge whether slow steps recur and cost much of the time.
 
     Args:
-        events: All events of the trial; those that tell in which lines its loop stayed name the line.
-        folder: The folder that training runs in; places in it are named as seen from there.
+        events: All events of the trial; "stay" events give the line of the loop.
+        folder: Working directory of training; its prefix is dropped from places.
     """
     if len(steps) < 30:
-        return CheckResult(check="steadiness", why_not=f"{len(steps)} steps are too few for it")
+        return CheckResult(check="steadiness", why_not=f"{len(steps)} steps are too few")
     if (slower := _drift(steps)) is not None:
-        return CheckResult(check="steadiness", issues=(slower,))  # its last steps would all be slow ones
+        return CheckResult(check="steadiness", issues=(slower,))  # else its last steps would all count as slow
     usual_s, slow = median(step.duration_s for step in steps), slow_steps(steps)
     each_s = [step.duration_s - usual_s for step in slow]
     excess_s, all_s = sum(each_s), steps[-1].end_s - (steps[0].end_s - steps[0].duration_s)  # pauses included
     share = excess_s / all_s
-    # slow ones no further apart than 3 steps are one event, such as something else on the machine
+    # slow steps at most 3 steps apart are one event, e.g. load of another process
     times = slow[:1] + [step for before, step in pairwise(slow) if step.number - before.number > 3]
     count = len(times)
-    # of the time, half of that without the longest one; and what comes three times recurs
+    # at least 5 % of the time, 2.5 % without the longest one, and three events
     if share < 0.05 or excess_s - max(each_s) < 0.025 * all_s or count < 3:
         return CheckResult(check="steadiness")
     when = _recurrence(times)
-    # The number of what comes irregularly is as uncertain as that of any rare event (Poisson): two standard errors.
+    # Irregular events: two standard errors of a Poisson count.
     bound = without(share, 2.0 * share / count**0.5)
-    if when is not None:  # What recurs was cut short once, at the end of what was seen.
+    if when is not None:  # regular events: the last cycle is cut short
         low, high = share * count / (count + 1), min(MOST_SHARE, share * (count + 1) / count)
         bound = Ratio(ratio=1.0 / (1.0 - share), low=1.0 / (1.0 - low), high=1.0 / (1.0 - high))
     waits_s = [step.wait_s for step in slow if step.wait_s is not None]
     are_known = len(waits_s) == len(slow)
     waiting = {"waiting_fraction": min(1.0, sum(waits_s) / excess_s)} if are_known else {}
-    wait = are_known and sum(waits_s) >= 0.7 * excess_s  # of the excess is waiting for data
+    wait = are_known and sum(waits_s) >= 0.7 * excess_s
     where = ""
     if when == _AT_EPOCHS:
-        where = ": iterators, shuffle buffers, workers and callbacks begin anew there"
+        where = ", when iterators, shuffle buffers, workers and callbacks start again"
     elif are_known:
-        busy = ", and do not wait for data meanwhile: look for what the training loop does then besides steps"
+        busy = ", and do not wait for data: look for other work in the training loop"
         where = ", and wait for data" if wait else busy
     sentence = (
         f"{len(slow)} of {len(steps)} steps take {milliseconds(usual_s + fmean(each_s))} on average instead of "
-        f"{milliseconds(usual_s)}: {percent(share)} of the time. They come {when or 'irregularly'}{where}."
+        f"{milliseconds(usual_s)}: {percent(share)} of the time. They occur {when or 'irregularly'}{where}."
     )
     place, fraction = _line_of(slow, events)
     is_known = fraction >= 0.5
@@ -197,10 +197,10 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {line} in {name}."
     if pause:
         sentence += f" That is {pause[1]}."
-    is_named = is_known and (when != _AT_EPOCHS or pause is not None)  # else it is the line of the loop
-    remedy = "Do what that line does more seldom, on less, or beside training." if is_named else ""
+    is_named = is_known and (when != _AT_EPOCHS or pause is not None)  # else it is the line of the loop itself
+    remedy = "Run that line less often, on less data, or in parallel with training." if is_named else ""
     if when == _AT_EPOCHS and not is_named:
-        remedy = "Keep buffers, pools and workers from one pass to the next, or fill them while training goes on."
+        remedy = "Keep buffers, pools and workers between epochs, or fill them while training continues."
     found = issue(
         "steadiness",
         sentence,
@@ -233,15 +233,15 @@ def _drift(steps: Sequence[TimedStep]) -> Issue | None:
         return None
     first_s, last_s = float(np.median(blocks_s[:3])), float(np.median(blocks_s[-3:]))
     waits = [step.wait_s / step.duration_s for step in steps if step.wait_s is not None]
-    waiting = " Most of that is waiting for data." if len(waits) == len(steps) and median(waits) > 0.5 else ""
+    waiting = " Most of a step is waiting for data." if len(waits) == len(steps) and median(waits) > 0.5 else ""
     sentence = (
-        f"Steps take {milliseconds(last_s)} after {milliseconds(first_s)} at first, within {len(steps)} steps and "
+        f"Steps slow down from {milliseconds(first_s)} to {milliseconds(last_s)} within {len(steps)} steps and "
         f"{format_duration(length_s)}: {_slower_text(found)}.{waiting}"
     )
     remedy = (
-        "Look for what grows with each step: operations that are added to a graph in the loop, losses that are kept "
-        "with their graph, a list or a log that is gone through; memory that grows along says so. Else heat holds the "
-        "clocks down, or a disk fills up."
+        "Look for something that grows with each step, and memory with it: operations added to a graph in the loop, "
+        "losses kept with their graph, a list or log that is scanned. Otherwise check for thermal throttling and a "
+        "full disk."
     )
     ratio = max(1.0, float(durations_s.mean()) / first_s)
     low, high = (max(1.0, ratio * math.exp((end - found.slope) * length_s / 2.0)) for end in (found.low, found.high))
@@ -258,7 +258,7 @@ def _drift(steps: Sequence[TimedStep]) -> Issue | None:
 
 
 def _slower_text(found: Trend) -> str:
-    """Return how fast steps get slower, with the interval of that."""
+    """Return the rate at which steps get slower, with its interval."""
     slopes = found.slope, found.low, found.high
     if 60.0 * found.slope < math.log(2.0):
         rate, low, high = (percent(math.expm1(60.0 * slope)) for slope in slopes)
@@ -268,12 +268,12 @@ def _slower_text(found: Trend) -> str:
 
 
 def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple[str, float]:
-    """Return the line that the loop stays in for most of the time of some steps, and the share of that it does.
+    """Return the line that the loop is at for most of the time of slow steps, and its share of their time.
 
-    Of lines that call each other it is the innermost one that it stays in for half of the time.
+    Of lines that call each other, the innermost one with half of the time counts.
 
     Returns:
-        A place as `TraineeEvent` has it, and 0 where none is known.
+        A place as in `TraineeEvent`; an empty one has the share 0.
     """
     stays_s: defaultdict[str, float] = defaultdict(float)
     whole_s: defaultdict[str, float] = defaultdict(float)
@@ -287,24 +287,24 @@ def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple
             whole_s[event.place] += event.duration_s
             depths[event.place] = event.times or 0
     all_s = sum(step.duration_s for step in slow)
-    # a line that it always stays in, such as the call of all training, tells nothing
-    telling = [place for place, stay_s in stays_s.items() if stay_s >= 0.5 * whole_s[place]]
-    most = [place for place in telling if stays_s[place] >= 0.5 * all_s]
+    # excludes lines that the loop is always at, e.g. the call of the whole training
+    specific = [place for place, stay_s in stays_s.items() if stay_s >= 0.5 * whole_s[place]]
+    most = [place for place in specific if stays_s[place] >= 0.5 * all_s]
     place = max(
         most,
-        # an evaluation is told by its own name, and not by what it calls
+        # name the evaluation itself, not the functions that it calls
         key=lambda place: (PAUSE.search(_words_at(place)) is not None, depths[place], stays_s[place]),
-        default=max(telling, key=stays_s.__getitem__, default=""),
+        default=max(specific, key=stays_s.__getitem__, default=""),
     )
     return place, stays_s[place] / all_s
 
 
 def _words_at(place: str) -> str:
-    """Return the line of source at a place, and the name of the function that it is in as it is called."""
+    """Return the source line at a place and its function's name as a call, for `PAUSE`."""
     return f"{source_of(place)} {place.rpartition(' ')[2]}("
 
 
-_AT_EPOCHS = "at the beginning of each epoch"
+_AT_EPOCHS = "at the start of each epoch"
 
 
 def _recurrence(slow: Sequence[TimedStep]) -> str | None:
@@ -312,7 +312,7 @@ def _recurrence(slow: Sequence[TimedStep]) -> str | None:
         return _AT_EPOCHS
     steps = [after.number - before.number for before, after in pairwise(slow)]
     seconds = [after.end_s - before.end_s for before, after in pairwise(slow)]
-    regular = 0.2  # variation of the distances between slow steps
+    regular = 0.2  # largest coefficient of variation of the distances
     if pstdev(steps) < regular * fmean(steps):
         return f"every {fmean(steps):.0f} steps"
     if pstdev(seconds) < regular * fmean(seconds):
@@ -320,75 +320,75 @@ def _recurrence(slow: Sequence[TimedStep]) -> str | None:
     return None
 
 
-# What recurs besides the arithmetic of steps: functions that are compiled anew, Python within a graph, new workers.
+# Recurring costs besides arithmetic: repeated compilation, restarted workers, Python in a graph, launches.
 
 
-_ANEW = "give it tensors of few shapes, padded or in buckets, in place of Python numbers, and make it once"
+_FEW_SHAPES = "pass tensors of few shapes (padded or bucketed) instead of Python numbers, and create the function once"
 _COSTS = {
-    "trace": ("is traced anew", _ANEW, Limit.COMPILING),
-    "compile": ("is compiled anew", _ANEW, Limit.COMPILING),
-    "workers": ("starts the loader's workers anew", "keep them: persistent_workers=True", Limit.STALLS),
+    "trace": ("is traced again", _FEW_SHAPES, Limit.COMPILING),
+    "compile": ("is compiled again", _FEW_SHAPES, Limit.COMPILING),
+    "workers": ("restarts the loader's workers", "keep them: persistent_workers=True", Limit.STALLS),
 }
 
 
 def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequence[TraineeEvent] = ()) -> CheckResult:
-    """Judge what is done again and again besides the arithmetic of steps, by the steps that it happens in.
+    """Judge the recurring costs besides arithmetic, by the steps in which they occur.
 
     Args:
         events: All events of a trial.
-        folder: The folder that training runs in; places in it are named as seen from there.
-        phased_events: Those of a trial that was taken through phases, in which operations are counted.
+        folder: Working directory of training; its prefix is dropped from places.
+        phased_events: Events of a trial in phases, which counts operations.
     """
     pairs = _successive_steps(events)
-    pairs = pairs[min(20, int(0.2 * len(pairs))) :]  # what is done once, at the begin, is no matter
+    pairs = pairs[min(20, int(0.2 * len(pairs))) :]  # excludes costs that occur once, at the start
     if len(pairs) < 10:
         return CheckResult(check="recurring-costs", why_not="too few steps were seen")
     begin_s, end_s = pairs[0][0].t_s, pairs[-1][1].t_s
     if end_s <= begin_s:
-        return CheckResult(check="recurring-costs", why_not="all steps were told of at one time")
+        return CheckResult(check="recurring-costs", why_not="all steps were reported at the same time")
     usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
     of_whole = min(1.0, usual_s * len(pairs) / (end_s - begin_s))  # time of usual steps
     issues: list[Issue] = []
-    for (kind, place), told in _costs_by_place(events).items():
+    for (kind, place), counts in _costs_by_place(events).items():
         name = place.removeprefix(f"{folder}/")
         if kind == "cut":
-            issues.append(_cut(name, told[-1].text or ""))
-        late = [one for one in told if begin_s < one.t_s <= end_s]
+            issues.append(_cut(name, counts[-1].text or ""))
+        late = [one for one in counts if begin_s < one.t_s <= end_s]
         if not late:
             continue
-        # The first sum may hold what was done before there were steps.
-        first = next((one for one in reversed(told) if one.t_s <= begin_s), late[0])
+        # Sums are cumulative: the first one may include costs before the first step.
+        first = next((one for one in reversed(counts) if one.t_s <= begin_s), late[0])
         times = (late[-1].times or 0) - (first.times or 0)
         took_s = (late[-1].duration_s or 0.0) - (first.duration_s or 0.0)
         if kind == "python":
             share = took_s / (end_s - begin_s)
-            if share > 0.2:  # of all calls together, which may run at the same time where they release Python's lock
+            if share > 0.2:  # of all calls, which may overlap if they release Python's lock
                 issues.append(_python(name, times, took_s, share))
         elif kind in _COSTS and times >= 3:
-            # The first use of what was compiled is slow, too: what counts is how long those steps take.
+            # The first use of a compiled function is slow, too, so the whole steps count.
             at = [one.t_s for one in late]
             within = [
                 (after.t_s - before.t_s, kinds.isdisjoint(PAUSES))
                 for before, after, kinds in pairs
                 if any(before.t_s < t <= after.t_s for t in at)
             ]
-            # an evaluation in between is slow by itself, whatever is traced for it
+            # excludes pauses, which are slow anyway
             slow = [taken_s for taken_s, is_step in within if is_step]
-            each_s = fmean(slow) - usual_s if slow else 0.0  # some are told of together with the one before
+            each_s = fmean(slow) - usual_s if slow else 0.0  # some are reported together with the previous one
             excess_s = max(took_s, max(times * len(slow) / max(1, len(within)), len(slow)) * each_s)
             share = min(MOST_SHARE, excess_s / (end_s - begin_s))
             if share > 0.05:
-                issues.append(_anew(kind, name, times, len(pairs), share, late[-1].text))
+                issues.append(_repeated(kind, name, times, len(pairs), share, late[-1].text))
     issues += _uncompiled(events, folder, begin_s, end_s)
     ends_s = [after.t_s for _before, after, _kinds in _successive_steps(phased_events)]
-    for (kind, place), told in _costs_by_place(phased_events).items():
+    for (kind, place), counts in _costs_by_place(phased_events).items():
         name = place.removeprefix(f"{folder}/")
         if kind == "eager":
-            issues += _eager(name, told, ends_s, usual_s, of_whole)
+            issues += _eager(name, counts, ends_s, usual_s, of_whole)
         elif kind == "launch":
-            issues += _launches(name, told[-1], usual_s, of_whole)
+            issues += _launches(name, counts[-1], usual_s, of_whole)
         elif kind == "wait":
-            issues += _waits_for_gpu(name, told[-1], usual_s, of_whole)
+            issues += _waits_for_gpu(name, counts[-1], usual_s, of_whole)
     return CheckResult(check="recurring-costs", issues=tuple(issues))
 
 
@@ -402,18 +402,18 @@ def _costs_by_place(events: Sequence[TraineeEvent]) -> dict[tuple[str, str], lis
 
 def _python(place: str, times: int, took_s: float, share: float) -> Issue:
     sentence = (
-        f"{place} is Python that TensorFlow calls: {times} times, {milliseconds(took_s / times)} each, "
-        f"{percent(share)} of the time in all. Calls wait for each other while they hold Python's lock."
+        f"{place} is Python that TensorFlow calls {times} times: {milliseconds(took_s / times)} each, "
+        f"{percent(share)} of the time in total. The calls compete for Python's lock (GIL)."
     )
-    remedy = next(rule.remedy for rule in RULES if rule.id == "python-in-graph")  # one change, proposed once
+    remedy = next(rule.remedy for rule in RULES if rule.id == "python-in-graph")  # the same text: deduplicated
     numbers = {"time_fraction": share, "times": float(times), "each_s": took_s / times}
     return _cost(place, sentence, remedy, numbers=numbers, limit=Limit.PREPARING)
 
 
 def _uncompiled(events: Sequence[TraineeEvent], folder: str, begin_s: float, end_s: float) -> Iterator[Issue]:
-    """Yield the gradient that JAX takes outside of compiled functions, by the time that Python is busy meanwhile.
+    """Yield JAX gradients outside of compiled functions if Python is busy meanwhile.
 
-    The device computes in threads of its own, also where it is the CPU: the main thread's CPU time is that of launches.
+    Devices, including the CPU, compute in their own threads: the main thread's CPU time is that of launches.
     """
     costs = [one for one in events if one.kind == "cost" and begin_s <= one.t_s <= end_s]
     gradients = [one for one in costs if one.cost == "gradient" and one.place]
@@ -422,69 +422,70 @@ def _uncompiled(events: Sequence[TraineeEvent], folder: str, begin_s: float, end
         return
     busy_s = (main[-1].duration_s or 0.0) - (main[0].duration_s or 0.0)
     share = min(MOST_SHARE, busy_s / (main[-1].t_s - main[0].t_s))
-    if share > 0.2:  # a compiled step leaves Python idle, or its batches need it
+    if share > 0.2:  # a compiled step leaves Python mostly idle
         place = (gradients[-1].place or "").removeprefix(f"{folder}/")
         sentence = (
-            f"{place} takes the gradient operation by operation, as no compiled function is around it: Python is busy "
+            f"{place} computes the gradient op by op, outside of a compiled function: Python is busy "
             f"for {percent(share)} of the time."
         )
-        remedy = "Put @jax.jit on the function that computes and applies the gradients."
+        remedy = "Decorate the function that computes and applies the gradients with @jax.jit."
         numbers = {"time_fraction": share}
         yield _cost(place, sentence, remedy, numbers=numbers, bound=without(share, 0.1 * share), limit=Limit.HOST)
 
 
 def _eager(
-    place: str, told: Sequence[TraineeEvent], steps_s: Sequence[float], step_s: float, of_whole: float
+    place: str, counts: Sequence[TraineeEvent], steps_s: Sequence[float], step_s: float, of_whole: float
 ) -> Iterator[Issue]:
-    """Yield the operations of TensorFlow that Python launches in each step, where there are many.
+    """Yield the TensorFlow operations that Python launches in each step, if there are many.
 
-    What else happens in a window, such as the beginning of a pass, has operations of its own: the fewest count.
+    The window with the fewest counts: others include more than steps, e.g. the start of an epoch.
     """
     seen = []
-    for window in told:
+    for window in counts:
         steps = sum(window.t_s - (window.duration_s or 0.0) <= end_s <= window.t_s for end_s in steps_s)
         seen += [((window.times or 0) / steps, window)] if steps else []
-    a_step, window = min(seen, key=lambda one: one[0], default=(0.0, told[-1]))
-    if a_step > 25:  # a compiled step has a few around it: its batch, its metrics
-        sentence = f"{place}: Python launches {a_step:.0f} operations of TensorFlow in each step, one by one."
-        remedy = "Put @tf.function on what computes and applies the gradients."
+    a_step, window = min(seen, key=lambda one: one[0], default=(0.0, counts[-1]))
+    if a_step > 25:  # a compiled step has a few as well: its batch, its metrics
+        sentence = f"{place}: Python launches {a_step:.0f} TensorFlow operations in each step, one by one."
+        remedy = "Decorate the function that computes and applies the gradients with @tf.function."
         with suppress(ValueError):
             each_us, between_s = map(float, (window.text or "").split())
             share = max(a_step * 1e-6 * each_us / step_s, between_s / (window.duration_s or math.inf))
             yield _of_launches(place, sentence, remedy, a_step, min(MOST_SHARE, share), of_whole)
 
 
-def _launches(place: str, told: TraineeEvent, step_s: float, of_whole: float) -> Iterator[Issue]:
-    """Yield the operations of PyTorch in a step, where they are many, and short."""
-    count, launch_s = told.times or 0, told.duration_s or 0.0
+def _launches(place: str, counts: TraineeEvent, step_s: float, of_whole: float) -> Iterator[Issue]:
+    """Yield the PyTorch operations of a step, if they are many and short."""
+    count, launch_s = counts.times or 0, counts.duration_s or 0.0
     share = min(MOST_SHARE, launch_s / step_s)
-    if count >= 200 and step_s / count < 50e-6 and share > 0.05:  # a usual one takes longer than that
+    if count >= 200 and step_s / count < 50e-6 and share > 0.05:  # usual operations take longer
         sentence = (
-            f"{place}: PyTorch makes {count} operations in each step, of {1e6 * step_s / count:.0f} µs on average: "
-            f"launching them takes {percent(share)} of it at least."
+            f"{place}: PyTorch runs {count} operations in each step, {1e6 * step_s / count:.0f} µs each on average; "
+            f"launching them takes at least {percent(share)} of the step."
         )
-        remedy = "Make fewer of them: whole batches at once, torch.compile, a larger batch."
+        remedy = "Use fewer operations: process whole batches at once, use torch.compile, or use a larger batch."
         yield _of_launches(place, sentence, remedy, count, share, of_whole)
 
 
-def _waits_for_gpu(place: str, told: TraineeEvent, step_s: float, of_whole: float) -> Iterator[Issue]:
-    """Yield how often Python reads from the GPU in a step, and waits until all before that is done."""
-    count, trip_s = told.times or 0, told.duration_s or 0.0
+def _waits_for_gpu(place: str, counts: TraineeEvent, step_s: float, of_whole: float) -> Iterator[Issue]:
+    """Yield the reads from the GPU in a step, each of which waits for all earlier work (synchronization)."""
+    count, trip_s = counts.times or 0, counts.duration_s or 0.0
     share = min(MOST_SHARE, trip_s / step_s)
     if share > 0.05:
         sentence = (
             f"{place}: Python waits for the GPU {count} times in each step (.item(), .cpu(), a tensor as a "
-            f"condition), and the GPU then for Python: {percent(share)} of the step at least."
+            f"condition), and then the GPU for Python: at least {percent(share)} of the step."
         )
-        remedy = "Keep what is computed on the GPU, and read it after many steps."
+        remedy = "Keep results on the GPU, and read them every N steps."
         yield _of_launches(place, sentence, remedy, count, share, of_whole)
 
 
 def _of_launches(place: str, sentence: str, remedy: str, count: float, of_step: float, of_whole: float) -> Issue:
-    """Return the issue of operations whose launches take a share of a usual step at least.
+    """Return the issue of launches.
 
     Args:
-        of_whole: Share of the time that usual steps take.
+        of_step: Lower bound of their share of a usual step.
+        of_whole: Share of the time in usual steps.
     """
     share = of_step * of_whole
     numbers = {"operations_per_step": float(count), "step_fraction": of_step, "time_fraction": share}
@@ -492,16 +493,16 @@ def _of_launches(place: str, sentence: str, remedy: str, count: float, of_step: 
 
 
 def _cost(place: str, sentence: str, remedy: str = "", **about: Any) -> Issue:
-    """Return the issue of a cost at a place: file and line, with the name of what is there behind them."""
+    """Return the issue of a cost at a place: file, line and function."""
     return issue("recurring-costs", sentence, remedy, place=place.rpartition(" ")[0] or place, **about)
 
 
 def _cut(place: str, why: str) -> Issue:
-    sentence = f"torch.compile cuts {place} into pieces, with Python between them: {why}"
+    sentence = f"torch.compile breaks the graph of {place}, with Python in between: {why}"
     return _cost(place, sentence, severity=Severity.NOTE, limit=Limit.HOST)
 
 
-def _anew(kind: str, place: str, times: int, steps: int, share: float, why: str | None) -> Issue:
+def _repeated(kind: str, place: str, times: int, steps: int, share: float, why: str | None) -> Issue:
     what, remedy, limit = _COSTS[kind]
     reason = f" (the last time {why})" if why else ""
     sentence = f"{place} {what} {times} times in {steps} steps{reason}: {percent(share)} of the time."

@@ -1,4 +1,4 @@
-"""What the static checks look at: the problem, and what several of them need, read once: keys, sources, the dataset."""
+"""Subject of the static checks, with data shared between them: keys, sources, the dataset."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Subject:
     """Subject of the static checks.
 
     Attributes:
-        problem: What is diagnosed; None for this machine and this installation alone.
-        is_run: Whether trials of it are made next, so that programs that its config names may be started.
+        problem: Config and command; None checks only the machine and the installation.
+        is_run: Whether trials follow, so that programs named in the config may be started.
     """
 
     problem: Problem | None
@@ -42,7 +42,7 @@ class Subject:
 
     @cached_property
     def places(self) -> tuple[DatasetPlace, ...] | None:
-        """Folders and files of the dataset that the config names; None if a file system does not answer."""
+        """Folders and files of the dataset named in the config; None if a file system does not respond."""
         problem = self.problem
         return () if problem is None else in_time(lambda: dataset_places(problem, self.clock))
 
@@ -55,7 +55,7 @@ class Key:
     """Key of a config that is a known knob.
 
     Attributes:
-        kind: Row of `space.catalog` that it belongs to.
+        row: Row of `space.catalog`.
     """
 
     path: str
@@ -63,13 +63,13 @@ class Key:
     row: KnownKnob
 
     @property
-    def said(self) -> str:
-        """The key with its value, as people write it."""
+    def text(self) -> str:
+        """Key and value as in YAML."""
         return f"{self.path}: {written(self.value)}"
 
 
 def known_keys(problem: Problem) -> tuple[Key, ...]:
-    """Return the known knobs among the keys of the config, in file order; those for validation are left out."""
+    """Return the known knobs among the keys of the config, in file order, without those for validation."""
     found = ((path, value, known_knob(path, value)) for path, value in problem.settings.scalars.items())
     return tuple(
         Key(path=path, value=value, row=row)
@@ -79,12 +79,12 @@ def known_keys(problem: Problem) -> tuple[Key, ...]:
 
 
 def written(value: Scalar) -> str:
-    """Return a value as YAML has it."""
+    """Return a value as in YAML."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def place_of(problem: Problem, path: str) -> str:
-    """Return the file and line of a key; of a config that Hydra composes of several files the key."""
+    """Return ``file:line`` of a key, or the key if the line is unknown or Hydra composes the config."""
     document = problem.settings.document
     if isinstance(document, ComposedDocument):
         return path
@@ -98,7 +98,7 @@ def place_of(problem: Problem, path: str) -> str:
 
 
 def trainer_text(problem: Problem) -> bytes:
-    """Return the text of the script that the command starts and of the modules beside it; empty if it starts none."""
+    """Return the text of the script that the command starts and of its modules; empty if it starts none."""
     paths = trainer_files(problem.command, problem.settings.folder) if problem.command else ()
     return b"\n".join(read_beginning(path.resolve(), 1 << 20) for path in paths)  # of each
 
@@ -122,8 +122,8 @@ class DatasetPlace:
     """Folder or file of a dataset.
 
     Attributes:
-        files: Files in it, with their sizes in bytes, as far as they were counted.
-        is_whole: Whether all files were counted; else there are more.
+        files: Counted files with their sizes in bytes.
+        is_whole: Whether all files were counted.
     """
 
     key: str
@@ -137,15 +137,14 @@ class DatasetPlace:
 
     @property
     def decodable(self) -> Iterator[Path]:
-        """Its files that TensorFlow decodes by itself."""
+        """Files that TensorFlow's own ops decode."""
         return (path for path, size in self.files if path.suffix.lower() in _DECODABLE and size > 0)
 
 
 def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
-    """Return the existing paths that a config names and that may be a dataset, at most 4, within a second.
+    """Return at most 4 existing paths in the config that may be a dataset, within a second.
 
-    A path in a config is relative to the folder that the command runs in, or to the config. Outputs are left out, and
-    what is inside another place.
+    Paths are relative to the working directory or to the config. Excludes outputs and paths inside others.
     """
     here, beside = problem.settings.folder, Path(os.path.realpath(problem.config_path)).parent
     found: dict[Path, str] = {}
@@ -162,7 +161,7 @@ def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
 
 
 def missing_data(problem: Problem) -> Iterator[tuple[str, str]]:
-    """Yield keys, with their values, that name data by an absolute path that is not there."""
+    """Yield keys and values that name data by an absolute path that does not exist."""
     for key, value in problem.settings.scalars.items():
         names_data = _DATA.fullmatch(key_name(key)) and _PLACE.fullmatch(key_name(key))
         if not names_data or not isinstance(value, str) or _is_output(problem.settings.outputs, key):

@@ -1,4 +1,4 @@
-"""Checks of what is around a training: others on the machine, room in its memory, and settings in force."""
+"""Checks of the environment of a training: other processes, throttling, memory, settings in force."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,31 +18,31 @@ from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob
 from autotune.space.space import Space
 
-# The machine: others on it, clocks that are held down, and the room that its memory leaves.
+# The machine: other processes, throttled clocks, memory.
 
 
 class BusyReadings:
-    """Readings of the machine's CPU time while trials go on; a consumer of events.
+    """Readings of the machine's CPU time during trials; a consumer of events.
 
     Args:
-        busy_s: Returns the CPU time of all processes; None where the kernel does not tell it.
+        busy_s: Returns the CPU time of all processes; None if the kernel does not report it.
     """
 
     def __init__(self, now_s: Callable[[], float], busy_s: Callable[[], float | None]) -> None:
         self._now_s = now_s
         self._busy_s = busy_s
-        self._readings: list[tuple[float, float]] = []  # time, CPU time up to it
+        self._readings: list[tuple[float, float]] = []  # time, CPU time until then
 
     def __call__(self, event: Event) -> None:
-        """Take a reading with each sign of life of a trial."""
+        """Take a reading at each heartbeat of a trial."""
         if isinstance(event, TrialProgress) and (busy_s := self._busy_s()) is not None:
             self._readings.append((self._now_s(), busy_s))
 
     def foreign_cores(self, t0_s: float, t1_s: float, own_cores: float | None) -> float | None:
-        """Return the cores that others kept busy between two times, on average; None if that is not known.
+        """Return the mean number of cores used by other processes between two times; None if unknown.
 
         Args:
-            own_cores: Cores that the trial kept busy meanwhile; None if that is not known.
+            own_cores: Cores used by the trial meanwhile; None if unknown.
         """
         inside = [reading for reading in self._readings if t0_s <= reading[0] <= t1_s]
         if len(inside) < 2 or own_cores is None:
@@ -55,12 +55,12 @@ def judge_ranks(measurement: Measurement) -> CheckResult:
     """Judge whether the ranks of a training wait for one of them."""
     found, count = straggler(measurement.ranks), len(measurement.ranks)
     if found is None:
-        return CheckResult(check="ranks", sentence=f"None of the {count} ranks holds up the others." if count else "")
+        return CheckResult(check="ranks", sentence=f"None of the {count} ranks delays the others." if count else "")
     sentence = f"{capitalized(found.sentence)}."
     remedy = (
-        "Give that rank as much data and as many cores as the others: look at its shard, its disk and its node."
+        "Give that rank as much data and as many cores as the others: check its shard, its disk and its node."
         if found.waits_for_data
-        else "Look at what that rank does besides training (logs, checkpoints, evaluation), and at its node."
+        else "Check the other work of that rank (logs, checkpoints, evaluation), and its node."
     )
     numbers = {"time_fraction": found.excess, "rank_fraction": found.fraction, "others_fraction": found.others}
     bound = without(found.excess, 0.3 * found.excess)
@@ -73,19 +73,19 @@ def judge_ranks(measurement: Measurement) -> CheckResult:
 def judge_neighbours(
     foreign_cores: Sequence[float], machine_cores: float, own_cores: float | None, trials: Sequence[TrialRecord]
 ) -> CheckResult:
-    """Judge whether others, or heat, have slowed the trials down.
+    """Judge whether other processes or throttling slowed the trials down.
 
     Args:
-        foreign_cores: Cores that others kept busy during each trial.
-        own_cores: Cores that training kept busy; None if that is not known.
+        foreign_cores: Cores used by other processes, for each trial.
+        own_cores: Cores used by training; None if unknown.
     """
     issues = []
-    # of the machine's cores: below it a desktop, a monitor, or this program itself
+    # less may be a desktop, a monitor, or this program itself
     if foreign_cores and median(foreign_cores) > 0.25 * machine_cores:
         issues.append(_on_the_cpu(median(foreign_cores), machine_cores, own_cores))
     issues += _on_the_gpus(trials)
     if not issues and not foreign_cores:
-        return CheckResult(check="neighbours", why_not="the CPU time of others is not known here")
+        return CheckResult(check="neighbours", why_not="the CPU time of other processes is unknown here")
     return CheckResult(check="neighbours", issues=tuple(issues))
 
 
@@ -96,19 +96,19 @@ def _on_the_cpu(foreign: float, cores: float, own: float | None) -> Issue:
         "neighbours",
         (
             f"Other processes keep {foreign:.1f} of {cores:g} cores busy, and "
-            f"{'the trainer wants them too' if is_short else 'the trainer leaves them free'}: what is measured now is "
-            "not the speed of an idle machine."
+            f"{'the trainer needs them too' if is_short else 'the trainer does not need them'}: the measured speed is "
+            "not that of an idle machine."
         ),
         severity=Severity.WARNING if is_short else Severity.NOTE,
         numbers={"foreign_cores": foreign, "cores": cores},
-        # At most as if all their time were the trainer's: it may not scale so far.
+        # upper bound: all of their time for the trainer, which may not scale so far
         bound=Ratio(ratio=most, low=1.0, high=most) if is_short and most else None,
         limit=Limit.NEIGHBOUR if is_short else None,
     )
 
 
 def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
-    """Return the trials that were disturbed, or else what was seen on the GPUs, two issues at most."""
+    """Return issues of disturbed trials, else of other load and throttling of the GPUs; at most two."""
     issues = []
     for validity, limit in ((Validity.CONTAMINATED, Limit.NEIGHBOUR), (Validity.THROTTLED, Limit.THROTTLING)):
         spoiled = [trial for trial in trials if trial.validity is validity]
@@ -122,15 +122,15 @@ def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
         throttled, foreign = figures.throttled_fraction or 0.0, figures.foreign_fraction or 0.0
         if throttled > 0.05:  # of the readings
             share = percent(throttled)
-            held = f"Heat or a power brake holds the clocks of {figures.name} down for {share} of the time."
+            held = f"The clocks of {figures.name} are throttled by heat or a power brake for {share} of the time."
             issues.append(found(held, limit=Limit.THROTTLING))
-        elif foreign > 0.05:  # of the time; as `gpu.contamination` has it for trials
+        elif foreign > 0.05:  # of the time; the limit of `gpu.contamination` for trials
             used = f"Other processes use {figures.name} for {percent(foreign)} of the time."
             issues.append(found(used, limit=Limit.NEIGHBOUR))
     return issues[:2]
 
 
-_NEARLY_FULL = 0.92  # of the memory: an odd batch, or a cache that grows, ends the training
+_NEARLY_FULL = 0.92  # above, an unusually large batch or a growing cache ends the training
 _GIB = 1 << 30
 
 
@@ -140,18 +140,18 @@ def judge_memory(
     series: tuple[MemorySeries, MemorySeries],
     batches: Sequence[tuple[float, Measurement]],
 ) -> CheckResult:
-    """Judge how much room the memory leaves.
+    """Judge how much memory is left.
 
     Args:
-        measurement: Numbers of a trial of today's config; None if there are none.
-        series: Memory of the host, and of the fullest GPU, over a longer trial.
-        batches: Batch sizes with the numbers of a trial of each, for the largest that is safe.
+        measurement: Measurement of today's config; None if there is none.
+        series: Memory of the host and of the fullest GPU over a longer trial.
+        batches: Batch sizes with a measurement each, for the largest safe one.
     """
     if measurement is None:
-        return CheckResult(check="memory-room", why_not="no trial gave numbers")
+        return CheckResult(check="memory-room", why_not="no trial has a measurement")
     gpu_total = measurement.fullest_gpu.memory_total_bytes if measurement.fullest_gpu else None
     largest = largest_batch(batches, gpu_total) if gpu_total else None
-    # TensorFlow and JAX take all of a GPU's memory at once: it is full only if it depends on the batch.
+    # TensorFlow and JAX reserve all GPU memory: it is full only if it depends on the batch size.
     places = (
         ("The host's memory", measurement.peak_memory_bytes, machine.memory_bytes, series[0], True),
         ("The GPU's memory", measurement.gpu_memory_bytes, gpu_total, series[1], largest is not None),
@@ -167,15 +167,15 @@ def judge_memory(
         if peak > _NEARLY_FULL * total and tells_full:
             share = percent(peak / total)
             sentence = f"{what} is nearly full: {share} of {total / _GIB:.1f} GiB."
-            remedy = "Make the batch smaller and accumulate gradients, or load less ahead of the step."
+            remedy = "Use a smaller batch with gradient accumulation, or prefetch less."
         elif full_s < 24 * 3600.0:
             sentence = (
                 f"{what} grows by {growth * 60 / (1 << 20):.0f} MiB a minute: it would be full after "
                 f"{format_duration(full_s)}."
             )
             remedy = (
-                "Look for what is kept of each step: losses with their graph, operations added to a graph in the loop, "
-                "lists that grow, a cache without a limit."
+                "Look for data kept from each step: losses with their graph, operations added to a graph in the loop, "
+                "growing lists, an unlimited cache."
             )
         if sentence:
             issues.append(
@@ -188,9 +188,9 @@ def judge_memory(
                 )
             )
     if largest is not None:
-        seen.append(f"The largest batch that is safe is about {largest}.")
+        seen.append(f"The largest safe batch size is about {largest}.")
     if not seen:
-        return CheckResult(check="memory-room", why_not="the memory in use is not known")
+        return CheckResult(check="memory-room", why_not="the memory in use is unknown")
     return CheckResult(check="memory-room", issues=tuple(issues), sentence=" ".join(seen))
 
 
@@ -198,10 +198,11 @@ def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int
     """Return the largest safe power-of-two multiple of the smallest batch, by a line through two trials.
 
     Args:
-        batches: Batch sizes with the numbers of a trial of each; two at least are needed.
+        batches: Batch sizes with a measurement each; at least two.
+        total_bytes: Memory of the GPU.
 
     Returns:
-        None where it is not known, or memory does not depend on the batch, as where a framework takes it all.
+        None if unknown, or if memory does not depend on the batch size, e.g. because the framework reserves it all.
     """
     known = sorted((batch, one.gpu_memory_bytes) for batch, one in batches if one.gpu_memory_bytes is not None)
     if len(known) < 2:
@@ -214,38 +215,38 @@ def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int
     return int(small * 2 ** math.floor(math.log2(limit / small))) if limit >= small else None
 
 
-# Check of what is in force in the trainer's process: threads, precision, eager mode, devices, against the config.
+# Settings in force in the trainer's process against the config: threads, precision, eager mode, devices.
 
 
 def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machine) -> CheckResult:
-    """Judge whether the trainer's process works as the config says.
+    """Judge whether the settings in the trainer's process match the config.
 
     Args:
-        events: Events of a trial that was taken through phases: it reports its settings when these begin.
-        space: The search space; its knobs are those that are compared.
+        events: Events of a trial in phases, which reports its settings when phases begin.
+        space: Search space; its knobs are compared.
     """
     reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
     if not reported:
-        why_not = "no framework in the trainer's process has told its settings"
+        why_not = "no framework in the trainer's process reported its settings"
         return CheckResult(check="in-force", why_not=why_not)
     settings = reported[-1]
     issues = []
     gpus = [settings[name] for name in ("tensorflow.gpus", "torch.gpus") if name in settings]
     if machine.gpus and gpus and not any(gpus):
         name = machine.gpus[0].name
-        unused = f"{name} is there, and the trainer's framework uses no GPU: it trains on the CPU."
+        unused = f"{name} is present, but the trainer's framework uses no GPU: it trains on the CPU."
         issues.append(issue("in-force", unused, severity=Severity.ERROR, limit=Limit.STEP))
     for knob in space.knobs:
         for there in _differences(knob, settings):
             sentence = f"{knob.path}: {written(knob.baseline)} is not in force: {there}."
             limit = Limit.HOST if knob.kind == "graph_mode" else None
             issues.append(issue("in-force", sentence, place=knob.path, limit=limit))
-    told = ", ".join(f"{name} {written(value)}" for name, value in settings.items())
-    return CheckResult(check="in-force", issues=tuple(issues), sentence=f"{told}.")
+    reports = ", ".join(f"{name} {written(value)}" for name, value in settings.items())
+    return CheckResult(check="in-force", issues=tuple(issues), sentence=f"{reports}.")
 
 
 def _differences(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[str]:
-    """Yield what a framework says of a knob, where it is not today's value."""
+    """Yield settings reported by the framework that differ from a knob's current value."""
     value = knob.baseline
     for name in traits_of(knob).reported_as:
         there = settings.get(name)
@@ -253,10 +254,10 @@ def _differences(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[str]:
             yield f"{name} is {written(there)}"
     policy, half = settings.get("keras.precision"), ("mixed_float16", "mixed_bfloat16")
     if knob.kind == "precision" and isinstance(value, str) and policy is not None:
-        # A trainer may cast by itself; the other way round nobody does by accident.
+        # A trainer may cast itself; the reverse never happens by accident.
         if value == "float32" and policy in half:
             yield f"Keras' policy is {written(policy)}"
         elif value in half and policy != value:
-            yield f"Keras' policy is {written(policy)}; a trainer may cast by itself"
+            yield f"Keras' policy is {written(policy)}; the trainer may cast itself"
     if knob.kind == "graph_mode" and value is True and settings.get("tensorflow.runs_eagerly") is True:
         yield "TensorFlow runs functions eagerly, op by op"

@@ -1,11 +1,20 @@
-"""Switches: changes of one knob each, tried in turn with today's config, and what each gains."""
+"""Switches: changes of one knob each, their trials interleaved with today's config, and their gains."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from autotune.diagnose.findings import CheckResult, GainBasis, Issue, Limit, Recommendation, Severity, ratio_text
+from autotune.diagnose.findings import (
+    CheckResult,
+    GainBasis,
+    Issue,
+    Limit,
+    Recommendation,
+    Severity,
+    counted,
+    ratio_text,
+)
 from autotune.diagnose.subject import written
 from autotune.measure.phases import CANNOT_MATTER, Bounds
 from autotune.measure.statistics import pooled_variance, student_t_quantile
@@ -18,10 +27,10 @@ from autotune.study.data_effects import label_found
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """Change of one knob, with the others that it needs; or several of these together.
+    """Change of one knob with the knobs that it needs, or several such changes.
 
     Attributes:
-        changes: Its values, as far as they differ from today's.
+        changes: Values that differ from today's.
     """
 
     knobs: tuple[Knob, ...]
@@ -31,7 +40,7 @@ class Switch:
 
     @property
     def on_step(self) -> bool:
-        """True if it makes the step itself faster, and not the loading of its data alone."""
+        """Whether it acts on the step itself, not only on loading."""
         return any(traits_of(knob).on_step for knob in self.knobs)
 
 
@@ -40,9 +49,9 @@ class Gain:
     """Measured gain of a switch.
 
     Attributes:
-        gain: Speed with it over that of today; None if no trial of it gave numbers.
-        why_not: How its trials ended, where they gave no numbers.
-        data: What their samples show of its data; None where these were not compared.
+        gain: Speed ratio to today's; None without a measurement.
+        why_not: How its trials failed, without a measurement.
+        data: Comparison of the data of its trials; None if not compared.
     """
 
     switch: Switch
@@ -53,12 +62,12 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchPlan:
-    """Plan of which switches are tried.
+    """Plan of the switches to try.
 
     Attributes:
-        tried: Switches to try, the most promising first.
-        irrelevant_knobs: Paths of knobs whose change cannot matter, by whether they act on the step.
-        not_tried: Switches that may help, and for which a few short trials are not enough.
+        tried: The most promising first.
+        irrelevant_knobs: Paths of knobs that cannot matter, by whether they act on the step.
+        not_tried: Switches that may help, but need more than a few short trials.
     """
 
     tried: tuple[Switch, ...]
@@ -66,7 +75,7 @@ class SwitchPlan:
     not_tried: tuple[Switch, ...] = ()
 
     def without(self, known: Sequence[Switch], *, most: int) -> "SwitchPlan":
-        """Return it with so many switches at most, and without those of which the gain is known."""
+        """Return the plan without switches of known gain, and with at most `most` to try."""
         tried = [one for one in self.tried if one not in known]
         rest = tuple(one for one in self.not_tried if one not in known)
         return replace(self, tried=tuple(tried[:most]), not_tried=(*rest, *tried[most:]))
@@ -81,14 +90,14 @@ def plan_switches(
     is_unsteady: bool = False,
     is_reading: bool = False,
 ) -> SwitchPlan:
-    """Plan which switches are tried: those that the bounds allow a gain, one value for each knob.
+    """Plan the switches that can gain by the bounds, one value for each knob.
 
     Args:
-        bounds: What a change of the input, or of the step, can gain at most; None if that is not known.
-        may_settle: Whether a trial goes over all data, so that those can be measured that fill a cache first.
-        is_compiling: Whether something is compiled again and again: batches of one shape come first.
-        is_unsteady: Whether slow steps recur: XLA, which compiles for each shape unseen, is tried without.
-        is_reading: Whether loading waits for its files: then more workers than cores help, as many as there may be.
+        bounds: Upper bounds of changes of the input and of the step; None if unknown.
+        may_settle: Whether a trial covers all data, so that caches that fill first can be measured.
+        is_compiling: Whether compilation repeats: batches of one shape come first.
+        is_unsteady: Whether slow steps recur: tries to turn off XLA, which compiles for each new shape unseen.
+        is_reading: Whether loading waits for files: allows more workers than cores.
     """
     found: list[Switch] = []
     not_tried: list[Switch] = []
@@ -111,9 +120,9 @@ def plan_switches(
         if space.why_infeasible(values) is None:
             settles = space.settles(values) and not may_settle
             (not_tried if settles else found).append(switch_to(space, values, knob))
-    # to be gained for certain with free data, for changes of the input to be tried first
+    # with a certain gain of 10 % with free data, changes of the input come first
     input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > 1.1
-    # stable: then as an expert would turn them; what is compiled again and again comes first
+    # shapes first; a stable sort, so otherwise in the order of the space
     found.sort(key=lambda switch: (not _is_about_shapes(switch), switch.on_step is input_first))
     return SwitchPlan(
         tried=tuple(found),
@@ -123,9 +132,9 @@ def plan_switches(
 
 
 def _workers_that_wait(knob: Knob, bounds: Bounds | None) -> Scalar:
-    """Return the number of workers that makes waiting for files no limit, twice for certain; None if there are so many.
+    """Return the number of workers that hides waiting for files, with a factor of two to spare; None if none is larger.
 
-    As they wait themselves, they are not limited by the cores.
+    The cores are no limit, because the workers mostly wait.
     """
     choices = [one for one in map(number_of, knob.choices) if isinstance(one, int)]
     today = number_of(knob.baseline)
@@ -141,7 +150,7 @@ def _is_about_shapes(switch: Switch) -> bool:
 
 
 def explained(steadiness: CheckResult, measured: Sequence[Gain]) -> CheckResult:
-    """Return what was found of slow steps, with the reason where they are gone without XLA."""
+    """Return the result for slow steps, attributed to compilation if turning off XLA helps."""
     about_shapes = (one for one in measured if _is_about_shapes(one.switch))
     gains = [one.gain for one in about_shapes if traits_of(one.switch.knobs[0]).shapes == "compiled"]
     if not any(gain is not None and gain.low > 1.2 for gain in gains):
@@ -149,7 +158,7 @@ def explained(steadiness: CheckResult, measured: Sequence[Gain]) -> CheckResult:
     issues = [
         replace(
             one,
-            sentence=f"{one.sentence} XLA compiles the step anew for each shape: without it they are gone.",
+            sentence=f"{one.sentence} XLA compiles the step again for each shape: without XLA they are gone.",
             limit=Limit.COMPILING,
         )
         for one in steadiness.issues
@@ -158,7 +167,7 @@ def explained(steadiness: CheckResult, measured: Sequence[Gain]) -> CheckResult:
 
 
 def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
-    """Return all changes that leave the training the same and were measured to help; None of fewer than two."""
+    """Return all measured improvements that keep the training unchanged as one switch; None if fewer than two."""
     winners = [
         one.switch
         for one in measured
@@ -173,10 +182,10 @@ def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
 
 
 def switch_to(space: Space, values: Values, knob: Knob | None = None) -> Switch:
-    """Return the change from today's values to these.
+    """Return the switch from today's values to these.
 
     Args:
-        knob: The knob that it is about, where others change only because this one needs it; None for all that differ.
+        knob: Main knob, if the others change only because it needs them; None for all that differ.
     """
     changes = space.changes(values)
     knobs = (knob,) if knob is not None else tuple(one for one in space.knobs if one.path in changes)
@@ -186,11 +195,11 @@ def switch_to(space: Space, values: Values, knob: Knob | None = None) -> Switch:
 
 
 class SwitchTrials:
-    """Switches that are tried, and what their trials have shown so far.
+    """Trials of switches and their results.
 
     Attributes:
-        speeds: ln speed of the trials of each switch, by its place; None is today's config.
-        endings: How the last trial ended of those that gave no numbers.
+        speeds: ln speed of the trials, by index of the switch; None is today's config.
+        endings: Ending of the last trial without a measurement, by index.
     """
 
     def __init__(self, switches: Sequence[Switch]) -> None:
@@ -198,29 +207,29 @@ class SwitchTrials:
         self.speeds: dict[int | None, list[float]] = {None: []}
         self.endings: dict[int | None, str] = {}
 
-    def in_turn(self) -> list[int | None]:
-        """Return the order of trials, a palindrome: a steady drift cancels out."""
+    def interleaved(self) -> list[int | None]:
+        """Return the order of trials, a palindrome that cancels a steady drift."""
         there: list[int | None] = [None, *range(len(self.switches))]
         return [*there, None, *reversed(there)] if self.switches else []
 
     def note(self, place: int | None, record: TrialRecord) -> None:
-        """Take note of a trial of a switch."""
+        """Add a trial of a switch."""
         if record.comparable:
             self.speeds.setdefault(place, []).append(math.log(record.comparable.speed))
         else:
             self.endings[place] = record.detail or record.ending.value
 
     def gains(self) -> list[Gain]:
-        """Return what each switch gains, with an interval of 95 % from the pooled spread of all trials."""
+        """Return the gain of each switch with a 95 % interval from the pooled variance of all trials."""
         variance, df = pooled_variance(list(self.speeds.values()))
-        prior_df = 3.0  # of ln speed between trials of one point: the prior of a study's first trials
+        prior_df = 3.0  # prior of the SD of ln speed between trials of one point, 0.025
         variance = (df * variance + prior_df * 0.025**2) / (df + prior_df)
         quantile = student_t_quantile(0.975, df + prior_df)
         baseline, found = self.speeds[None], []
         for place, switch in enumerate(self.switches):
             speeds, ending = self.speeds.get(place, []), self.endings.get(place, "")
             if not speeds or not baseline or ending:
-                why_not = ending or "no trial of it gave numbers"
+                why_not = ending or "no trial has a measurement"
                 found.append(Gain(switch=switch, gain=None, why_not=why_not))
                 continue
             mean = fmean(speeds) - fmean(baseline)
@@ -231,19 +240,19 @@ class SwitchTrials:
 
 
 def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | None, why_not: str = "") -> CheckResult:
-    """Judge what the switches gain: one issue for each that helps, and one for those that were not tried.
+    """Judge the gains: one issue for each switch that helps, and one for those not tried.
 
     Args:
-        bounds: What those that were not tried can gain at most; None if that is not known.
-        why_not: Reason for which none was tried; empty if some were.
+        bounds: Upper bounds for those not tried; None if unknown.
+        why_not: Reason that none was tried; empty if some were.
     """
-    issues, told = [], []
+    issues, parts = [], []
     for one in measured:
         change = _change(one.switch)
         if one.gain is None:
-            told.append(f"{change} gave no numbers ({one.why_not})")
+            parts.append(f"{change} has no measurement ({one.why_not})")
             continue
-        told.append(f"{change} {ratio_text(one.gain)} as fast")
+        parts.append(f"{change} {ratio_text(one.gain)} as fast")
         if one.gain.low > CANNOT_MATTER:
             issues.append(_helps(one.switch, one.gain, one.data))
     for on_step in (False, True):
@@ -252,11 +261,11 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
     for on_step, paths in plan.irrelevant_knobs.items():
         if paths:
             side = "the step cannot matter now" if on_step else "the input cannot matter now"
-            told.append(f"{', '.join(paths)} left alone, as {side}")
-    if not told:
+            parts.append(f"{', '.join(paths)} not tried, because {side}")
+    if not parts:
         why_not = why_not or "no knob of this config has another value worth trying"
         return CheckResult(check="switches", issues=tuple(issues), why_not=why_not)
-    return CheckResult(check="switches", issues=tuple(issues), sentence=f"{'; '.join(told)}.")
+    return CheckResult(check="switches", issues=tuple(issues), sentence=f"{'; '.join(parts)}.")
 
 
 def _helps(switch: Switch, gain: Ratio, data: DataFinding | None) -> Issue:
@@ -282,7 +291,7 @@ def _not_tried(switches: Sequence[Switch], bounds: Bounds | None) -> Issue:
     return Issue(
         check="switches",
         severity=Severity.NOTE,
-        sentence=f"{len(switches)} more of {side} may help, and a few short trials do not show it: a search does.",
+        sentence=f"{counted(len(switches), 'more change')} of {side} may help, which takes a search to measure.",
         limit=Limit.STEP if switches[0].on_step else Limit.LOADING,
         recommendations=tuple(advice),
     )
@@ -293,15 +302,14 @@ _AHEAD = (
     *("prefetch", "prefetch_switch", "prefetch_factor", "persistent_workers", "pipeline_buffer"),
     *("pin_memory", "prefetch_to_gpu"),
 )
-_BOUND_MARGIN = 1.1  # the loader alone is measured in rounds of a second
+_BOUND_MARGIN = 1.1  # error of the loader's own speed, which is measured in rounds of a second
 
 
 def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
-    """Return what a switch gains at most by the part of the training that it acts on; None where that is not known.
+    """Return the upper bound of a switch's gain, by the part of the training that it acts on; None if unknown.
 
-    So many times the workers load at most so many times as fast, and a batch so many times as large makes what a step
-    takes whatever its batch so many times less for a sample; what only loads ahead makes neither loading nor the step
-    faster than it is alone; threads serve both.
+    N times the workers load at most N times as fast. An N times larger batch divides the fixed cost per sample by N.
+    Prefetching speeds up neither loading nor the step alone. Threads have no bound, because they serve both.
     """
     knob = switch.knobs[0]
     if knob.kind in THREADS:
@@ -333,7 +341,9 @@ def _recommendation(
     sentence: str = _change(switch)
     if meanings:
         sentence = f"{sentence} ({'; '.join(meanings)})"
-    cost = "each sample may teach less" if switch.label is Label.BATCH and evidence is GainBasis.MEASURED else ""
+    cost = (
+        "convergence per sample may be slower" if switch.label is Label.BATCH and evidence is GainBasis.MEASURED else ""
+    )
     label = (label_found(data.effect) if data else None) or switch.label
     return Recommendation(
         sentence=sentence,

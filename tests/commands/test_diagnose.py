@@ -179,4 +179,4 @@ def test_a_config_that_is_wrong_fails_a_pipeline(autotune: CommandLine) -> None:
         (autotune.folder / "own.yaml").write_text(f"data: {{{key}: 8}}\n")
         done = autotune(*words)
         assert done.returncode == code
-        assert ("batch_sze looks like a slip" in done.document["verdict"]["sentence"]) is bool(code)
+        assert ("batch_sze is probably a typo" in done.document["verdict"]["sentence"]) is bool(code)

@@ -45,7 +45,7 @@ def trainer(
         ({}, Limit.STEP, "No worthwhile change"),
         ({"load_s": 0.09}, Limit.PREPARING, "Input-bound"),  # three times the step
         ({"load_s": 0.09, "load_cores": 0.1}, Limit.READING, "Input-bound"),  # one that waits reads
-        ({"fixed": 0.9, "load_s": 0.001}, Limit.HOST, "is taken whatever the batch"),
+        ({"fixed": 0.9, "load_s": 0.001}, Limit.HOST, "is independent of the batch size"),
         ({"long_steps": 0.05, "long_step": 10.0}, Limit.STALLS, "instead of"),  # a third of the time
         ({"steps": 0, "exit_code": 1, "stderr": "ValueError: no such data"}, Limit.NOT_SEEN, "no such data"),
     ],

@@ -54,7 +54,7 @@ EPOCHS = dict.fromkeys(range(50, 400, 50), ("epoch_end", 0.0))
     [
         (range(20, 400, 20), {}, "every 20 steps"),
         (range(37, 400, 37), {}, "every 37 steps"),
-        (range(51, 400, 50), EPOCHS, "at the beginning of each epoch"),
+        (range(51, 400, 50), EPOCHS, "at the start of each epoch"),
         (range(100, 110), {}, None),  # ten in a row are one event, and nothing to find in the trainer
     ],
 )
@@ -62,7 +62,7 @@ def test_slow_steps_that_recur_are_said_to(slow: range, after: dict[int, tuple[s
     """Their distance, their share of the time, and that they do not wait for data."""
     events = steps([0.5 if number in slow else 0.02 for number in range(1, 400)], after=after)
     issues = judge_steadiness(timed_steps(events)).issues
-    why = "begin anew there" if words and "epoch" in words else "do not wait for data"
+    why = "callbacks start again" if words and "epoch" in words else "do not wait for data"
     assert [words in issue.sentence and why in issue.sentence for issue in issues if words] == ([True] if words else [])
     assert all(issue.limit is Limit.STALLS and issue.bound and issue.bound.low > 1.05 for issue in issues)
     assert bool(issues) is bool(words)
@@ -74,7 +74,7 @@ def test_slow_steps_that_recur_are_said_to(slow: range, after: dict[int, tuple[s
         (
             6.0,
             0.003,
-            "Steps take 15 ms after 3.5 ms at first, within 2980 steps and 27s: twice as long every 11s (9.7s",
+            "Steps slow down from 3.5 ms to 15 ms within 2980 steps and 27s: twice as long every 11s (9.7s",
         ),
         (1.3, 0.015, "31 % slower every minute (27 % to 34 %)"),
         (1.05, 0.003, None),
@@ -252,7 +252,7 @@ def test_what_passes_before_the_first_step_is_told_by_place(tmp_path: Path) -> N
         for place, took_s, text in places
     ]
     (found,) = judge_start(events, 31.0, str(tmp_path)).issues
-    told = "15s at train.py:4 in prepare, 9.0s within the framework, 4.0s imports"
+    told = "15s at train.py:4 in prepare, 9.0s in the framework, 4.0s imports"
     assert found.sentence == f"The first step ends 31s after the start: {told}."
     assert found.place == "train.py:4"
     assert judge_start(events[:2], 14.0, str(tmp_path)).issues == ()
@@ -267,7 +267,7 @@ def test_a_pause_is_no_slow_step() -> None:
     (issue,) = judge_outside_steps(events).issues
     assert issue.limit is Limit.OUTSIDE
     assert issue.numbers["time_fraction"] == pytest.approx(0.53, abs=0.02)
-    assert "Evaluate more seldom" in issue.recommendations[0].sentence
+    assert "Evaluate less often" in issue.recommendations[0].sentence
 
 
 def test_one_pause_does_not_stand_for_all() -> None:
@@ -277,7 +277,7 @@ def test_one_pause_does_not_stand_for_all() -> None:
     (issue,) = judge_outside_steps(steps([0.05] * 100, after={60: ("checkpoint", 2.5)})).issues
     assert issue.bound is not None
     assert issue.bound.low < issue.bound.ratio < issue.bound.high
-    assert judge_outside_steps(steps([0.05] * 100)).sentence == "No evaluation and no checkpoint was seen."
+    assert judge_outside_steps(steps([0.05] * 100)).sentence == "No evaluation or checkpoint was seen."
 
 
 @pytest.mark.parametrize(("fixed", "is_issue"), [(0.9, True), (0.2, False)])
@@ -349,9 +349,9 @@ def with_cost(events: list[TraineeEvent], kind: str, after: range, took_s: float
 @pytest.mark.parametrize(
     ("kind", "after", "said"),
     [
-        ("trace", range(40, 200, 4), "traced anew 39 times in 180 steps (the last time x float32[8]"),
-        ("compile", range(40, 200, 4), "train.py:41 step is compiled anew 39 times"),
-        ("workers", range(40, 200, 40), "starts the loader's workers anew 3 times"),
+        ("trace", range(40, 200, 4), "traced again 39 times in 180 steps (the last time x float32[8]"),
+        ("compile", range(40, 200, 4), "train.py:41 step is compiled again 39 times"),
+        ("workers", range(40, 200, 40), "restarts the loader's workers 3 times"),
         ("trace", range(2), None),  # once, at the begin
         ("trace", range(40, 42), None),
     ],
@@ -378,7 +378,7 @@ def test_python_within_a_graph_is_told_where_it_takes_much_of_the_time() -> None
     events = steps([0.02] * 200)
     (issue,) = judge_costs(with_cost(events, "python", range(201), 0.01), "/home/me").issues
     assert "train.py:41 step is Python that TensorFlow calls" in issue.sentence
-    assert "10 ms each, 50 % of the time in all" in issue.sentence
+    assert "10 ms each, 50 % of the time in total" in issue.sentence
     assert judge_costs(with_cost(events, "python", range(201), 0.001), "/home/me").issues == ()
 
 
@@ -389,7 +389,7 @@ def test_operations_that_python_launches_are_told_by_the_step(operations: int, i
     told = cost("eager", t_s=1.0, times=operations, duration_s=0.8, text="12.5 0.01")
     phased = sorted([*events, told], key=lambda one: one.t_s)
     issues = judge_costs(events, "/home/me", phased).issues
-    assert ["train.py:41 step: Python launches 100 operations" in issue.sentence for issue in issues] == (
+    assert ["train.py:41 step: Python launches 100 TensorFlow operations" in issue.sentence for issue in issues] == (
         [True] if is_many else []
     )
     between = replace(told, text="12.5 0.4")  # half of the time passes from one operation to the next
@@ -407,7 +407,7 @@ def test_gradients_outside_of_compiled_functions_are_launches(busy: float) -> No
     issues = judge_costs(sorted([*gradients, *main], key=lambda one: one.t_s), "/home/me").issues
     assert len(issues) == (busy == 0.9)
     if issues:
-        assert "train.py:41 step takes the gradient operation by operation" in issues[0].sentence
+        assert "train.py:41 step computes the gradient op by op" in issues[0].sentence
         assert issues[0].numbers["time_fraction"] == pytest.approx(0.9)
         assert "@jax.jit" in issues[0].recommendations[0].sentence
 
@@ -419,7 +419,7 @@ def test_many_short_operations_of_pytorch_are_launches(step_s: float, is_slow: b
     issues = judge_costs(steps([step_s] * 100), "/home/me", [told]).issues
     assert len(issues) == is_slow
     if is_slow:
-        assert "train.py:50 loss: PyTorch makes 1500 operations in each step, of 13 µs" in issues[0].sentence
+        assert "train.py:50 loss: PyTorch runs 1500 operations in each step, 13 µs each" in issues[0].sentence
         assert (issues[0].limit, issues[0].place) == (Limit.HOST, "train.py:50")
         assert issues[0].bound is not None
         assert issues[0].bound.ratio == pytest.approx(1.33, abs=0.01)
@@ -460,7 +460,7 @@ def test_why_torch_compile_cuts_a_function_is_told() -> None:
     told = cost("cut", "train.py:3 loss", t_s=0.0, text="print")
     (issue,) = judge_costs([told, *steps([0.02] * 200)], "/home/me").issues
     assert (issue.severity, issue.place) == (Severity.NOTE, "train.py:3")
-    assert issue.sentence == "torch.compile cuts train.py:3 loss into pieces, with Python between them: print"
+    assert issue.sentence == "torch.compile breaks the graph of train.py:3 loss, with Python in between: print"
 
 
 def test_speed_on_the_same_batches_is_no_limit_of_the_input_where_shapes_are_compiled_anew() -> None:

@@ -38,7 +38,7 @@ def test_slow_steps_that_are_gone_without_xla_are_compilations(low: float, limit
     found = CheckResult(check="steadiness", issues=(issue("steadiness", "Slow steps recur.", limit=Limit.STALLS),))
     (told,) = explained(found, [Gain(switch=switch, gain=Ratio(ratio=2.0, low=low, high=2.1))]).issues
     assert told.limit is limit
-    assert ("XLA compiles the step anew" in told.sentence) is (limit is Limit.COMPILING)
+    assert ("XLA compiles the step again" in told.sentence) is (limit is Limit.COMPILING)
 
 
 LOAD, REPLAY, TRAIN = TrialPhase.LOAD, TrialPhase.REPLAY, TrialPhase.TRAIN

@@ -55,7 +55,7 @@ def test_batches_from_no_loader_are_not_told_from_the_forward_pass(tmp_path: Pat
     [
         (5.0, [50.0] * 100, "All but data takes 90 % of the step: the step itself is the limit"),
         (35.0, [50.0] * 100, "Data takes 70 % of the step: waiting for data is the limit"),
-        (5.0, [50.0] * 98 + [500.0] * 2, "; one step in a hundred takes 10.0 times the usual."),
+        (5.0, [50.0] * 98 + [500.0] * 2, "; one step in a hundred takes 10.0 times the median."),
         (None, [50.0] * 100, "not known"),
     ],
 )
@@ -67,7 +67,7 @@ def test_a_step_that_is_not_divided_has_what_the_trial_reports(
     profile = step_profile(SeenSteps(), PlainSteps(steps_ms=steps_ms, waits_ms=waits, steps=100))
     assert said in profile.verdict
     assert profile.step.median_ms == 50.0
-    assert profile.why_not == "operations are not known: neither PyTorch nor TensorFlow trains"
+    assert profile.why_not == "operations are unknown: neither PyTorch nor TensorFlow trains"
 
 
 def test_the_phases_that_a_profiler_has_seen_take_their_share_of_a_step_without_it(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_module_that_is_installed_is_named_and_not_read(tmp_path: Path, monkey
     command = ["python", "-m", "mine.train", "--config", "{config}"]
     look = Subject(problem=open_problem(config, command=command, state_dir=tmp_path / "state"), clock=SystemClock())
     assert check_code(look).why_not == (
-        "the module mine.train is not below this directory; installed packages are not read"
+        "the module mine.train is not in this directory; installed packages are not read"
     )
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "train.py").write_text(SOURCES["slow-keras-by-hand"])

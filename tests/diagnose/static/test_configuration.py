@@ -29,35 +29,35 @@ def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | 
 @pytest.mark.parametrize(
     ("config", "machine", "severity", "said", "values"),
     [
-        ("train: {batch_sze: 8}", CPU, "warning", "train.batch_sze looks like a slip for batch_size", {}),
-        ('use_amp: "false"', A100, "warning", "every text that is not empty is true to Python", {}),
+        ("train: {batch_sze: 8}", CPU, "warning", "train.batch_sze is probably a typo for batch_size", {}),
+        ('use_amp: "false"', A100, "warning", "a non-empty text is true in Python", {}),
         ('batch_size: "16"', CPU, "warning", "is the text 16 in quotes", {}),
         ('num_workers: "4"', CPU, "warning", "is the text 4 in quotes", {}),
         ("{batch_size: 4, batch_size: 8}", CPU, "note", "are the same key", {}),
         ("batch_size: 0", CPU, "warning", "batch_size is 0", {}),
-        ("lr: 1e-4", CPU, "note", "PyYAML reads lr: 1e-4 as a text", {}),
-        ("{fp16: true, bf16: true}", A100, "warning", "fp16: true does not go with bf16: true", {}),
-        ("{num_workers: 0, prefetch_factor: 2}", CPU, "warning", "prefetch_factor: 2 does not go with num_workers", {}),
+        ("lr: 1e-4", CPU, "note", "PyYAML reads lr: 1e-4 as text", {}),
+        ("{fp16: true, bf16: true}", A100, "warning", "fp16: true conflicts with bf16: true", {}),
+        ("{num_workers: 0, prefetch_factor: 2}", CPU, "warning", "prefetch_factor: 2 conflicts with num_workers", {}),
         (
             "{enable_xla: true, pad_to_fixed_length: false}",
             A100,
             "warning",
-            "needs pad_to_fixed_length: true, and that is false: XLA recompiles for each new shape",
+            "needs pad_to_fixed_length: true, which is false: XLA recompiles for each new shape",
             {"pad_to_fixed_length": True},
         ),
-        ("num_workers: 0", CORES, "warning", "num_workers is 0 and this machine has 16 cores", {"num_workers": 16}),
-        ("num_workers: 12", CPU, "warning", "num_workers is 12 and this machine has 2 cores", {"num_workers": 2}),
-        ("model_gpu: 1", A100, "error", "model_gpu is GPU 1, and there is 1, counted from 0", {}),
+        ("num_workers: 0", CORES, "warning", "num_workers is 0, but this machine has 16 cores", {"num_workers": 16}),
+        ("num_workers: 12", CPU, "warning", "num_workers is 12, but this machine has 2 cores", {"num_workers": 2}),
+        ("model_gpu: 1", A100, "error", "model_gpu is GPU 1, but this machine has 1, counted from 0", {}),
         ("precision: 16-mixed", CPU, "warning", "a CPU only emulates float16", {"precision": "32-true"}),
-        ("mixed_precision: bf16", CPU, "warning", "does not compute in bfloat16 itself", {"mixed_precision": "fp32"}),
-        ("bf16: true", T4, "warning", "Tesla T4 does not compute in bfloat16 itself", {"bf16": False}),
+        ("mixed_precision: bf16", CPU, "warning", "has no native bfloat16", {"mixed_precision": "fp32"}),
+        ("bf16: true", T4, "warning", "Tesla T4 has no native bfloat16", {"bf16": False}),
         ("use_amp: false", A100, "note", "compute far faster in 16 bits", {"use_amp": True}),
         ("mixed_precision: float32", T4, "note", "compute far faster", {"mixed_precision": "mixed_float16"}),
         ("run_eagerly: true", CPU, "warning", "meant for debugging", {"run_eagerly": False}),
         ("enable_graph_mode: false", CPU, "warning", "Python launches each op", {"enable_graph_mode": True}),
         ("prefetch_buffer_size: 0", CPU, "note", "no batch is prefetched", {"prefetch_buffer_size": 2}),
         ("prefetch_buffer_size: 1", CPU, "note", "one prefetched batch", {"prefetch_buffer_size": 4}),
-        ("num_workers: 3", CPU, "note", "that pays only where they wait", {}),
+        ("num_workers: 3", CPU, "note", "this pays off only if workers wait", {}),
         (
             "{enable_xla: false, pad_to_fixed_length: false}",
             A100,
@@ -65,7 +65,7 @@ def issues_of(folder: Path, config: str, machine: Machine = CPU, trainer: str | 
             "launched one by one, not fused",
             {"enable_xla": True, "pad_to_fixed_length": True},
         ),
-        ("batch_size: 2", A100, "note", "batch_size is 2, which is little for NVIDIA A100", {"batch_size": 64}),
+        ("batch_size: 2", A100, "note", "batch_size is 2, which is small for NVIDIA A100", {"batch_size": 64}),
         (
             "{batch_size: 8, accumulate_grad_batches: 4}",
             A100,
@@ -117,7 +117,7 @@ def test_a_slip_is_an_error_where_the_sources_prove_it(tmp_path: Path) -> None:
     """They read ``batch_size`` and never ``batch_sze``; where they read that, it is no slip."""
     (found,) = issues_of(tmp_path, "batch_sze: 8", trainer=READS_YAML)
     assert found.severity is Severity.ERROR
-    assert "the trainer's sources name that one, and never this" in found.sentence
+    assert "the trainer's sources name only batch_size" in found.sentence
     assert issues_of(tmp_path, "batch_sze: 8", trainer=READS_YAML.replace("batch_size", "batch_sze")) == ()
 
 
@@ -164,7 +164,7 @@ def test_a_file_of_one_sample_counts_also_for_large_batches(tmp_path: Path) -> N
 def test_xla_without_a_word_on_shapes_is_a_note(tmp_path: Path) -> None:
     """It compiles again for each; with a key that fixes them there is nothing to say."""
     (found,) = issues_of(tmp_path, "enable_xla: true")
-    assert (found.severity, "no key says that batches have only one" in found.sentence) == (Severity.NOTE, True)
+    assert (found.severity, "no key says that all batches have one shape" in found.sentence) == (Severity.NOTE, True)
     assert issues_of(tmp_path, "enable_xla: true\npad_to_fixed_length: true") == ()
 
 

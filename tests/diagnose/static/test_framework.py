@@ -11,10 +11,10 @@ from autotune.diagnose.diagnosis import static_checks
 from autotune.diagnose.machine_checks import (
     Answer,
     FrameworkAnswers,
-    ask_framework,
     check_framework,
     check_graph,
     check_native_loader,
+    query_framework,
 )
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import STATIC_CHECKS
@@ -55,9 +55,9 @@ def test_a_build_without_gpus_is_named_where_there_is_one() -> None:
     """A build for CPUs, and libraries that do not load; one that sees it is fine."""
     facts = {"import": None, "version": "2.21.0", "gpus": 0}
     (issue,) = check_framework(LOOK, answered(**facts, built_for_GPUs=False)).issues
-    assert issue.sentence == "TensorFlow 2.21.0 sees no GPU though NVIDIA H100 is there: it is a build for CPUs alone."
+    assert issue.sentence == "TensorFlow 2.21.0 sees no GPU although NVIDIA H100 is present: it is a CPU-only build."
     (issue,) = check_framework(LOOK, answered("torch", **facts, built_for_GPUs=True)).issues
-    assert "its CUDA libraries do not load" in issue.sentence
+    assert "its CUDA libraries may fail to load" in issue.sentence
     fine = check_framework(LOOK, answered(**{**facts, "gpus": 1}))
     assert (fine.issues, fine.sentence) == ((), "TensorFlow 2.21.0, which sees 1 GPU; imported in 1.0 s")
 
@@ -93,14 +93,14 @@ def asked(folder: Path, program: str) -> FrameworkAnswers:
     (folder / "train.py").write_text("import tensorflow\n")
     command = f"'{program} {folder}/train.py --config {{config}}'"
     problem = problem_of(folder, f"autotune:\n  command: {command}\nlr: 1\n")
-    return ask_framework(Subject(problem=problem, clock=SystemClock(), is_run=True))
+    return query_framework(Subject(problem=problem, clock=SystemClock(), is_run=True))
 
 
 @pytest.mark.parametrize(
     ("child", "said"),
     [
-        ("exit 7", "ended with 7"),
-        ("kill -SEGV $$", "ended with -11"),
+        ("exit 7", "exited with 7"),
+        ("kill -SEGV $$", "exited with -11"),
         ("sleep 60", "did not answer within 0 s"),
         ('echo "{torn" > "$4"; exit 0', None),
     ],
@@ -125,7 +125,7 @@ def test_what_came_before_a_crash_is_known(tmp_path: Path) -> None:
 
 def test_a_command_without_an_interpreter_is_not_asked(tmp_path: Path) -> None:
     """A shell script starts whatever it likes."""
-    assert asked(tmp_path, "bash").why_not == "the command starts no Python interpreter that is found"
+    assert asked(tmp_path, "bash").why_not == "the command starts no known Python interpreter"
 
 
 @pytest.mark.services

@@ -26,12 +26,12 @@ def test_a_healthy_gpu_is_told_and_nothing_is_wrong(fake_gpu):
 
 
 HELD_BACK = [
-    (Gpu(event_reasons=0x40, temperature_c=93), "warning", "held down right now at 93 °C: heat (hardware)."),
+    (Gpu(event_reasons=0x40, temperature_c=93), "warning", "throttled now at 93 °C: heat (hardware)."),
     (Gpu(event_reasons=0x80), "warning", "power brake"),
-    (Gpu(power_limit_mw=350_000), "note", "may draw 350 W of the 700 W"),
-    (Gpu(pcie_width=4), "warning", "linked to the host by 4 lanes of the 16"),
-    (Gpu(persistence=0), "note", "is unloaded whenever nobody uses it"),
-    (Gpu(mig=True, mig_instances=(MigInstance(),)), "note", "cut into 1 MIG instances"),
+    (Gpu(power_limit_mw=350_000), "note", "is 350 W; its default is 700 W"),
+    (Gpu(pcie_width=4), "warning", "uses 4 of 16 possible PCIe lanes"),
+    (Gpu(persistence=0), "note", "is unloaded when unused"),
+    (Gpu(mig=True, mig_instances=(MigInstance(),)), "note", "has 1 MIG instances"),
     (Gpu(processes=(Process(pid=4711, memory_bytes=1 << 30),)), "warning", "is in use by process 4711"),
 ]
 

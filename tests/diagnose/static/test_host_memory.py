@@ -35,11 +35,11 @@ def test_memory_that_suffices_is_no_issue(monkeypatch: pytest.MonkeyPatch) -> No
 def test_too_little_memory_and_waiting_for_it_are_issues(monkeypatch: pytest.MonkeyPatch) -> None:
     """With their numbers, and whose limit it is."""
     (said,) = sentences(monkeypatch, available_bytes=3 * GIB)
-    assert said == "3.0 GiB of the host's memory, 64.0 GiB, are left for a training."
+    assert said == "3.0 GiB of 64.0 GiB (host memory) are available for training."
     (said,) = sentences(monkeypatch, total_bytes=8 * GIB, limit_bytes=8 * GIB, available_bytes=GIB)
-    assert said == "1.0 GiB of the limit of its cgroup, 8.0 GiB, are left for a training."
+    assert said == "1.0 GiB of 8.0 GiB (the cgroup's limit) are available for training."
     (said,) = sentences(monkeypatch, pressure=0.4, swap_used_bytes=2 * GIB)
-    assert said == "Processes waited for memory in 40% of the last 10 s. 2.0 GiB are swapped out."
+    assert said == "Processes waited for memory 40 % of the last 10 s. 2.0 GiB are swapped out."
 
 
 def test_a_cgroups_limit_counts_without_its_page_cache(tmp_path: Path) -> None:

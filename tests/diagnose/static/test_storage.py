@@ -58,7 +58,7 @@ def test_a_dataset_that_is_gone_is_an_error(tmp_path: Path) -> None:
     result = check_storage(look_at(tmp_path, config))
     (issue,) = result.issues
     assert issue.severity is Severity.ERROR
-    assert issue.sentence == "data_path names /no/such/corpus, and there is nothing of that name on this machine."
+    assert issue.sentence == "data_path is /no/such/corpus, which does not exist on this machine."
     assert issue.place == f"{tmp_path / 'config.yaml'}:1"
 
 
