@@ -70,7 +70,6 @@ class Diagnoser:
 
     Args:
         busy_s: Returns the CPU time of all processes; None if unknown.
-        cores: Cores of the machine.
         is_brief: Whether to take less than the budget for a trainer that starts quickly.
     """
 

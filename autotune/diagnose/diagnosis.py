@@ -56,13 +56,11 @@ def diagnose(
 
     Args:
         problem: Config and command; runnable.
-        on_event: Receives all events.
         budget_s: Total time limit, in seconds.
         started_s: Start of the process and of the budget, on the monotonic clock.
         is_brief: Whether to take less than the budget for a trainer that starts quickly.
         allow_busy_gpu: Whether to run trials on a busy GPU.
         verifies: Whether to check only that the step follows the config: traced once, compiled, precision, device.
-        simulator: Runs the trials in virtual time; None for processes.
 
     Raises:
         AutotuneError: Trials cannot run, e.g. a search holds the record or a GPU is busy.

@@ -51,6 +51,7 @@ class Recommendation:
         sentence: What to do; shown to users.
         values: New values by key path.
         gain: Speed ratio with over without the change; an upper bound if bounded; None if not tried.
+        evidence: Evidence of the gain.
         label: Effect on training: ``same training``, ``batch`` or ``precision``; empty if it depends on the config.
         data: Comparison of the data of its trials; None if not compared.
         cost: Other costs, e.g. memory; empty for none.
@@ -94,6 +95,7 @@ class Issue:
 
     Attributes:
         check: Id from `autotune.diagnose.tables.CHECKS`.
+        severity: Its severity.
         sentence: What is wrong, with numbers; shown to users.
         place: File and line, key path, or device; empty if unknown.
         numbers: Measured values, by name with unit.
@@ -152,6 +154,7 @@ class TimeShare:
 
     Attributes:
         cause: Name of the cause; shown to users.
+        limit: Part of the training.
         fraction: Share of the time, 0 to 1.
         place: File and line, or device; empty if unknown.
         change: Change that acts on this cause, measured or bounded by this share; None if unknown.
@@ -169,6 +172,7 @@ class Diagnosis:
     """Complete diagnosis.
 
     Attributes:
+        verdict: The limit of the training, and the first thing to do.
         results: Results of the checks, in the order of `autotune.diagnose.tables.CHECKS`.
         shares: Shares of the time, which add up to 1: the largest first, the remainder last. Empty without trials.
     """

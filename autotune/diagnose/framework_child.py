@@ -89,7 +89,6 @@ def main(framework: str, path: str, sample: str) -> None:
     """Query a framework.
 
     Args:
-        path: File of the answers.
         sample: File to decode; empty for none.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

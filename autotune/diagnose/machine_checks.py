@@ -411,8 +411,6 @@ class Answer:
 
     Attributes:
         name: Query in `framework_child`.
-        value: None if the query failed.
-        error: Error in one line; None if there was none.
     """
 
     name: str
@@ -428,8 +426,6 @@ class FrameworkAnswers:
     Attributes:
         framework: ``tensorflow`` or ``torch``; empty if neither is known to be used.
         why_not: Reason that there are no answers, or not all; None if there is none.
-        answers: Answers by name of the query.
-        sample: File to decode; None for none.
     """
 
     framework: str
@@ -463,7 +459,7 @@ def query_framework(subject: Subject) -> FrameworkAnswers:
     framework = _used_framework(problem, framework_versions(interpreter) if problem is None else problem.frameworks)
     if not framework:
         return FrameworkAnswers(
-            framework="", why_not="the trainer imports neither TensorFlow nor PyTorch, or none is installed"
+            framework="", why_not="neither TensorFlow nor PyTorch is imported, or none is installed"
         )
     sample = next((file for place in subject.places or () for file in place.decodable), None)
     # Frameworks start programs from PATH; without trials it must not name programs of the project.

@@ -42,8 +42,6 @@ def judge_input(
     """Judge whether the input limits the training.
 
     Args:
-        bounds: Results of the trial in phases.
-        own_cores: Cores that training keeps busy; None if unknown.
         loads_ahead: Whether the config sets prefetching; None if it does not mention it.
     """
     gain = bounds.free_data
@@ -153,7 +151,6 @@ def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bou
     """Judge how much of a step is independent of the batch size.
 
     Args:
-        one: Steps with today's batch size; None if not seen.
         other: Steps with a larger batch size; None if not seen.
         bounds: Bounds of the training; a free step bounds this gain.
     """

@@ -35,7 +35,6 @@ def judge_start(events: Sequence[TraineeEvent], first_step_s: float, folder: str
 
     Args:
         first_step_s: Time from the start of the process to the end of the first step.
-        folder: Working directory of training; its prefix is dropped from places.
     """
     took_s: defaultdict[str, float] = defaultdict(float)
     for event in events:
@@ -87,7 +86,6 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
 
     Args:
         steadiness: Result for slow steps, whose time is not counted again.
-        folder: Working directory of training; its prefix is dropped from places.
     """
     lines = _own_lines(events)
     steps_s = [event.t_s for event in events if event.kind == "step"]
@@ -138,7 +136,6 @@ def without_loading(
     """Drop the issue of slow steps if the loop's own loading causes them: `judge_own_loading` reports that.
 
     Args:
-        events: All events of the trial.
         slow: Start and end times of its slow steps, in s.
     """
     lines = _own_lines(events)
@@ -169,7 +166,7 @@ def _in_threads(events: Sequence[TraineeEvent], all_s: float, folder: str) -> Is
         return None
     share = min(MOST_SHARE, (thread.duration_s or 0.0) / all_s)
     late_s = 0.0
-    with suppress(ValueError):  # whatever a trainer has written there
+    with suppress(ValueError):  # the trainer may have written any text
         late_s = float(thread.text or "")
     if share < _LEAST_IN_THREADS or not late_s >= _LATE_S:
         return None
@@ -203,7 +200,7 @@ def _function_of(event: TraineeEvent) -> str:
 def _loop_times(event: TraineeEvent) -> tuple[float, float, float]:
     """Return the times of a line in s: outside of its framework, the CPU time thereof, and within the framework."""
     used_s = within_s = 0.0
-    with suppress(ValueError):  # whatever a trainer has written there
+    with suppress(ValueError):  # the trainer may have written any text
         used_s, within_s = map(float, (event.text or "").split())
     if not math.isfinite(used_s + within_s):
         used_s = within_s = 0.0

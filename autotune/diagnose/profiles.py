@@ -132,8 +132,6 @@ class PlainSteps:
     Attributes:
         steps_ms: Times of single steps, or means over parts of the window.
         waits_ms: Waits for data, likewise; None if unknown.
-        batch_size: Samples per batch; None if unknown.
-        gpu_utilization: Share of the time with a busy GPU; None if unknown.
     """
 
     steps_ms: Sequence[float] = ()
@@ -149,7 +147,6 @@ class Phase:
 
     Attributes:
         mean_ms: Mean over the steps, with the longest and shortest tenth winsorized. Means add up, unlike medians.
-        median_ms: Median over the steps.
         quartiles_ms: First and third quartile over the steps.
         tail_ms: 95th and 99th percentile over the steps.
         why_not: Reason that it was not measured; None if it was.
@@ -168,13 +165,7 @@ class StepProfile:
     """Phases and operations of a training step.
 
     Attributes:
-        framework: Framework whose profiler recorded the operations; None without one.
-        batch_size: Samples per batch; None if unknown.
-        steps: Number of steps behind the phases.
-        step: Whole step.
-        gpu_utilization: Share of the time with a busy GPU; None if unknown.
         operations: The longest ones, in order of their time.
-        profiled_steps: Number of steps behind the operations.
         why_not: Reason that operations or phases are missing, if any.
     """
 
@@ -316,13 +307,10 @@ class SeenSteps:
     """Steps as recorded inside the trainer.
 
     Attributes:
-        framework: None if it is neither of these.
         profiler_begin_s: Start of its profiler, on the monotonic clock.
-        steps: Number of steps with the profiler.
         phases_ms: Times of each phase in each step before the profiler; equal lengths.
         traced_ms: Times of each phase and of the whole step, from the profiler.
         operations: The longest operations, from the profiler.
-        why_not: Reason that phases or operations are missing.
     """
 
     v: Literal[1] = STEP_VERSION
@@ -375,17 +363,14 @@ class PipelineProfile:
     """Profile of an input pipeline.
 
     Attributes:
-        batch_samples: Samples per batch; None if unknown.
         loading: Batch times of the loader alone, without steps; None if not measured.
         why_no_loading: Reason that `loading` is None.
         waits: Waits of training for batches; None if unknown.
-        steps: Step times in training.
         replayed: Step times on repeated batches, without loading; None if not measured.
         idle_fraction: Share of the time in which the step waits for a batch; None if unknown.
         gain_if_free: Speed ratio of training on repeated batches; None if unknown.
         loading_stages: Stages of loading an example, if the trainer wraps them.
         stages: Times of a pipeline's two stages over two devices; None without one.
-        gpu_utilization: Share of the time with a busy GPU; None if unknown.
     """
 
     batch_samples: float | None
@@ -513,7 +498,6 @@ class Cycle:
     """Cycle in the times of successive batches.
 
     Attributes:
-        batches: Length.
         slow_ms: Mean time at the slowest position.
         others_ms: Mean time at the other positions.
     """
@@ -608,10 +592,8 @@ class PhasedEvents:
     """Steps and loads of a trial.
 
     Attributes:
-        train: Steady windows of training.
         replay: Steady windows of training on repeated batches.
         loads_s: Times of batches loaded without a step, by stretch, without prefetched ones.
-        load_samples: Samples per loaded batch; None if unknown.
         why_no_load: Reason that none was loaded, if known.
         cycles: Number of completed stretches of training.
     """
@@ -682,9 +664,7 @@ class LoadingStage:
     """Stage of loading an example.
 
     Attributes:
-        examples: Number of calls.
         mean_ms: Mean time of a call in its worker.
-        fraction: Share of the time of all stages.
     """
 
     name: str
@@ -729,7 +709,6 @@ class MadeTrial:
         window: Measured window; None if there is none.
         measurement: Measurement of the window; None likewise.
         trouble: Error of a failed trial, if any.
-        remarks: Remarks for the user.
     """
 
     events: Sequence[TraineeEvent]
@@ -754,9 +733,6 @@ def make_trial(
     """Run one trial of today's config; locks out searches of the same config.
 
     Args:
-        problem: Config and command; runnable.
-        label: Suffix of the trial's name.
-        environment: Additional environment variables.
         longest_s: Time limit from the first step.
         ends_s: Latest end, on the monotonic clock.
 

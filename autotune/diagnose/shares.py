@@ -108,7 +108,6 @@ def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequenc
     """Return the shares of the causes, the largest first, and last the remainder.
 
     Args:
-        measured: Results of the measured checks.
         bounds: Bounds of the whole training.
         static: Results of the static checks, for places in the code.
     """
@@ -186,7 +185,6 @@ def _share(
 
     Args:
         issue: Issue of the cause; None for the remainder.
-        found: Results of all checks.
         of_steps: Share of the time in the step as a whole.
     """
     if fraction < _LEAST:
@@ -220,7 +218,6 @@ def issue_with_place(limit: Limit, issue: Issue | None, found: Sequence[CheckRes
 
     Args:
         issue: Issue of the limit; None for the remainder.
-        found: Results of all checks.
     """
     about = [*([issue] if issue else []), *_related(limit, found)]
     about = [one for one in about if one.place and one.check not in _ABOUT_KEYS]

@@ -122,11 +122,7 @@ class TimedStep:
 
 
 def timed_steps(events: Sequence[TraineeEvent]) -> list[TimedStep]:
-    """Return the steps of a trial without warm-up, pauses and recurring costs.
-
-    Args:
-        events: All events of the trial, in time order.
-    """
+    """Return the steps of a trial without warm-up, pauses and recurring costs."""
     found = [
         TimedStep(
             number=number,
@@ -153,7 +149,6 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
 
     Args:
         events: All events of the trial; "stay" events give the line of the loop.
-        folder: Working directory of training; its prefix is dropped from places.
     """
     if len(steps) < 30:
         return CheckResult(check="steadiness", why_not=f"{len(steps)} steps are too few")
@@ -222,13 +217,13 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
 
 
 def _drift(steps: Sequence[TimedStep]) -> Issue | None:
-    """Return the issue of steps that get slower and slower; None where they do not, for certain."""
+    """Return the issue of a certain slowdown of steps, if any."""
     blocks = np.array_split(np.arange(len(steps)), 20)
     durations_s, ends_s = (np.array([getattr(step, name) for step in steps]) for name in ("duration_s", "end_s"))
     times_s = np.array([float(np.median(ends_s[block])) for block in blocks])
     blocks_s = np.array([float(np.median(durations_s[block])) for block in blocks])
     found, length_s = trend(times_s, np.log(blocks_s)), float(times_s[-1] - times_s[0])
-    # a neighbour that comes, or a machine that is slower for a while, makes no such line
+    # excludes a single change of speed, e.g. by another process
     if found.concordance < 0.6 or math.expm1(found.low * length_s) < 0.2:
         return None
     first_s, last_s = float(np.median(blocks_s[:3])), float(np.median(blocks_s[-3:]))
@@ -239,7 +234,7 @@ def _drift(steps: Sequence[TimedStep]) -> Issue | None:
         f"{format_duration(length_s)}: {_slower_text(found)}.{waiting}"
     )
     remedy = (
-        "Look for something that grows with each step, and memory with it: operations added to a graph in the loop, "
+        "Look for something that grows with each step, often with memory: operations added to a graph in the loop, "
         "losses kept with their graph, a list or log that is scanned. Otherwise check for thermal throttling and a "
         "full disk."
     )
@@ -335,8 +330,6 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
     """Judge the recurring costs besides arithmetic, by the steps in which they occur.
 
     Args:
-        events: All events of a trial.
-        folder: Working directory of training; its prefix is dropped from places.
         phased_events: Events of a trial in phases, which counts operations.
     """
     pairs = _successive_steps(events)

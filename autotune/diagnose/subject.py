@@ -146,13 +146,13 @@ def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
 
     Paths are relative to the working directory or to the config. Excludes outputs and paths inside others.
     """
-    here, beside = problem.settings.folder, Path(os.path.realpath(problem.config_path)).parent
+    bases = problem.settings.folder, Path(os.path.realpath(problem.config_path)).parent
     found: dict[Path, str] = {}
     for key, value in problem.settings.scalars.items():
         if isinstance(value, str) and not _is_output(problem.settings.outputs, key) and _may_be_data(key, value):
-            for folder in (here, beside):
+            for folder in bases:
                 path = _existing(value, folder)
-                if path is not None and not any(place.is_relative_to(path) for place in (here, beside, Path.home())):
+                if path is not None and not any(place.is_relative_to(path) for place in (*bases, Path.home())):
                     found.setdefault(path, key)
                     break
     outer = [path for path in found if not any(other != path and path.is_relative_to(other) for other in found)]

@@ -77,7 +77,6 @@ def judge_neighbours(
 
     Args:
         foreign_cores: Cores used by other processes, for each trial.
-        own_cores: Cores used by training; None if unknown.
     """
     issues = []
     # less may be a desktop, a monitor, or this program itself
@@ -199,7 +198,6 @@ def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int
 
     Args:
         batches: Batch sizes with a measurement each; at least two.
-        total_bytes: Memory of the GPU.
 
     Returns:
         None if unknown, or if memory does not depend on the batch size, e.g. because the framework reserves it all.
@@ -223,7 +221,6 @@ def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machin
 
     Args:
         events: Events of a trial in phases, which reports its settings when phases begin.
-        space: Search space; its knobs are compared.
     """
     reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
     if not reported:

@@ -18,9 +18,6 @@ class Check(_Row, frozen=True):
     """Check of a diagnosis.
 
     Attributes:
-        id: Stable id, for scripts.
-        question: Question that it answers.
-        how: Method.
         threshold: Limit of an issue, with its source.
     """
 
@@ -36,7 +33,6 @@ class Rule(_Row, frozen=True):
     Attributes:
         find: Function in `code_checks` that finds the places; empty if ``calls`` is set.
         calls: Full names of the functions whose calls match.
-        limit: Part of the training that is slower.
     """
 
     id: str
@@ -54,9 +50,6 @@ class Setting(_Row, frozen=True):
     """Value of known knobs that is slow on any machine.
 
     Attributes:
-        kinds: Rows of `space.catalog`.
-        write: Replacement value.
-        needs_gpu: Whether it is slow only with a GPU.
         sentence: What is wrong; ``{key}`` stands for the key and its value.
     """
 
