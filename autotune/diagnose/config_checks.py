@@ -246,9 +246,7 @@ def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
 # Values that do not fit this machine: workers, precision, devices, batch size.
 
 
-_PREPARING = re.compile(
-    r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|prep"
-)  # sections of a preprocessing before training
+_PREPARING = re.compile(r"binari[sz]\w*|pre_?process\w*|prepar\w*|extract\w*|prep")  # preprocessing sections
 
 
 def _slow_settings(problem: Problem) -> Iterator[Issue]:
