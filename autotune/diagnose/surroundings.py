@@ -130,6 +130,7 @@ def _on_the_gpus(trials: Sequence[TrialRecord]) -> list[Issue]:
 
 
 _NEARLY_FULL = 0.92  # above, an unusually large batch or a growing cache ends the training
+_MUCH = 0.01  # of the memory, grown within a trial: more than warming up
 _GIB = 1 << 30
 
 
@@ -162,7 +163,7 @@ def judge_memory(
         seen.append(f"{what} is used up to {peak / _GIB:.1f} of {total / _GIB:.1f} GiB.")
         growth = growth_bytes_per_s(over_time) or 0.0
         full_s = (total - peak) / growth if growth > 0 else math.inf
-        sentence, remedy = None, ""
+        sentence, remedy, severity = None, "", Severity.WARNING
         if peak > _NEARLY_FULL * total and tells_full:
             share = percent(peak / total)
             sentence = f"{what} is nearly full: {share} of {total / _GIB:.1f} GiB."
@@ -172,6 +173,9 @@ def judge_memory(
                 f"{what} grows by {growth * 60 / (1 << 20):.0f} MiB a minute: it would be full after "
                 f"{format_duration(full_s)}."
             )
+            # a few caches that still fill look the same in a short trial
+            is_much = growth * (over_time[-1][0] - over_time[0][0]) > _MUCH * total
+            severity = Severity.WARNING if is_much else Severity.NOTE
             remedy = (
                 "Look for data kept from each step: losses with their graph, operations added to a graph in the loop, "
                 "growing lists, an unlimited cache."
@@ -182,6 +186,7 @@ def judge_memory(
                     "memory-room",
                     sentence,
                     remedy,
+                    severity=severity,
                     numbers={"peak_bytes": float(peak), "peak_fraction": peak / total},
                     limit=Limit.MEMORY,
                 )

@@ -186,9 +186,9 @@ def _why_none(scored: Sequence[DeviceUsage]) -> str | None:
 def _spoiled(used: Sequence[DeviceUsage]) -> tuple[Validity | None, str]:
     worst = max(used, key=lambda device: device.figures.foreign_fraction or 0.0)
     if (foreign := worst.figures.foreign_fraction or 0.0) > MOST_FOREIGN:
-        used = f"used it {100 * foreign:.0f} % of the time"
         pids = ", ".join(map(str, worst.foreign_pids))
-        return Validity.CONTAMINATED, f"{worst.figures.name}: other processes ({pids}) {used}"
+        how = f"used it {100 * foreign:.0f} % of the time"
+        return Validity.CONTAMINATED, f"{worst.figures.name}: other processes ({pids}) {how}"
     worst = max(used, key=lambda device: device.figures.throttled_fraction or 0.0)
     if (throttled := worst.figures.throttled_fraction or 0.0) > MOST_THROTTLED:
         why = ", ".join(sorted(THROTTLING.intersection(worst.clock_reasons)))

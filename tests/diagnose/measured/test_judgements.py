@@ -313,6 +313,9 @@ def test_memory_that_is_full_or_fills_is_told(peak_gib: float, growth_mib: int, 
     series = tuple((float(t_s), int(2 * GIB + t_s * growth_mib * (1 << 20) / 60)) for t_s in range(40))
     result = judge_memory(machine, numbers, (series, ()), [])
     assert [said in issue.sentence for issue in result.issues if said] == ([True] if said else [])
+    if growth_mib:  # 65 MiB of 4 GiB within the trial are more than warming up, and of 64 GiB they are not
+        larger = judge_memory(replace(machine, memory_bytes=64 * GIB), numbers, (series, ()), [])
+        assert [one.severity for one in (*result.issues, *larger.issues)] == [Severity.WARNING, Severity.NOTE]
     assert f"{peak_gib:.1f} of 4.0 GiB" in result.sentence
 
 
