@@ -233,8 +233,8 @@ class TraineeEvent:
         kind: ``start`` (header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``, ``sync``,
             ``note``, ``stages``, ``reporter`` (its step reporter was imported), ``unseen`` (steps can't be seen),
             ``files`` (loaded modules), ``begin`` (of the first step, batch included), ``cost`` (recurring work apart
-            from the arithmetic of steps) or ``launched`` (by the runner: start of a process that it may have prepared a warm
-            interpreter for). In phases also ``phase`` (its start), ``load`` (batches drawn without training),
+            from the arithmetic of steps) or ``launched`` (by the runner: start of a process that it may have prepared a
+            warm interpreter for). In phases also ``phase`` (its start), ``load`` (batches drawn without training),
             ``unphased`` (impossible with this trainer) and ``in_force`` (settings of the frameworks). With several
             ranks ``rank``, ``own`` (time outside of the gradient exchange) and ``rank_step``.
         stream: Process and loop, ``<pid>.<n>``, e.g. ``"4711.0"``.

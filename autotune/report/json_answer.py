@@ -27,12 +27,13 @@ def answer_document(
     """Return the object of ``search --json`` and ``status --json``.
 
     Args:
-        elapsed_s: None for an answer from the record.
-        paths: By purpose.
-        answer: Changes that ``apply`` would write.
-        diff: Their diff.
-        interrupted: Interrupt, in words.
-        ended_by: Error that ended the search early.
+        elapsed_s: Seconds that the search took; None for an answer from the record.
+        study: Name of the study.
+        paths: Files and folders, by purpose.
+        answer: Changes that ``apply`` would write, or None.
+        diff: Their diff, or None.
+        interrupted: What interrupted the search, or None.
+        ended_by: Error that ended the search early, or None.
     """
     document = asdict(result)
     del document["is_apart"]
