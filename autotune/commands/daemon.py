@@ -216,9 +216,9 @@ def url() -> int:
 def explain(call: Invocation, id: str) -> int:
     """Explain a recommendation: gain, change to the config, gain of each value, reasons."""
     with signals_held():
-        from autotune.daemon.advice import Advices, AdviceState
+        from autotune.daemon.advice import AdviceState, Recommendations
 
-    advice = Advices(locate_home(os.environ).advice).advice(id).now()
+    advice = Recommendations(locate_home(os.environ).advice).advice(id).now()
     ratio, low, high = advice.ratio
     is_applied = advice.state is AdviceState.APPLIED
     return call.say(

@@ -126,7 +126,7 @@ class Advice:
         return msgspec.convert(document, cls)
 
 
-class Advices:
+class Recommendations:
     """Stored recommendations."""
 
     def __init__(self, folder: Path) -> None:
@@ -256,13 +256,13 @@ class Adviser:
     def __init__(
         self,
         queue: Queue,
-        advices: Advices,
+        recommendations: Recommendations,
         clock: Clock,
         publish: Publish,
         uses_config: Callable[[Path], bool],
     ) -> None:
         self._queue = queue
-        self._advices = advices
+        self._advices = recommendations
         self._clock = clock
         self._publish = publish
         self._uses_config = uses_config

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from autotune import __version__
 from autotune.clock import Clock
 from autotune.config.daemon_settings import DaemonSettings
-from autotune.daemon.advice import Advices, Adviser
+from autotune.daemon.advice import Adviser, Recommendations
 from autotune.daemon.home import Control, DaemonHome, sole_daemon
 from autotune.daemon.idleness import IdlePolicy
 from autotune.daemon.machine_watch import IdleMonitor
@@ -55,7 +55,7 @@ class Service:
         self._manager = ServiceManager(os.environ, clock)
         self._notifier = Notifier(settings.notify, home.notify_log, clock, os.environ)
         self._queue = Queue(home.queue, clock)
-        self._adviser = Adviser(self._queue, Advices(home.advice), clock, self._publish, self._is_used)
+        self._adviser = Adviser(self._queue, Recommendations(home.advice), clock, self._publish, self._is_used)
         self._searches = Searches(self._queue, self._adviser, clock, self._publish)
         policy = IdlePolicy(idle_s=settings.idle_for_s, cpu_fraction=settings.idle_cores_fraction)
         self._idle = IdleMonitor(policy, clock)

@@ -188,7 +188,7 @@ def _bounded(share: float, least: float, most: float, bounds: Bounds) -> Ratio:
     """Return the speed ratio without the fixed part, at most that of a free step."""
     free_step, of_training = bounds.free_step, bounds.fraction
     if bounds.free_data:
-        of_training = max(0.0, 1.0 / bounds.free_data.ratio - (1.0 - bounds.fraction) - bounds.anew)
+        of_training = max(0.0, 1.0 / bounds.free_data.ratio - (1.0 - bounds.fraction) - bounds.repeated)
     ratio, low, high = (1.0 / (1.0 - min(part * of_training, MOST_SHARE)) for part in (share, least, most))
     if free_step is None:
         return Ratio(ratio=ratio, low=low, high=high)

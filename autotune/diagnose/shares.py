@@ -79,8 +79,8 @@ def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *f
         waits = are_seen and issues[0].numbers.get("waiting_fraction", 0.0) >= _WAITING
         slow = 0.0 if are_seen else slow
     unseen = min(MOST_SHARE, shares.get("outside-steps", 0.0) + slow)
-    anew = shares.get("recurring-costs", 0.0) + (shares["steadiness"] if waits else 0.0)
-    return bounds.within(1.0 - unseen).less(anew)
+    repeated = shares.get("recurring-costs", 0.0) + (shares["steadiness"] if waits else 0.0)
+    return bounds.within(1.0 - unseen).less(repeated)
 
 
 def by_waiting(bounds: Bounds, steps: Sequence[TimedStep]) -> Bounds:

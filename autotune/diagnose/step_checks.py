@@ -315,7 +315,7 @@ def _recurrence(slow: Sequence[TimedStep]) -> str | None:
     return None
 
 
-# Recurring costs besides arithmetic: repeated compilation, restarted workers, Python in a graph, launches.
+# Recurring costs apart from arithmetic: repeated compilation, restarted workers, Python in a graph, launches.
 
 
 _FEW_SHAPES = "pass tensors of few shapes (padded or bucketed) instead of Python numbers, and create the function once"
@@ -327,7 +327,7 @@ _COSTS = {
 
 
 def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequence[TraineeEvent] = ()) -> CheckResult:
-    """Judge the recurring costs besides arithmetic, by the steps in which they occur.
+    """Judge the recurring costs apart from arithmetic, by the steps in which they occur.
 
     Args:
         phased_events: Events of a trial in phases, which counts operations.

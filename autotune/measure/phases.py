@@ -146,7 +146,7 @@ class Bounds:
         why_not: Reasons for missing phases.
         fraction: Share of training time that the phases represent; the ratios are of all training, whose rest, e.g.
             evaluations, stays as it is.
-        anew: Share of time for work that replayed batches don't repeat, which is not a cost of data.
+        repeated: Share of time for work that replayed batches don't repeat, which is not a cost of data.
     """
 
     free_data: Ratio | None
@@ -158,7 +158,7 @@ class Bounds:
     wait_s: float | None = None
     why_not: tuple[str, ...] = ()
     fraction: float = 1.0
-    anew: float = 0.0
+    repeated: float = 0.0
 
     def within(self, fraction: float) -> Bounds:
         """Return the bounds of a training of which the phases represent this share of time."""
@@ -168,12 +168,12 @@ class Bounds:
         )
         return replace(of_whole, free_data=free_data, free_step=free_step)
 
-    def less(self, anew: float) -> Bounds:
+    def less(self, repeated: float) -> Bounds:
         """Return the bounds without this share of work that replay does not repeat."""
-        if self.free_data is None or not anew:
+        if self.free_data is None or not repeated:
             return self
-        free_data = _at_each_end(self.free_data, lambda gain: max(1.0, 1.0 / (1.0 / gain + anew)))
-        return replace(self, free_data=free_data, anew=anew)
+        free_data = _at_each_end(self.free_data, lambda gain: max(1.0, 1.0 / (1.0 / gain + repeated)))
+        return replace(self, free_data=free_data, repeated=repeated)
 
     def in_whole(self, ratio: float) -> float:
         """Return the gain of all training if the part that the phases represent becomes this much faster."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from autotune.commands import queue
-from autotune.daemon.advice import Advices
+from autotune.daemon.advice import Recommendations
 from autotune.daemon.home import locate_home
 from autotune.errors import AutotuneError
 from scripts.bench.simulated_runner import SimulatedRunner, Training
@@ -186,13 +186,13 @@ def test_a_long_line_of_a_log_is_shown_in_pieces(simulated: CommandLine, home: P
 @pytest.mark.usefixtures("home")
 def test_an_advice_is_explained(simulated: CommandLine) -> None:
     """The gain with its interval, what each change is worth, and how to take it."""
-    advices = Advices(locate_home(os.environ).advice)
-    advices.keep(advice())
+    recommendations = Recommendations(locate_home(os.environ).advice)
+    recommendations.keep(advice())
     explained = simulated("daemon", "explain", advice().id).stdout
     assert "1.50x as fast as the config was (95 % interval 1.20-1.80)" in explained
     assert "data.num_workers: 1 -> 4  1.40x (1.10-1.70)  (same training)" in explained
     assert "To apply: autotune apply --config /project/1.yaml" in explained
-    advices.mark_applied(advice().id, "2030-01-01T01:00:00+00:00")
+    recommendations.mark_applied(advice().id, "2030-01-01T01:00:00+00:00")
     assert "To undo: autotune revert" in simulated("daemon", "explain", advice().id).stdout
 
 
@@ -207,10 +207,10 @@ def test_what_was_reverted_is_not_shown_as_applied(simulated: CommandLine, home:
     path = entry["config"]
     entry |= {"state": "done", "note": f"applied to {path}; `autotune revert` undoes it"}
     file.write_text(json.dumps(document))
-    advices = Advices(locate_home(os.environ).advice)
+    recommendations = Recommendations(locate_home(os.environ).advice)
     kept = replace(advice(), config=path, config_sha256=entry["fingerprint"]["config_sha256"])
-    advices.keep(kept)
-    advices.mark_applied(kept.id, "2030-01-01T01:00:00+00:00")
+    recommendations.keep(kept)
+    recommendations.mark_applied(kept.id, "2030-01-01T01:00:00+00:00")
     config.write_text(searched + "# values were written\n")
     assert "`autotune revert` undoes it" in simulated("queue", "list").stdout
     assert "To undo: autotune revert" in simulated("daemon", "explain", kept.id).stdout

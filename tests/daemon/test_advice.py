@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.daemon.advice import Advices, AdviceState, advice_id, edited_since, why_not_permitted
+from autotune.daemon.advice import AdviceState, Recommendations, advice_id, edited_since, why_not_permitted
 from autotune.daemon.queue import ApplyScope
 from autotune.errors import AutotuneError
 from tests.daemon.advised import ANSWER, advice
@@ -14,10 +14,10 @@ BETTER, BATCH, PRECISION = ApplyScope.BETTER, ApplyScope.BATCH, ApplyScope.PRECI
 
 def test_an_advice_comes_back_from_disk_as_it_was(tmp_path: Path) -> None:
     """What was kept is what is explained, also in another process."""
-    advices = Advices(tmp_path / "advice")
-    advices.keep(advice())
-    assert Advices(tmp_path / "advice").advice(advice().id) == advice()
-    assert advices.all() == [advice()]
+    recommendations = Recommendations(tmp_path / "advice")
+    recommendations.keep(advice())
+    assert Recommendations(tmp_path / "advice").advice(advice().id) == advice()
+    assert recommendations.all() == [advice()]
 
 
 def test_the_same_advice_has_the_same_id() -> None:
@@ -32,46 +32,46 @@ def test_the_same_advice_has_the_same_id() -> None:
 def test_an_id_is_never_a_path(tmp_path: Path, id: str) -> None:
     """What is no id is refused before anything is opened."""
     with pytest.raises(AutotuneError, match="invalid recommendation id"):
-        Advices(tmp_path).advice(id)
+        Recommendations(tmp_path).advice(id)
 
 
 def test_a_missing_or_damaged_advice_is_said(tmp_path: Path) -> None:
     """An id that nothing is known of, and a file that cannot be understood."""
     with pytest.raises(AutotuneError, match="no recommendation 00000000"):
-        Advices(tmp_path).advice("00000000")
+        Recommendations(tmp_path).advice("00000000")
     for content in (b"{", b"[]", b'{"format": 9}', b"[" * 100_000):
         (tmp_path / "00000000.json").write_bytes(content)
         with pytest.raises(AutotuneError, match="cannot be read"):
-            Advices(tmp_path).advice("00000000")
-        assert Advices(tmp_path).all() == []
+            Recommendations(tmp_path).advice("00000000")
+        assert Recommendations(tmp_path).all() == []
 
 
 def test_what_was_applied_last_counts(tmp_path: Path) -> None:
-    """Of several advices for a config the values of the last one that was applied are known, by key."""
-    advices = Advices(tmp_path)
+    """Of several recommendations for a config the values of the last one that was applied are known, by key."""
+    recommendations = Recommendations(tmp_path)
     first, second = (
         advice(),
         advice(best={"values": {"data.num_workers": 8}}, changes=[{**ANSWER["changes"][0], "new": 8}]),
     )
     for one in (first, second):
-        advices.keep(one)
-    assert advices.applied_values("/project/1.yaml") == {}
-    advices.mark_applied(first.id, "2030-01-01T01:00:00+00:00")
-    advices.mark_applied(second.id, "2030-01-01T02:00:00+00:00")
-    assert advices.applied_values("/project/1.yaml") == {"data.num_workers": 8, "data.batch_size": 32}
-    assert advices.applied_values("/project/2.yaml") == {}
-    assert advices.advice(first.id).state is AdviceState.APPLIED
+        recommendations.keep(one)
+    assert recommendations.applied_values("/project/1.yaml") == {}
+    recommendations.mark_applied(first.id, "2030-01-01T01:00:00+00:00")
+    recommendations.mark_applied(second.id, "2030-01-01T02:00:00+00:00")
+    assert recommendations.applied_values("/project/1.yaml") == {"data.num_workers": 8, "data.batch_size": 32}
+    assert recommendations.applied_values("/project/2.yaml") == {}
+    assert recommendations.advice(first.id).state is AdviceState.APPLIED
 
 
 def test_an_advice_that_is_given_again_does_not_forget_that_it_was_applied(tmp_path: Path) -> None:
     """A value that was taken back by hand is proposed again with the same id: that it was set once is still known."""
-    advices = Advices(tmp_path)
-    advices.keep(advice())
-    advices.mark_applied(advice().id, "2030-01-01T01:00:00+00:00")
-    again = advices.keep(advice(changes=ANSWER["changes"][:1]))
+    recommendations = Recommendations(tmp_path)
+    recommendations.keep(advice())
+    recommendations.mark_applied(advice().id, "2030-01-01T01:00:00+00:00")
+    again = recommendations.keep(advice(changes=ANSWER["changes"][:1]))
     assert again.state is AdviceState.GIVEN
-    assert advices.advice(again.id) == again
-    applied = advices.applied_values("/project/1.yaml")
+    assert recommendations.advice(again.id) == again
+    applied = recommendations.applied_values("/project/1.yaml")
     assert applied == {"data.num_workers": 4, "data.batch_size": 32}
     assert edited_since(again, applied) == ["data.num_workers is 1, autotune had set 4"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.daemon.advice import Advices, Adviser
+from autotune.daemon.advice import Adviser, Recommendations
 from autotune.daemon.queue import ApplyScope, EntryState, Hold, Queue, QueueEntry, SearchAnswerSummary, config_sha256
 from autotune.daemon.searches import MOST_REPLANS, Searches, search_arguments
 from autotune.trial.process_identity import this_process
@@ -37,7 +37,7 @@ def searches(queue: Queue, published: Published) -> Searches:
 
 def adviser(queue: Queue, published: Published) -> Adviser:
     """Return the adviser of a new daemon, on a machine without trainings."""
-    return Adviser(queue, Advices(queue.folder / "advice"), SystemClock(), published, lambda _config: False)
+    return Adviser(queue, Recommendations(queue.folder / "advice"), SystemClock(), published, lambda _config: False)
 
 
 def left_behind(queue: Queue, **owner: Any) -> QueueEntry:
@@ -90,9 +90,9 @@ def test_a_daemon_that_was_killed_while_it_applied_has_not_forgotten(queue: Queu
     """The values are in the file, and known as autotune's; what could not be applied is not."""
     config = tmp_path / "1.yaml"
     config.write_text("{data: {num_workers: 1}}")
-    advices = Advices(queue.folder / "advice")
+    recommendations = Recommendations(queue.folder / "advice")
     one = replace(advice(changes=ANSWER["changes"][:1]), config=str(config), config_sha256=config_sha256((config,)))
-    advices.keep(one)
+    recommendations.keep(one)
     answer = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice=one.id)
     due = replace(entry(), state=EntryState.HELD, hold=Hold.DUE, answer=answer, apply=frozenset({ApplyScope.BETTER}))
     advising = adviser(queue, Published())
@@ -101,14 +101,14 @@ def test_a_daemon_that_was_killed_while_it_applied_has_not_forgotten(queue: Queu
     advising.apply_held()  # the file has no section for autotune
     (failed,) = queue.entries()
     assert failed.note.startswith("not applied: `autotune apply` failed")
-    assert advices.applied_values(str(config)) == {}
-    advices.mark_applied(one.id, "2030-01-01T01:00:00+00:00")
+    assert recommendations.applied_values(str(config)) == {}
+    recommendations.mark_applied(one.id, "2030-01-01T01:00:00+00:00")
     config.write_text("{data: {num_workers: 4}}")
     queue.change(due.id, lambda _one: due)
     advising.apply_held()
     (done,) = queue.entries()
     assert (done.state, done.note.split(" to ")[0]) == (EntryState.DONE, "applied")
-    assert advices.applied_values(str(config)) == {"data.num_workers": 4}
+    assert recommendations.applied_values(str(config)) == {"data.num_workers": 4}
 
 
 def test_an_answer_without_its_facts_fails_the_entry(queue: Queue) -> None:

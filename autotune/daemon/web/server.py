@@ -41,7 +41,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from autotune.clock import Clock
-from autotune.daemon.advice import Advices, AdviceState, why_not_permitted
+from autotune.daemon.advice import AdviceState, Recommendations, why_not_permitted
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import ALL_SCOPES, CHANGES, Queue, accepted
 from autotune.daemon.web.keys import COOKIE_S, Keys
@@ -75,7 +75,7 @@ class WebServer:
         self.run = secrets.token_hex(8)
         self._status: Mapping[str, Any] | None = None
         self._on_action: Callable[[], None] = lambda: None
-        self._queue, self._advices = Queue(home.queue, clock), Advices(home.advice)
+        self._queue, self._advices = Queue(home.queue, clock), Recommendations(home.advice)
         self._gpus = GpuReader(clock, lambda: descendants(os.getpid()))
         self._endings = TrialEndings()
         page = self._page = PageState(home, clock)
@@ -188,7 +188,7 @@ class SearchPage:
 # Actions of the page, enabled by --web-actions.
 
 
-def act(queue: Queue, advices: Advices, request: object) -> None:
+def act(queue: Queue, recommendations: Recommendations, request: object) -> None:
     """Perform an action.
 
     Args:
@@ -204,7 +204,7 @@ def act(queue: Queue, advices: Advices, request: object) -> None:
         case _:
             raise ValueError("expected apply, remove, pause or resume, and the id of an entry or a recommendation")
     if action == "apply":
-        _apply(queue, advices, id)
+        _apply(queue, recommendations, id)
     elif all(entry.id != id for entry in queue.entries()):
         raise AutotuneError("the entry no longer exists", remedy="Check the queue.")
     elif action == "remove":
@@ -213,9 +213,9 @@ def act(queue: Queue, advices: Advices, request: object) -> None:
         queue.change(id, CHANGES[action])
 
 
-def _apply(queue: Queue, advices: Advices, id: str) -> None:
+def _apply(queue: Queue, recommendations: Recommendations, id: str) -> None:
     """Let the daemon apply a recommendation as if its entry had the permission."""
-    advice = next((one for one in advices.all() if one.id == id), None)
+    advice = next((one for one in recommendations.all() if one.id == id), None)
     if advice is None:
         raise AutotuneError("the recommendation no longer exists", remedy="Check the recommendations.")
     if advice.now().state is AdviceState.APPLIED:

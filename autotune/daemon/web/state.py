@@ -23,7 +23,7 @@ from prometheus_client.openmetrics.exposition import CONTENT_TYPE_LATEST, genera
 from prometheus_client.registry import Collector
 
 from autotune.clock import Clock
-from autotune.daemon.advice import Advice, Advices
+from autotune.daemon.advice import Advice, Recommendations
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import Queue, QueueEntry, shown_note
 from autotune.daemon.trainings import EVENTS
@@ -67,7 +67,7 @@ class PageState:
         self._hours: dict[str, RecentHour] = {}  # by UUID of a GPU, or id of a training
         self._queue = Queue(home.queue, clock)
         self._entries: Sequence[QueueEntry] = ()
-        self._advices = Advices(home.advice)
+        self._advices = Recommendations(home.advice)
         self._trainings = home.trainings
         self._search = SearchFollower(self._queue)
 
@@ -160,7 +160,7 @@ def _queue(entries: Sequence[QueueEntry], reasons: Mapping[str, str]) -> Part:
     return {"entries": parts, "left_out": len(entries) - len(shown)}
 
 
-def _advices(advices: Sequence[Advice]) -> Part:
+def _advices(recommendations: Sequence[Advice]) -> Part:
     shown = [
         {
             "id": one.id,
@@ -179,9 +179,9 @@ def _advices(advices: Sequence[Advice]) -> Part:
             # then only `autotune apply --all` applies it
             "may_learn_more_slowly": one.may_learn_more_slowly,
         }
-        for one in (advice.now() for advice in list(reversed(advices))[:12])
+        for one in (advice.now() for advice in list(reversed(recommendations))[:12])
     ]
-    return {"advice": shown, "left_out": len(advices) - len(shown)}
+    return {"advice": shown, "left_out": len(recommendations) - len(shown)}
 
 
 def _training(training: Mapping[str, Any]) -> Part:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.clock import VirtualClock
-from autotune.daemon.advice import Advices
+from autotune.daemon.advice import Recommendations
 from autotune.daemon.drift import MachineState
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import EntryState, Queue, QueueEntry, SearchAnswerSummary
@@ -139,7 +139,7 @@ class BusyDaemon:
         self.home, self.project = home, project
         self.clock = VirtualClock()
         self.queue = Queue(home.queue, self.clock)
-        self.advices = Advices(home.advice)
+        self.recommendations = Recommendations(home.advice)
         self.page = PageState(home, self.clock)
         self.trainings = Trainings(home.trainings, self.clock)
         owner = this_process()
@@ -163,8 +163,8 @@ class BusyDaemon:
 
     def fill(self) -> None:
         """Do something of everything: an hour on two GPUs with a training, a search with trials of all kinds."""
-        self.advices.keep(advice())
-        given = self.advices.all()[0].id
+        self.recommendations.keep(advice())
+        given = self.recommendations.all()[0].id
         summary = SearchAnswerSummary(verdict="better", ratio=(1.5, 1.2, 1.8), advice=given)
         self.add(state=EntryState.DONE, used_s=580.0, answer=summary, note="confirmed by 4 interleaved pairs")
         self.add_running()
