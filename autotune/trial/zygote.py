@@ -311,7 +311,7 @@ class ParkedModules:
         for finder in sys.meta_path:
             # The import of a package may load a framework.
             if type(finder).__module__ == "_autotune_trainee.observe":
-                finder.look()  # type: ignore[attr-defined]
+                finder.run_loaded()  # type: ignore[attr-defined]
 
     def _family(self, name: str) -> set[str]:
         """Return a standard library module, its parents, and those of its modules whose objects they hold."""
