@@ -77,7 +77,7 @@ def test_status_shows_what_was_achieved_beside_what_was_claimed(counting: Comman
     assert achieved["steps"] == pytest.approx(2.0, rel=0.01)
     assert achieved["claimed"]["ratio"] == pytest.approx(claimed, rel=1e-3)
     assert [one["is_against_training"] for one in achieved["trainings"]] == [True]
-    assert "against trainings of today's config" in status(counting, "--details").stdout
+    assert "relative to trainings of today's config" in status(counting, "--details").stdout
 
 
 def test_evaluations_are_told_apart_from_slower_steps(counting: CommandLine) -> None:

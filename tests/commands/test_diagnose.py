@@ -94,7 +94,7 @@ def test_everything_is_kept_in_a_folder(autotune: CommandLine) -> None:
     assert "broken.py" in done.stdout
     summary = (autotune.folder / "kept/summary.txt").read_text()
     assert summary.startswith(done.stdout.strip())
-    assert "No report: nothing is known about this config yet" in " ".join(summary.split())
+    assert "No report: no study of this config" in " ".join(summary.split())
     assert json.loads((autotune.folder / "kept/diagnosis.json").read_text())["format"] == FORMAT
 
 

@@ -134,7 +134,7 @@ def test_a_section_beside_the_config(tmp_path: Path) -> None:
     assert "The section is in config.autotune.yaml" in said
     assert "by deleting the file" in said
     again = autotune(*INIT, "--yes", "--no-preflight", *COMMAND).refusal()
-    assert "config.autotune.yaml: there is an autotune section already" in again
+    assert "config.autotune.yaml: the config already has an autotune section" in again
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_hydra_config_is_composed(tmp_path: Path) -> None:
     before = config.read_text()
     done = autotune("init", "--config", "conf/config.yaml", "--yes", "--", sys.executable, "train.py").well()
     assert "data.batch_size" in done.stdout
-    assert "starting empty: log_dir, hydra.run.dir, hydra.sweep.dir" in done.stdout
+    assert "initially empty: log_dir, hydra.run.dir, hydra.sweep.dir" in done.stdout
     assert "Hydra reads this config itself" in done.stdout
     assert "the values are on its command line" in done.stderr
     assert config.read_text() == before

@@ -87,7 +87,7 @@ def test_it_can_be_printed(recorded: CommandLine) -> None:
 
 def test_what_cannot_be_reported_is_said(simulated: CommandLine) -> None:
     """No study, no diagnosis."""
-    assert "nothing is known about this config yet" in simulated(*REPORT).stderr
+    assert "no study of this config" in simulated(*REPORT).stderr
     (simulated.folder / "d.json").write_text("[]")
     odd = simulated(*REPORT, "--diagnosis", "d.json")
     assert (odd.returncode, "this is not a diagnosis" in odd.stderr) == (1, True)

@@ -101,7 +101,7 @@ def test_a_dry_run_says_what_would_start(project: Path) -> None:
     ("text", "said"),
     [
         ("a: 1\n", "there is no training command"),
-        ("a: 1\nautotune: {command: 'nosuchprogram {config}'}\n", "no program nosuchprogram"),
+        ("a: 1\nautotune: {command: 'nosuchprogram {config}'}\n", "program not found on the PATH: nosuchprogram"),
         ("a: 1\nautotune: {command: 'true {b}'}\n", "no such key"),
         ("a: 1\nautotune: {command: './script {config}'}\n", "cannot be started"),
     ],

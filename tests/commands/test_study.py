@@ -58,7 +58,7 @@ def test_a_study_goes_to_another_checkout_and_back(
     """Exported here and imported there for the same config, it is the study that is found there, with its trials."""
     file = tmp_path / "my study.journal"
     out = autotune("study", "export", str(file), "--config", "config.yaml")
-    assert (out.returncode, out.stdout) == (0, f"2 trials of study {study} are in {file}.\n"), out.stderr
+    assert (out.returncode, out.stdout) == (0, f"Exported 2 trials of study {study} to {file}.\n"), out.stderr
     there = tmp_path / "there"  # a second machine's checkout of the project
     there.mkdir()
     shutil.copy(project / "config.yaml", there)

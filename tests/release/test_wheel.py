@@ -53,7 +53,7 @@ def test_a_wheel_has_what_runs_and_nothing_else(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     assert wheel.stat().st_size < _LARGEST_BYTES
     tops = {name.split("/")[0] for name in names}
-    assert {top for top in tops if not top.startswith("autotune-")} == {"autotune"}
+    assert {top for top in tops if not top.startswith("autotune_training-")} == {"autotune"}
     assert {"autotune/__main__.py", "autotune/py.typed"} <= set(names)
     read = ("report/html/page.html.jinja", "diagnose/tables.toml", "search/traps.toml")
     assert {f"autotune/{name}" for name in read} <= set(names)
@@ -108,7 +108,7 @@ def test_it_changes_no_package_of_a_framework(wheel: Path, tmp_path: Path, frame
 
     there = install(*framework.split())
     added = install(str(wheel))
-    assert "autotune" in added
+    assert "autotune_training" in added
     assert {name: (there[name], added[name]) for name in added if name in there} == {}
     checked = pip("check")
     assert checked.returncode == 0, checked.stdout

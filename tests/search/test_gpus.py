@@ -111,7 +111,7 @@ def test_a_gpu_that_is_not_there_is_an_error_with_a_remedy(ask: Ask) -> None:
     assert message == (
         "CUDA_VISIBLE_DEVICES=7 names 7, but this machine has 2, numbered 0 to 1: training would run without a GPU"
     )
-    assert "Name one that is there" in remedy
+    assert "Set it to an existing GPU" in remedy
 
 
 def test_a_busy_gpu_is_refused_with_who_is_on_it(ask: Ask) -> None:

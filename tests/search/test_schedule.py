@@ -236,9 +236,9 @@ def test_a_search_in_which_nothing_works_gives_up(make_trial: MakeTrial) -> None
         (None, 0.0, None, ""),
         (20.0, 40.0, None, ""),
         (250.0, 500.0, None, ""),
-        (19.9, None, "validate", "20s at least"),
+        (19.9, None, "validate", "the minimum is 20s"),
         (250.1, 500.0, "validate", "a quarter of it may go to each"),
-        (None, 39.9, "race", "40s at least"),
+        (None, 39.9, "race", "the minimum is 40s"),
         (250.0, 500.1, "race", "half of it may go to the race"),
     ],
 )

@@ -36,7 +36,7 @@ def test_steps_that_get_slower_are_compared_by_their_numbers(search: Search, see
     assert speedup.low < truth < speedup.high
     assert speedup.ratio == pytest.approx(truth, rel=0.06)
     said = [event.text for event in done.events if isinstance(event, Remark)]
-    assert any("Steps get slower as training goes on" in text for text in said)
+    assert any("Steps get slower during training" in text for text in said)
     assert any("all speeds are measured up to step " in text for text in done.answer.cautions)
     pairs = done.of(Purpose.CONFIRM)
     steps = {trial.measurement.steps for trial in pairs if trial.measurement}

@@ -221,7 +221,7 @@ def test_what_was_confirmed_beside_it_is_the_answer_where_there_is_no_time_for_a
 
 @pytest.mark.parametrize(
     ("budget_s", "validate_s", "said"),
-    [(479.0, 120.0, "too little of a budget of 7m59s"), (479.0, 19.0, "it takes 20s at least")],
+    [(479.0, 120.0, "too little of a budget of 7m59s"), (479.0, 19.0, "the minimum is 20s")],
 )
 @pytest.mark.usefixtures("problem")
 def test_a_budget_too_short_for_it_is_refused(budget_s: float, validate_s: float, said: str) -> None:

@@ -90,7 +90,7 @@ def test_the_users_own_placements_are_whole_pairs(domain: tuple[Scalar, ...], tr
 
 @pytest.mark.parametrize(
     ("gpus", "data", "model", "why"),
-    [(1, 0, 0, "there is one"), (0, None, None, "there is none"), (2, 0, None, "not known")],
+    [(1, 0, 0, "there is one"), (0, None, None, "there is none"), (2, 0, None, "unknown")],
 )
 def test_there_is_nothing_to_place_with_one_gpu(gpus: int, data: Scalar, model: Scalar, why: str) -> None:
     """Nor where one of the two is not set, because what that means is not known; and the reason is said."""

@@ -73,7 +73,7 @@ def test_a_ninth_process_takes_the_place_of_one_that_has_ended(tmp_path: Path) -
     Pace(str(tmp_path), "step")
     assert not (tmp_path / f"pace.{ended.pid}.0.0.jsonl").exists()
     (tmp_path / f"pace.{os.getpid()}.0.0.jsonl").rename(tmp_path / f"pace.{os.getppid()}.7.0.jsonl")
-    with pytest.raises(OSError, match="enough"):
+    with pytest.raises(OSError, match="already report"):
         Pace(str(tmp_path), "step")
 
 

@@ -56,7 +56,7 @@ def test_batches_from_no_loader_are_not_told_from_the_forward_pass(tmp_path: Pat
         (5.0, [50.0] * 100, "All but data takes 90 % of the step: the step itself is the limit"),
         (35.0, [50.0] * 100, "Data takes 70 % of the step: waiting for data is the limit"),
         (5.0, [50.0] * 98 + [500.0] * 2, "; one step in a hundred takes 10.0 times the median."),
-        (None, [50.0] * 100, "not known"),
+        (None, [50.0] * 100, "unknown"),
     ],
 )
 def test_a_step_that_is_not_divided_has_what_the_trial_reports(
