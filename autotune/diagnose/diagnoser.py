@@ -9,7 +9,7 @@ from statistics import median
 from autotune.diagnose.findings import CheckResult, Limit
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
 from autotune.diagnose.place_checks import judge_own_loading, judge_start, without_loading
-from autotune.diagnose.shares import by_waiting, of_phases
+from autotune.diagnose.shares import by_waiting, of_phases, without_input
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
@@ -114,6 +114,8 @@ class Diagnoser:
         if bounds.free_data is None:
             slow = [(step.end_s - step.duration_s, step.end_s) for step in slow_steps(steps)]
             steadiness = without_loading(steadiness, watched.events, slow)
+        else:
+            steadiness = without_input(steadiness, trial, steps)
         bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness), steps)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
         # With drift, trials of different length are not comparable. If a third of the time is compilation, the cause is

@@ -68,19 +68,36 @@ def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *f
     for one in (one for result in found for one in result.issues if one.limit is not Limit.HOST and one.bound):
         shares[one.check] = shares.get(one.check, 0.0) + one.numbers["time_fraction"]
     slow, waits = shares.get("steadiness", 0.0), False
-    durations_s = [step.duration_s for step in steps]
-    phased_s = [
-        one.batch / one.speeds[TrialPhase.TRAIN] for one in trial.rounds if one.batch and TrialPhase.TRAIN in one.speeds
-    ]
-    if slow and phased_s:
-        usual_s, mean_s = median(durations_s), fmean(durations_s)
-        issues = [one for result in found if result.check == "steadiness" for one in result.issues]
-        are_seen = fmean(phased_s) - usual_s > _SEEN * (mean_s - usual_s) and issues[0].limit is not Limit.DRIFT
-        waits = are_seen and issues[0].numbers.get("waiting_fraction", 0.0) >= _WAITING
-        slow = 0.0 if are_seen else slow
+    if slow and _has_slow_steps(trial, steps):
+        (issue,) = (one for result in found if result.check == "steadiness" for one in result.issues)
+        if issue.limit is not Limit.DRIFT:
+            slow, waits = 0.0, _waits(issue)
     unseen = min(MOST_SHARE, shares.get("outside-steps", 0.0) + slow)
     repeated = shares.get("recurring-costs", 0.0) + (shares["steadiness"] if waits else 0.0)
     return bounds.within(1.0 - unseen).less(repeated)
+
+
+def without_input(steadiness: CheckResult, trial: PhasedTrial, steps: Sequence[TimedStep]) -> CheckResult:
+    """Drop the issue of slow steps that wait for data irregularly, if phases had them too: that is the input's issue.
+
+    Args:
+        steps: Steps of the trial in which slow steps were found.
+    """
+    is_input = any(_waits(one) and one.numbers["is_regular"] == 0.0 for one in steadiness.issues)
+    return replace(steadiness, issues=()) if is_input and _has_slow_steps(trial, steps) else steadiness
+
+
+def _has_slow_steps(trial: PhasedTrial, steps: Sequence[TimedStep]) -> bool:
+    """Return whether the steps of a trial in phases are slow as often as these."""
+    phased_s = [
+        one.batch / one.speeds[TrialPhase.TRAIN] for one in trial.rounds if one.batch and TrialPhase.TRAIN in one.speeds
+    ]
+    usual_s, mean_s = (function([step.duration_s for step in steps]) for function in (median, fmean))
+    return bool(phased_s) and fmean(phased_s) - usual_s > _SEEN * (mean_s - usual_s)
+
+
+def _waits(slow: Issue) -> bool:
+    return slow.numbers.get("waiting_fraction", 0.0) >= _WAITING
 
 
 def by_waiting(bounds: Bounds, steps: Sequence[TimedStep]) -> Bounds:

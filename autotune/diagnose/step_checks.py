@@ -194,6 +194,8 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         sentence += f" That is {pause[1]}."
     is_named = is_known and (when != _AT_EPOCHS or pause is not None)  # else it is the line of the loop itself
     remedy = "Run that line less often, on less data, or in parallel with training." if is_named else ""
+    if wait and is_named:
+        remedy = "Load more batches ahead of the step: by workers of the loader, or by prefetching."
     if when == _AT_EPOCHS and not is_named:
         remedy = "Keep buffers, pools and workers between epochs, or fill them while training continues."
     found = issue(
@@ -207,6 +209,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
             "usual_step_s": usual_s,
             "time_fraction": share,
             "line_fraction": min(1.0, fraction),
+            "is_regular": float(when is not None),
             **waiting,
         },
         bound=bound,

@@ -10,7 +10,7 @@ import pytest
 from autotune.diagnose.findings import CheckResult, Limit, Severity, bound_text
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
 from autotune.diagnose.place_checks import judge_own_loading, judge_start, without_loading
-from autotune.diagnose.shares import by_waiting
+from autotune.diagnose.shares import by_waiting, without_input
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
@@ -19,7 +19,7 @@ from autotune.diagnose.step_checks import (
     timed_steps,
 )
 from autotune.diagnose.surroundings import judge_memory, largest_batch
-from autotune.measure.phases import Bounds
+from autotune.measure.phases import Bounds, PhasedTrial, PhaseRound
 from autotune.records import Machine, Ratio, TraineeEvent, TrialPhase
 from tests.runs import measured
 
@@ -201,6 +201,31 @@ def test_threads_that_hold_pythons_lock_are_the_limit(used_s: float, late: str, 
     found = judge_own_loading(events, CheckResult(check="steadiness"), "/home/me")
     assert found is not None
     assert [(one.limit, one.place) for one in found.issues] == ([(Limit.PREPARING, "load.py:7")] if is_limit else [])
+
+
+@pytest.mark.parametrize(
+    ("wait_s", "every", "phase_s", "is_input"),
+    [
+        (0.45, 0, 0.06, True),
+        (0.45, 0, 0.02, False),  # phases had none of them
+        (0.45, 40, 0.06, False),  # what recurs is more than the input
+        (0.0, 0, 0.06, False),
+    ],
+)
+def test_irregular_waits_for_data_are_the_inputs_issue(
+    wait_s: float, every: int, phase_s: float, is_input: bool
+) -> None:
+    """Steps of 20 ms that now and then wait: the mean is 60 ms, also in phases."""
+    slow = range(20, 400, every) if every else [3, 20, 25, 70, 78, 130, 145, 150, 230, 236, 240, 310, 390]
+    slow = {number for start in slow for number in range(start, start + 3)}
+    made = [
+        replace(step, duration_s=0.5, wait_s=wait_s) if step.number in slow else replace(step, wait_s=0.0)
+        for step in timed_steps(steps([0.02] * 400))
+    ]
+    found = judge_steadiness(made)
+    assert found.issues
+    trial = PhasedTrial(rounds=(PhaseRound(speeds={TrialPhase.TRAIN: 8.0 / phase_s}, batch=8.0),), counts_samples=True)
+    assert bool(without_input(found, trial, made).issues) is not is_input
 
 
 def test_what_an_evaluation_traces_is_no_compilation() -> None:
