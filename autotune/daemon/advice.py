@@ -223,7 +223,7 @@ def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | N
         return "automatic application requires `--apply better`"
     beyond = [change for change in advice.changes if _PERMITTED_BY.get(change.label) not in scopes]
     if not beyond and advice.may_learn_more_slowly:
-        return f"no race has shown that it converges as fast as the current config; `{advice.command}` applies it"
+        return f"no race has shown that it converges as fast as today's config; `{advice.command}` applies it"
     if not beyond:
         return None
     labels = sorted({change.label for change in beyond} & set(_PERMITTED_BY))

@@ -165,7 +165,7 @@ def expected_speed_sd(observations: Mapping[str, Observation]) -> float:
 
 
 def expected_sd_of(records: Iterable[TrialRecord], objective: Objective) -> float:
-    """Return the standard deviation of ln score between trials of a point, independent of the current config."""
+    """Return the standard deviation of ln score between trials of a point, independent of today's config."""
     reference: Measurement | None = None
     scores: dict[str, list[float]] = {}
     for record in records:

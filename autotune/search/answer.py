@@ -235,7 +235,7 @@ def changes_of_result(
 
 
 def changes_from_now(problem: Problem, values: Values) -> ChangeSet:
-    """Return the changes from the current config to a point measured against it."""
+    """Return the changes from today's config to a point measured against it."""
     space = problem.space
     today = Side(point=space.name(space.baseline), values=space.baseline, metrics=None)
     return ChangeSet(

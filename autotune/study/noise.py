@@ -63,7 +63,7 @@ def pair_noise(
 
 
 def _scores(trials: Iterable[TrialRecord], objective: Objective) -> dict[str, list[list[float]]]:
-    """Return the ln scores of each point by search, independent of the current config."""
+    """Return the ln scores of each point by search, independent of today's config."""
     reference: Measurement | None = None
     scores: dict[str, dict[str, list[float]]] = {}
     for trial in trials:

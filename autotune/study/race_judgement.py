@@ -120,7 +120,7 @@ class _Race:
         if label and not why_unknown and difference is not None and difference.is_told:
             yield (
                 f"{label}its loss is {_direction(difference)} after equally many samples: {difference.other:.4g}, and "
-                f"{difference.today:.4g} with the current config (97.5 % interval of the difference "
+                f"{difference.today:.4g} with today's config (97.5 % interval of the difference "
                 f"{difference.low:+.3g} to {difference.high:+.3g}). {_CHECK_FOR}"
             )
         elif winner.learning is Learning.MEMORISES:
@@ -158,8 +158,8 @@ class _Race:
         """Return why the losses aren't comparable."""
         baseline, winner = self.legs[RaceArm.BASELINE], self.legs[RaceArm.WINNER]
         if RaceArm.BASELINE in self.diverged:
-            return "the loss of the current config is not a number"
-        for arm, name in ((RaceArm.BASELINE, "the current config"), (RaceArm.WINNER, "these values")):
+            return "the loss of today's config is not a number"
+        for arm, name in ((RaceArm.BASELINE, "today's config"), (RaceArm.WINNER, "these values")):
             if arm in self.ended:
                 trial = self.ended[arm]
                 return f"the training with {name} ended early: {trial.ending.value}"
@@ -205,7 +205,7 @@ class _Race:
         if decided.learning is Learning.SLOWER and trained.learning is Learning.FASTER:
             losses = trained.at_equal_time
             why = (
-                f"its training loss is lower ({losses.other:.4g}, {losses.today:.4g} with the current config), its "
+                f"its training loss is lower ({losses.other:.4g}, {losses.today:.4g} with today's config), its "
                 "held-out loss higher"
             )
             return replace(raced, learning=Learning.MEMORISES, why=why, learning_speed=None)

@@ -282,7 +282,7 @@ def _without_baseline(searched: _Searched, rating: Rating | None) -> SearchResul
     ended = f"{baseline.ending.value}: {baseline.detail}" if baseline.detail else baseline.ending.value
     return SearchResult(
         verdict=Verdict.NO_BASELINE,
-        why=f"the current config has no measurement ({ended}), so there is nothing to compare with",
+        why=f"today's config has no measurement ({ended}), so there is nothing to compare with",
         search=baseline.search,
         baseline=searched.side(baseline),
         best=candidate,
@@ -396,12 +396,12 @@ def _why_nothing(searched: _Searched) -> str:
 
 def _why_unconfirmed(pairs: int) -> str:
     if pairs == 0:
-        return "the best point was not confirmed against the current config: no time for its pairs, or they failed"
+        return "the best point was not confirmed against today's config: no time for its pairs, or they failed"
     return f"only {pairs} of at least {FEWEST_PAIRS} confirming pairs could be measured"
 
 
 def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:
-    pairs = f"{judgement.pairs} interleaved pairs with the current config"
+    pairs = f"{judgement.pairs} interleaved pairs with today's config"
     if len(hosts) > 1:
         pairs += f" on {len(hosts)} machines ({', '.join(hosts)})"
     if judgement.better and is_filling:
@@ -589,7 +589,7 @@ def _noise_cautions(baseline: Sequence[TrialRecord]) -> tuple[str, ...]:
     if ratio < 1.3:  # trials that differ by 8 % are within that 99 times in 100
         return ()
     return (
-        f"Of {len(speeds)} trials of the current config, one was {ratio:.2f}x as fast as another: another process may "
+        f"Of {len(speeds)} trials of today's config, one was {ratio:.2f}x as fast as another: another process may "
         "be using this machine, or a few seconds are too short to measure this training.",
     )
 

@@ -61,7 +61,7 @@ def test_a_search_is_followed_from_the_queue_to_the_config(
     assert browser.execute_script("return document.querySelectorAll('svg.search .mark').length") > 0
     shows("h1", "Recommendation for", "not applied yet")
     shows("#advice", "+    num_workers: 2", "same training")
-    shows("#search", "better than the current config", "current config")
+    shows("#search", "better than today's config", "current config")
     press(browser, "apply")
     until(lambda: "num_workers: 2   # loaders" in (project / "config.yaml").read_text(), daemon.said)
     shows("#advice", "applied", "autotune revert")
@@ -89,7 +89,7 @@ def test_the_page_of_one_search(project: Path, browser: Any) -> None:
     assert search.returncode == 0
     told = re.search(r"Better: ([\d.]+x)", said)
     assert told, said
-    assert f"better than the current config, {told[1]} with " in text_of(browser, "h1")
+    assert f"better than today's config, {told[1]} with " in text_of(browser, "h1")
     assert "autotune apply --config config.yaml" in text_of(browser, "#search")
     until(lambda: text_of(browser, "#connection") == "ended", "it does not say that nobody answers")
 

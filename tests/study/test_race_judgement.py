@@ -257,9 +257,9 @@ def judge(trials: list[TrialRecord]) -> Race:
 @pytest.mark.parametrize(
     ("arm", "ending", "is_slower", "why"),
     [
-        (RaceArm.BASELINE, Ending.DIVERGED, False, "the loss of the current config is not a number"),
+        (RaceArm.BASELINE, Ending.DIVERGED, False, "the loss of today's config is not a number"),
         (RaceArm.WINNER, Ending.DIVERGED, True, ""),
-        (RaceArm.BASELINE, Ending.CRASHED, False, "the training with the current config ended early: crashed"),
+        (RaceArm.BASELINE, Ending.CRASHED, False, "the training with today's config ended early: crashed"),
         (RaceArm.WINNER, Ending.CRASHED, False, "the training with these values ended early: crashed"),
         (RaceArm.WINNER, Ending.HUNG, False, "the training with these values ended early: hung"),
         (RaceArm.WINNER, Ending.COMPLETED, True, ""),

@@ -96,11 +96,11 @@ def test_a_gain_that_is_not_confirmed_is_no_change(history: History) -> None:
         ({"workers": 45.0, "fast": 40.0}, None, "no tried point is faster"),
         ({"workers": 51.0, "fast": 40.0}, None, "no tried point is faster"),  # within what trials differ by
         ({}, None, "only the current values were tried"),
-        ({"fast": 100.0}, None, "not confirmed against the current config"),
+        ({"fast": 100.0}, None, "not confirmed against today's config"),
         ({"fast": 100.0}, (1, 100.0, None), "only 1 of at least 2"),
-        ({"fast": 60.0}, (2, 60.0, None), "2 interleaved pairs with the current config do not show a gain"),
-        ({"fast": 60.0}, (2, 60.0, 2), "2 interleaved pairs with the current config do not show a gain"),
-        ({"fast": 60.0}, (3, 60.0, None), "3 interleaved pairs with the current config do not show a gain"),
+        ({"fast": 60.0}, (2, 60.0, None), "2 interleaved pairs with today's config do not show a gain"),
+        ({"fast": 60.0}, (2, 60.0, 2), "2 interleaved pairs with today's config do not show a gain"),
+        ({"fast": 60.0}, (3, 60.0, None), "3 interleaved pairs with today's config do not show a gain"),
     ],
 )
 def test_what_was_not_confirmed_is_not_the_answer(
@@ -168,7 +168,7 @@ def test_runs_of_todays_config_that_are_far_apart_are_told_of(history: History) 
     assert even.cautions == ()
     history.run(BASELINE, 70.0, Purpose.CONFIRM, pair=4)
     (caution,) = history.answer().cautions
-    assert "Of 6 trials of the current config, one was 1.47x as fast as another" in caution
+    assert "Of 6 trials of today's config, one was 1.47x as fast as another" in caution
 
 
 def test_todays_config_that_fails_is_no_baseline(history: History) -> None:

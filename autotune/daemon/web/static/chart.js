@@ -83,7 +83,7 @@ export function searchChart(search, width) {
   const from = Math.min(...values) - pad, to = Math.max(...values) + pad, end = Math.max(search.t_s, 1);
   const x = (t) => left + (width - left - right) * (t / end);
   const y = (value) => height - bottom - (height - bottom - top) * ((Math.log(value) - from) / (to - from));
-  const label = `Best speed relative to the current config over search time: ${search.best.length ? ratio(search.best.at(-1)[1]) : "none yet"} `
+  const label = `Best speed relative to today's config over search time: ${search.best.length ? ratio(search.best.at(-1)[1]) : "none yet"} `
     + `after ${duration(search.t_s)}, ${search.trials} trials. The tables below contain the data.`;
   const steps = search.best.map(([t, value], place) => (place ? `H${x(t)}V${y(value)}` : `M${x(t)} ${y(value)}`)).join("");
   const whiskers = measured.length <= 60 && search.spread ? measured : [];

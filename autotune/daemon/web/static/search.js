@@ -5,7 +5,7 @@ import { command, el, folded, svg, table } from "./dom.js";
 import { count, duration, interval, percent, ratio, shortPath, speed, since } from "./words.js";
 
 const LEGEND = [["baseline", "current config"], ["explore", "new point"], ["repeat", "repeated point"], ["take back", "changes dropped"], ["confirm", "confirmation pair"], ["failed", "failed"]];
-export const VERDICTS = { better: "better than the current config", steadier: "as fast as the current config, and steadier", no_change: "nothing better than the current config", no_baseline: "the current config has no measurement" };
+export const VERDICTS = { better: "better than today's config", steadier: "as fast as today's config, and steadier", no_change: "nothing better than today's config", no_baseline: "today's config has no measurement" };
 
 export const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
 export const running = (utc) => el("span", { "data-since": utc }, since(utc));
@@ -18,7 +18,7 @@ const legend = (search) => el("p", { class: "legend" },
 function points(search) {
   if (!search.points.length) return null;
   const scale = [Math.log(Math.min(1, ...search.points.map((point) => point.low))), Math.log(Math.max(1, ...search.points.map((point) => point.high)))];
-  return [el("h3", {}, "Fastest points"), table("Fastest points: speed relative to the current config, with the 95 % interval",
+  return [el("h3", {}, "Fastest points"), table("Fastest points: speed relative to today's config, with the 95 % interval",
     [["values", "wide"], ["speed", "number"], ["95 % interval", "number"], ["trials", "number"], ["plot", "picture"]],
     search.points.map((point) => [point.is_today ? "current config" : point.changes, ratio(point.ratio), interval(point.low, point.high),
       String(point.trials), intervalMark(point, scale)]))];
@@ -59,11 +59,11 @@ export function searchSection(search, width) {
       verdict && fact("answer", verdict),
       search.entry === null && (search.verdict === "better" || search.verdict === "steadier") && fact("apply", command(`autotune apply --config ${search.config}`)),
       search.is_running && fact("now", now ? [`trial ${now.number}, ${now.purpose}: ${now.changes}, for `, running(now.started_utc)] : "between trials")),
-    search.trials ? [el("h3", {}, "Speed relative to the current config"), searchChart(search, width), legend(search)]
+    search.trials ? [el("h3", {}, "Speed relative to today's config"), searchChart(search, width), legend(search)]
       : el("p", { class: "empty" }, "No trial has ended yet."),
     points(search),
     knobs(search),
-    search.best.length ? folded("best steps", "Best speed over time (table)", table("Best speed relative to the current config by search time",
+    search.best.length ? folded("best steps", "Best speed over time (table)", table("Best speed relative to today's config by search time",
       [["search time", "number"], ["best so far", "number"]], search.best.map(([t, value]) => [duration(t), ratio(value)]))) : null,
     search.recent.length ? [el("h3", {}, "Last trials"), table("The last trials, newest first",
       [["trial", "number"], ["purpose", ""], ["changes", "wide"], ["samples", "number"], ["speed", "number"], ["stalls", "number"], ["GPU", "number"], ["duration", "number"], ["ending", "ending"]],

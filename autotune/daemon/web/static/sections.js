@@ -125,7 +125,7 @@ export const daemonSection = (daemon) => [
 function searchLine(search) {
   const phase = search.phase === "confirming" ? "Confirming" : "Searching";
   const head = `${phase} ${shortPath(search.config)}, budget ${duration(search.budget_s)}: `, trials = count(search.trials, "trial", "trials");
-  if (search.best_changes === null || !search.best.length) return `${head}${trials}, nothing better than the current config yet.`;
+  if (search.best_changes === null || !search.best.length) return `${head}${trials}, nothing better than today's config yet.`;
   return `${head}${ratio(search.best.at(-1)[1])} the current speed after ${trials}, with ${search.best_changes}.`;
 }
 
