@@ -78,12 +78,12 @@ def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *f
 
 
 def without_input(steadiness: CheckResult, trial: PhasedTrial, steps: Sequence[TimedStep]) -> CheckResult:
-    """Drop the issue of slow steps that wait for data irregularly, if phases had them too: that is the input's issue.
+    """Drop the issue of slow steps that are part of the input's time, if phases had them too: the input has its own.
 
     Args:
         steps: Steps of the trial in which slow steps were found.
     """
-    is_input = any(_waits(one) and one.numbers["is_regular"] == 0.0 for one in steadiness.issues)
+    is_input = any(one.numbers.get("is_input") for one in steadiness.issues)
     return replace(steadiness, issues=()) if is_input and _has_slow_steps(trial, steps) else steadiness
 
 

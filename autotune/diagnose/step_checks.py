@@ -174,6 +174,9 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
     are_known = len(waits_s) == len(slow)
     waiting = {"waiting_fraction": min(1.0, sum(waits_s) / excess_s)} if are_known else {}
     wait = are_known and sum(waits_s) >= 0.7 * excess_s
+    # a loader hands over batches in cycles of as many as it has workers; what recurs more rarely, it does in between
+    distance = (times[-1].number - times[0].number) / (count - 1)
+    is_input = wait and when != _AT_EPOCHS and (when is None or distance <= _MOST_WORKERS)
     where = ""
     if when == _AT_EPOCHS:
         where = ", when iterators, shuffle buffers, workers and callbacks start again"
@@ -209,7 +212,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
             "usual_step_s": usual_s,
             "time_fraction": share,
             "line_fraction": min(1.0, fraction),
-            "is_regular": float(when is not None),
+            "is_input": float(is_input),
             **waiting,
         },
         bound=bound,
@@ -302,6 +305,7 @@ def _words_at(place: str) -> str:
     return f"{source_of(place)} {place.rpartition(' ')[2]}("
 
 
+_MOST_WORKERS = 32
 _AT_EPOCHS = "at the start of each epoch"
 
 

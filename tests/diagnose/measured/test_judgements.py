@@ -208,11 +208,12 @@ def test_threads_that_hold_pythons_lock_are_the_limit(used_s: float, late: str, 
     [
         (0.45, 0, 0.06, True),
         (0.45, 0, 0.02, False),  # phases had none of them
-        (0.45, 40, 0.06, False),  # what recurs is more than the input
+        (0.45, 40, 0.06, False),  # what recurs so rarely is a refill, say
+        (0.45, 16, 0.08, True),
         (0.0, 0, 0.06, False),
     ],
 )
-def test_irregular_waits_for_data_are_the_inputs_issue(
+def test_waits_for_data_are_the_inputs_issue_unless_they_recur_rarely(
     wait_s: float, every: int, phase_s: float, is_input: bool
 ) -> None:
     """Steps of 20 ms that now and then wait: the mean is 60 ms, also in phases."""
