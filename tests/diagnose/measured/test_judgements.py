@@ -209,7 +209,7 @@ def test_threads_that_hold_pythons_lock_are_the_limit(used_s: float, late: str, 
         (0.45, 0, 0.06, True),
         (0.45, 0, 0.02, False),  # phases had none of them
         (0.45, 40, 0.06, False),  # what recurs so rarely is a refill, say
-        (0.45, 16, 0.08, True),
+        (0.45, 16, 0.11, True),
         (0.0, 0, 0.06, False),
     ],
 )
