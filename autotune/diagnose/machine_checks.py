@@ -26,7 +26,7 @@ from autotune.frameworks import FRAMEWORKS
 from autotune.measure.gpu.driver import THROTTLING, Device, Driver, DriverError, in_time, look_for_gpus, reasons_of
 from autotune.measure.gpu.occupancy import GpuOccupancy, busy_gpus
 from autotune.measure.host import file_system, is_network, is_rotating, memory_state, text_of
-from autotune.search.gpus import remarks_on_gpus
+from autotune.search.gpus import visibility_remarks
 from autotune.search.problem import Problem
 from autotune.study.identity import framework_versions
 from autotune.trial.children import run_short
@@ -75,9 +75,8 @@ def _choice(subject: Subject) -> Iterator[Issue]:
         return
     place = "CUDA_VISIBLE_DEVICES"
     try:
-        for remark in remarks_on_gpus(subject.problem):
-            if "alike" not in remark and not remark.startswith("To have"):
-                yield _of_hardware(capitalized(f"{remark}."), place=place, severity=Severity.NOTE)
+        for remark in visibility_remarks(subject.problem):
+            yield _of_hardware(capitalized(f"{remark}."), place=place, severity=Severity.NOTE)
     except GpuError as error:
         yield _of_hardware(capitalized(f"{error.message}."), error.remedy or "", place=place, severity=Severity.ERROR)
 

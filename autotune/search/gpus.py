@@ -57,7 +57,17 @@ def remarks_on_gpus(problem: Problem) -> list[str]:
     Raises:
         GpuError: CUDA_VISIBLE_DEVICES names a missing GPU, which would leave all trials without one.
     """
-    remarks = list(problem.hardware.remarks)
+    why = _placement_remark(problem)
+    return list(dict.fromkeys((*problem.hardware.remarks, *visibility_remarks(problem), *([why] if why else []))))
+
+
+def visibility_remarks(problem: Problem) -> list[str]:
+    """Return remarks on the GPUs that trials see.
+
+    Raises:
+        GpuError: CUDA_VISIBLE_DEVICES names a missing GPU, which would leave all trials without one.
+    """
+    remarks = []
     for visible in _visible(problem):
         if visible.cut and not visible.uuids:
             raise GpuError(
@@ -68,8 +78,6 @@ def remarks_on_gpus(problem: Problem) -> list[str]:
             remarks.append(f"{visible.cut}: CUDA shows only the GPUs before it")
         if visible.assumed:
             remarks.append(visible.assumed)
-    if why := _placement_remark(problem):
-        remarks.append(why)
     return list(dict.fromkeys(remarks))
 
 
