@@ -218,7 +218,7 @@ def _share(
     # Launch costs are lower bounds: a change that avoids them may save more of the step.
     is_least = limit in _STEP and (issue is None or issue.check == "recurring-costs")
     if change is not None:
-        change = _bounded(change, of_steps if is_least else fraction)
+        change = _bounded(change, of_steps if is_least else _largest(fraction, issue))
     return TimeShare(cause=cause, limit=limit, fraction=fraction, place=located.place if located else "", change=change)
 
 
@@ -244,6 +244,13 @@ def issue_with_place(limit: Limit, issue: Issue | None, found: Sequence[CheckRes
 def _related(limit: Limit, found: Sequence[CheckResult]) -> list[Issue]:
     related = [one for result in found for one in result.issues if one.limit in side_of(limit)]
     return sorted(related, key=lambda one: one.limit is not limit)
+
+
+def _largest(fraction: float, issue: Issue | None) -> float:
+    """Return the upper end of the interval of a share of the time."""
+    if issue is None or issue.bound is None:
+        return fraction
+    return fraction + 1.0 / issue.bound.ratio - 1.0 / issue.bound.high
 
 
 def _bounded(advice: Recommendation, fraction: float) -> Recommendation:

@@ -10,7 +10,7 @@ import pytest
 from autotune.diagnose.findings import CheckResult, Limit, Severity, bound_text
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
 from autotune.diagnose.place_checks import judge_own_loading, judge_start, without_loading
-from autotune.diagnose.shares import by_waiting, without_input
+from autotune.diagnose.shares import by_waiting, time_shares, without_input
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
@@ -426,6 +426,21 @@ def test_operations_that_python_launches_are_told_by_the_step(operations: int, i
     assert [issue.numbers["time_fraction"] for issue in judge_costs(events, "/home/me", phased).issues] == (
         [0.5] if is_many else []
     )
+
+
+def test_a_change_gains_at_most_the_upper_end_of_its_causes_interval() -> None:
+    """The point estimate is below what the change achieves in half of all cases."""
+    events = with_cost(
+        steps([0.5 if number % 20 == 0 else 0.02 for number in range(1, 201)]), "trace", range(20, 200, 20), 0.4
+    )
+    found = judge_costs(events, "/home/me")
+    (issue,) = found.issues
+    assert issue.bound is not None
+    (share, *_) = time_shares([found], replace(FREE, free_data=None, free_step=None), [])
+    assert share.change is not None
+    assert share.change.gain is not None
+    assert share.change.gain.high == pytest.approx(issue.bound.high)
+    assert share.fraction == pytest.approx(1.0 - 1.0 / issue.bound.ratio)
 
 
 @pytest.mark.parametrize("busy", [0.9, 0.1])
