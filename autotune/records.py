@@ -252,6 +252,7 @@ class TraineeEvent:
         place: Of ``cost``: file, line and name, in the trainer's code if known.
         times: Of ``cost``: count so far.
         phase: Of ``phase``; None if unknown.
+        offset_s: Of a process on another node: what was added to its own time to get `t_s`.
     """
 
     kind: str
@@ -274,6 +275,7 @@ class TraineeEvent:
     place: str | None = None
     times: int | None = None
     rank: Rank | None = None
+    offset_s: float | None = None
 
     @property
     def pid(self) -> int:

@@ -81,6 +81,7 @@ from types import SimpleNamespace, TracebackType
 from typing import TYPE_CHECKING, Any, Callable, Generic, Literal, Optional, TypeVar
 
 from autotune.trainee.completion import Completions
+from autotune.trainee.node_gpus import collect_gpus
 from autotune.trainee.ranks import answer_in_background, has_own_clock, own_rank
 
 if TYPE_CHECKING:
@@ -184,6 +185,8 @@ class Stream:
             if (rank := own_rank()) is not None:
                 self.is_ranked = True
                 self.write("rank", rank=rank)
+                if has_own_clock():
+                    collect_gpus(os.path.dirname(self._path), rank["node"])
             for paths in _own_files():
                 self.write("files", paths=paths)
         self._append(lines)

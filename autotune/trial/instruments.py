@@ -20,7 +20,7 @@ from autotune.files import open_new
 from autotune.measure.gpu import collector as gpu_process
 from autotune.measure.gpu.driver import FATAL_NAMES, remedy_of
 from autotune.measure.gpu.records import of_line
-from autotune.measure.gpu.timeline import GpuTimeline, usage_of_trial
+from autotune.measure.gpu.timeline import GpuTimeline, pooled_usage, usage_of_trial
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, Probe, TrialGpus
 from autotune.measure.window import Window
@@ -28,6 +28,7 @@ from autotune.process import inherited_environment
 from autotune.records import GpuRole, TraineeEvent, TrialExit
 from autotune.trial.error_text import TRACEBACK, last_error, one_line
 from autotune.trial.launch import Guard, GuardLost, Runner
+from autotune.trial.node_gpus import NodeGpus
 
 _MEMORY_READINGS = 24  # over a window, to see whether a GPU fills up
 _FULL = 0.97  # of a GPU's memory: the rest is too small for any allocation
@@ -47,6 +48,7 @@ class Instruments:
         self._trial_id = ""
         self._run = TrialGpus(uuids=())
         self._pids: set[int] = set()
+        self._nodes: NodeGpus | None = None
         self.why_lost: str | None = None
         self._recent: Mapping[GpuRole, float] = {}
         self._recent_s = -math.inf
@@ -71,6 +73,7 @@ class Instruments:
         """
         self._trial_id = trial_id
         self._run = trial
+        self._nodes = NodeGpus(kept.parent)
         if self._gpus:
             self._gpus.open(kept)
 
@@ -79,7 +82,9 @@ class Instruments:
         if events and not self._pids:
             self._host.open(self._trial_id, events[0].pid)
         self._pids.update(event.pid for event in events)
-        if reported := [name for event in events for name in event.devices]:
+        if self._nodes:
+            self._nodes.watch(events)
+        if reported := [name for event in events if event.offset_s is None for name in event.devices]:
             known = self._run.uuids if self._run.reported else ()
             self._run = replace(self._run, uuids=tuple(dict.fromkeys((*known, *reported))), reported=True)
         if self._gpus:
@@ -127,8 +132,11 @@ class Instruments:
 
     def _gpus_between(self, t0_s: float, t1_s: float, host: HostUsage | None, *, started_s: float) -> GpuUsage:
         own_pids = self._pids | (host.pids if host else frozenset())
-        usage = self._gpus and self._gpus.between(t0_s, t1_s, self._run, own_pids=own_pids, started_s=started_s)
-        return usage or GpuUsage()
+        nodes = self._nodes.between(t0_s, t1_s, started_s=started_s) if self._nodes else []
+        if self._gpus:
+            usage = self._gpus.between(t0_s, t1_s, self._run, own_pids=own_pids, started_s=started_s)
+            nodes = [usage, *nodes] if usage else nodes
+        return pooled_usage(nodes) if nodes else GpuUsage()
 
 
 class Simulator(Runner, Protocol):

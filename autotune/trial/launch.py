@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import msgspec
 import psutil
 
+import autotune
 from autotune.clock import Clock, clock_identity
 from autotune.errors import AutotuneError, CommandError, TrialError
 from autotune.measure.host import cgroup_folders, text_of
@@ -176,6 +177,8 @@ class LaunchRequest:
             "AUTOTUNE_TRIAL_ID": plan.trial_id,
             "AUTOTUNE_TRIAL_DIR": str(folder.path),
             "AUTOTUNE_CLOCK": clock_identity(),
+            # For ranks on other nodes (autotune/trainee/node_gpus.py).
+            "AUTOTUNE_COLLECTOR": f"{sys.executable}{os.pathsep}{Path(autotune.__file__).parents[1]}",
         }
         # Before the user's path; an empty entry would mean the working directory.
         self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))

@@ -90,7 +90,9 @@ class _Stream:
                 return []
             offset_s = known_s
         events, self._held = self._held, []
-        return [replace(event, t_s=event.t_s + offset_s) for event in events] if offset_s else events
+        if self._clock is None:
+            return events
+        return [replace(event, t_s=event.t_s + offset_s, offset_s=offset_s) for event in events]
 
     def _parse(self, line: bytes, now_s: float | None) -> TraineeEvent | None:
         """Parse a line; None without an event, or for another version or clock."""

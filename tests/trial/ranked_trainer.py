@@ -2,6 +2,7 @@
 
 The rank SLOW waits for its data in each step; each other one waits for it at the barrier. With SHIFT_S all ranks but
 the first are on a node of their own, as far as the clock tells: in a time namespace of the kernel, which takes root.
+With a node's name in OTHER_NODE they are on that node, with a clock of its own that shows the same time.
 """
 
 import ctypes
@@ -20,6 +21,8 @@ WORLD, SLOW, SHIFT_S = (*map(int, sys.argv[1:]), *(-1, 0)[len(sys.argv) - 2 :])
 def train(rank: int, barrier: Barrier) -> None:
     """Make steps of ``8 + rank`` samples until the trial is ended."""
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(WORLD), LOCAL_RANK=str(rank))
+    if rank and "OTHER_NODE" in os.environ:
+        os.environ.update(SLURMD_NODENAME=os.environ["OTHER_NODE"], AUTOTUNE_CLOCK="another one")
     while True:
         wait_s = 0.004 if rank == SLOW else 0.0
         time.sleep(wait_s)

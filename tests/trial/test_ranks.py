@@ -4,18 +4,23 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from autotune.measure.probe import TrialGpus
 from autotune.measure.ranks import pooled_ranks, ranks_of, straggler
 from autotune.measure.window import steady_window
 from autotune.records import RankMeasurement, Stop, TraineeEvent
+from autotune.trial.instruments import Instruments
 from autotune.trial.launch import ProcessRunner
 from autotune.trial.step_files import StepReader
-from tests.trial.conftest import Trials
+from tests.fake_nvml.library import FakeGpu
+from tests.fake_nvml.scenario import Gpu, Scenario
+from tests.trial.conftest import Trials, running
+from tests.until import until
 
 TRAINER = Path(__file__).with_name("ranked_trainer.py")
 CLUSTER = '"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}'
@@ -77,6 +82,33 @@ def test_clocks_of_nodes_are_aligned(trials: Trials, runner: ProcessRunner) -> N
     )
     apart_s = [abs(one - other) for one, other in zip(first, second, strict=False)]
     assert max(apart_s) < 60.0, "of 5000; the question takes as long as looking at the folder does"
+
+
+def test_gpus_of_another_node_are_read_there(
+    trials: Trials, runner: ProcessRunner, fake_gpu: Callable[..., FakeGpu]
+) -> None:
+    """A collector starts there once, whatever the number of ranks, and ends with them."""
+    machine = fake_gpu(Scenario(gpus=(Gpu(busy_percent=80), Gpu(busy_percent=40))))
+    seen: list[TraineeEvent] = []
+    plan = trials.plan(argv=(sys.executable, str(TRAINER), "3"), env={**machine.env, "OTHER_NODE": "../n2"})
+    readings = trials.folder / "gpus..._n2"
+
+    def watch(events: Sequence[TraineeEvent]) -> Stop | None:
+        instruments.watch(events)
+        seen.extend(events)
+        lines = readings.read_bytes().splitlines() if readings.exists() else []
+        return Stop.ENOUGH if sum(b'"busy"' in line for line in lines) >= 20 else None
+
+    with Instruments.of_machine(trials.clock, None) as instruments:
+        instruments.expect(plan.trial_id, TrialGpus(), trials.folder / "samples")
+        ended = runner.run(plan, watch, trials.soon())
+        assert ended.stop is Stop.ENOUGH
+        window = steady_window([event for event in seen if event.t_s > ended.ended_s - 2.5])
+        assert window is not None
+        _, usage = instruments.usage(window, started_s=ended.started_s)
+    assert [round(gpu.figures.utilization or 0.0, 2) for gpu in usage.devices] == [0.8, 0.4]
+    assert usage.utilization == pytest.approx(0.6, abs=0.01)
+    until(lambda: running(trials.trial_id) == [])
 
 
 def test_a_step_is_complete_when_the_last_rank_has_completed_it(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """Collector of GPU readings, as a process of a trial or in a thread of the monitor.
 
-The process is ``python -P -m autotune.measure.gpu.collector UUID...`` and writes records to stdout. Since driver calls
-can hang forever, it can be killed, or left behind if stuck in the kernel. It ends when the driver or its parent is
-gone, and when it cannot write.
+The process is ``python -P -m autotune.measure.gpu.collector [UUID...]`` and writes records to stdout. Since driver
+calls can hang forever, it can be killed, or left behind if stuck in the kernel. It ends when the driver or its parent
+is gone, and when it cannot write.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TypeVar
 
 from autotune.clock import Clock, SystemClock
-from autotune.measure.gpu.driver import FATAL_NAMES, Device, Driver, DriverError, GpmSample, Trouble, reasons_of
+from autotune.measure.gpu.driver import FATAL_NAMES, Device, Driver, DriverError, GpmSample, Trouble, gpus, reasons_of
 from autotune.measure.gpu.records import (
     FORMAT,
     STATE_S,
@@ -47,13 +47,14 @@ def collect(uuids: Sequence[str]) -> None:
     """Poll until the driver is lost or the parent is gone; write each record to stdout with one call.
 
     Args:
-        uuids: GPUs or MIG instances.
+        uuids: GPUs or MIG instances; empty for all of this machine.
 
     Raises:
         OSError: The records cannot be written.
     """
     parent, clock = os.getppid(), SystemClock()
-    poller = GpuPoller(uuids, lambda record: os.write(1, to_line(record)), clock)
+    present = uuids or [uuid for gpu in gpus().gpus for uuid in gpu.mig_uuids or (gpu.uuid,)]
+    poller = GpuPoller(present, lambda record: os.write(1, to_line(record)), clock)
     # If it hangs in the driver, the kernel ends it with the guard (trial/guard_process.py).
     while os.getppid() == parent and (wait_s := poller.step()) is not None:
         clock.wait(wait_s)

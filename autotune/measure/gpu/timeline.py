@@ -170,6 +170,25 @@ def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = 
     )
 
 
+def pooled_usage(nodes: Sequence[GpuUsage]) -> GpuUsage:
+    """Pool the usage of the GPUs of a training's nodes, at least one; the conditions are the first node's."""
+    if len(nodes) == 1:
+        return nodes[0]
+    scored = [sum(device.scored for device in node.devices) for node in nodes]
+    shares = zip(scored, (node.utilization for node in nodes), strict=True)
+    busy = _sum(None if share is None else count * share for count, share in shares)
+    memory = [node.peak_memory_bytes for node in nodes if node.peak_memory_bytes is not None]
+    return GpuUsage(
+        utilization=None if busy is None else busy / sum(scored),
+        peak_memory_bytes=max(memory, default=None),
+        power_w=_sum(node.power_w for node in nodes),
+        devices=tuple(device for node in nodes for device in node.devices),
+        spoiled=next((node.spoiled for node in nodes if node.spoiled), None),
+        remark="; ".join(dict.fromkeys(node.remark for node in nodes if node.remark)),
+        conditions=nodes[0].conditions,
+    )
+
+
 def _works(device: DeviceUsage) -> bool:
     return bool(device.figures.utilization if device.figures.own_fraction is None else device.figures.own_fraction)
 
