@@ -51,6 +51,7 @@ GRACE_S = 0.5  # from SIGTERM to SIGKILL
 GIVE_UP_S = 2.0  # from SIGKILL to reporting the processes that do not end
 CHASE_S = 0.01  # between checks for processes still alive after SIGKILL
 STOP_ELSEWHERE_S = 3.0  # for Slurm to cancel the steps of a trial
+STOP_RAY_JOB_S = 15.0  # for Ray's command, which takes seconds to start
 KEPT_BYTES = 1 << 20  # of the beginning of each output stream, and of its end
 
 _CHUNK_BYTES = 1 << 16
@@ -143,13 +144,42 @@ def _cancel_step(step: str) -> None:
             time.sleep(0.1)
 
 
-def _output_of(*command: str) -> bytes:
+_RAY_JOB = re.compile(rb"\braysubmit_[0-9A-Za-z]{1,64}\b")
+
+
+def _stop_ray_job(message: Mapping[str, Any]) -> None:
+    """Stop the job of a trial whose command is ``ray job submit``: it doesn't end with that command."""
+    words = [_bytes(word) for word in message.get("argv", ())]
+    submits = (place for place in range(len(words)) if words[place + 1 : place + 3] == [b"job", b"submit"])
+    place = next((place for place in submits if os.path.basename(words[place]) == b"ray"), None)
+    if place is None:
+        return
+    address = [word for word in words if word.startswith(b"--address=")]
+    if b"--address" in words[:-1]:
+        address = [b"--address=" + words[words.index(b"--address") + 1]]
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        with open(_bytes(message["stdout"]), "rb") as output:
+            job = _RAY_JOB.search(output.read(KEPT_BYTES))
+        if job is not None:
+            env = {_bytes(name): _bytes(value) for name, value in message["env"].items()}
+            stop = (*words[: place + 1], b"job", b"stop", *address, job[0])
+            _output_of(*stop, timeout_s=STOP_RAY_JOB_S, cwd=_bytes(message["cwd"]), env=env)
+
+
+def _output_of(
+    *command: str | bytes,
+    timeout_s: float = STOP_ELSEWHERE_S,
+    cwd: bytes | None = None,
+    env: Mapping[bytes, bytes] | None = None,
+) -> bytes:
     done = subprocess.run(
         command,
+        cwd=cwd,
+        env=env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        timeout=STOP_ELSEWHERE_S,
+        timeout=timeout_s,
         check=False,
     )
     return done.stdout.strip()
@@ -242,6 +272,7 @@ class GuardLoop:
         self._leaving = False
         self._temporary: bytes | None = None  # temporary folder of the latest trial
         self._folder = b""  # of the latest trial
+        self._started: Mapping[str, Any] = {}  # its message
         self._trial: _Trial | None = None
         self._sidecars: dict[str, _Sidecar] = {}
         self._spared: set[int] = set()  # sidecars that were started and not yet reaped
@@ -321,6 +352,7 @@ class GuardLoop:
 
     def _start(self, message: Mapping[str, Any]) -> None:
         trial = _Trial(message["deadline_s"])
+        self._started = message
         self._temporary = _bytes(message["temporary"]) if message["temporary"] else None
         self._folder = os.path.dirname(_bytes(message["stdout"]))
         try:
@@ -460,6 +492,8 @@ class GuardLoop:
 
     def _finish(self, trial: _Trial) -> None:
         stop_elsewhere(self._folder)
+        if trial.status != 0:
+            _stop_ray_job(self._started)
         self._forget(trial)
         trial_exit = {
             "exit_code": trial.status,

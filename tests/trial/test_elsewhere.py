@@ -63,3 +63,30 @@ def test_processes_that_a_killed_guard_left_elsewhere_end(trials: Trials, tmp_pa
     end_orphans(trials.study, SystemClock())
     assert process.wait(timeout=60) == -9
     assert (trials.folder / "over").exists()
+
+
+RAY = """#!/bin/sh
+case "$2" in
+    submit) echo "Job 'raysubmit_r4nD0m' submitted successfully"; exec sleep 600 ;;
+    stop) echo "$PWD $@" > "$STOPPED" ;;
+esac
+"""
+
+
+def test_a_ray_job_stops_with_its_trial(trials: Trials, runner: ProcessRunner, tmp_path: Path) -> None:
+    """Its command only submits it, so Ray is asked to, at the address that the command names."""
+    ray, stopped = tmp_path / "ray", tmp_path / "stopped"
+    ray.write_text(RAY)
+    ray.chmod(0o700)
+    argv = (str(ray), "job", "submit", "--address", "http://head:8265", "--", "python", "train.py")
+    plan = trials.plan(argv=argv, env={"STOPPED": str(stopped)})
+
+    def watch(_events: Sequence[TraineeEvent]) -> Stop | None:
+        stdout = trials.folder / "stdout.log"
+        return Stop.ENOUGH if stdout.exists() and b"raysubmit" in stdout.read_bytes() else None
+
+    assert runner.run(plan, watch, trials.soon()).stop is Stop.ENOUGH
+    assert stopped.read_text().split() == [
+        str(plan.cwd),
+        *("job", "stop", "--address=http://head:8265", "raysubmit_r4nD0m"),
+    ]
