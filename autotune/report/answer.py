@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain, repeat
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -524,7 +526,10 @@ def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None)
     if baseline.gpus is None:
         return notes
     devices = baseline.gpus.devices
-    if len(devices) > 1:
+    if len(devices) > _MOST_GPU_ROWS:
+        counted = Counter(plain(device.figures.name) for device in devices)
+        notes.append(f"GPUs: {', '.join(f'{count} {name}' for name, count in counted.items())}.")
+    elif len(devices) > 1:
         names = ", ".join(f"GPU {place} is {plain(device.figures.name)}" for place, device in enumerate(devices))
         scored, later = _scored(baseline), _scored(other)
         then = f", then {later}" if later not in ("", scored) else ""
@@ -570,7 +575,8 @@ def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
         return [_trial_row("gpu_utilization", sides, NOT_MEASURED)]
     effective = [side.gpus.effective_utilization if side.gpus else None for side in sides]
     rows = [_row(GPU_METRICS["effective_utilization"], effective, "unknown yet"), *_utilization_rows(sides)]
-    for name in ("utilization", "idle_fraction", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity"):
+    mean = () if len(_uuids(sides)) > _MOST_GPU_ROWS else ("utilization",)  # already there
+    for name in (*mean, "idle_fraction", "duty_fraction", "sm_activity", "tensor_activity", "dram_activity"):
         values = [_over_scored(side, name) for side in sides]
         rows += [_row(GPU_METRICS[name], values)] if any(value is not None for value in values) else []
     for name in ("energy_per_sample_j", "gpu_memory_bytes"):  # metrics of the trial, not of a GPU
@@ -581,7 +587,9 @@ def _gpu_rows(sides: Sequence[Side]) -> list[list[str]]:
 
 def _utilization_rows(sides: Sequence[Side]) -> list[list[str]]:
     devices = [{device.figures.uuid: device for device in side.gpus.devices} if side.gpus else {} for side in sides]
-    uuids = list(dict.fromkeys(uuid for side in devices for uuid in side))
+    uuids = _uuids(sides)
+    if len(uuids) > _MOST_GPU_ROWS:
+        return _rows_over_gpus(sides)
     some_are_not_scored = any(not device.scored for side in devices for device in side.values())
     return [
         [
@@ -589,6 +597,29 @@ def _utilization_rows(sides: Sequence[Side]) -> list[list[str]]:
             *(_verdict(side.get(uuid), mark=some_are_not_scored) for side in devices),
         ]
         for place, uuid in enumerate(uuids)
+    ]
+
+
+def _uuids(sides: Sequence[Side]) -> list[str]:
+    return list(dict.fromkeys(one.figures.uuid for side in sides if side.gpus for one in side.gpus.devices))
+
+
+_MOST_GPU_ROWS = 2  # more GPUs, those of all ranks, are summarized
+
+
+def _rows_over_gpus(sides: Sequence[Side]) -> list[list[str]]:
+    """Return the mean and the lowest utilization of the scored GPUs, and the imbalance between them."""
+    busy = [[one.figures.utilization for one in side.gpus.devices if one.scored] if side.gpus else [] for side in sides]
+    known = [[share for share in side if share is not None] for side in busy]
+    whole = [side if side and len(side) == len(every) else None for side, every in zip(known, busy, strict=True)]
+    metric, most = METRICS["gpu_utilization"], max(map(len, busy))
+    return [
+        _row(replace(metric, label=label), [of(side) if side else None for side in whole], NOT_MEASURED)
+        for label, of in (
+            (f"utilization, mean of {most} GPUs", fmean),
+            ("utilization, lowest GPU", min),
+            ("utilization, highest - lowest", lambda side: max(side) - min(side)),
+        )
     ]
 
 

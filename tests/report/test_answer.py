@@ -16,6 +16,7 @@ from autotune.records import (
     Change,
     Ending,
     MovedKey,
+    PooledGpu,
     RankMeasurement,
     Ratio,
     SearchResult,
@@ -117,6 +118,15 @@ def _two_gpus(whole: SearchResult) -> Changes:
     return {"baseline": on_gpus(whole.baseline, data, model), "best": on_gpus(whole.best, after, best)}
 
 
+def _gpus_of_ranks(whole: SearchResult) -> Changes:
+    def used(*shares: float) -> list[PooledGpu]:
+        every = enumerate(shares)
+        return [pooled_gpu(f"{100 * share:.0f} % flat", share, uuid=f"GPU-{number}") for number, share in every]
+
+    best = on_gpus(whole.best, *used(0.91, 0.92, 0.9, 0.88))
+    return {"baseline": on_gpus(whole.baseline, *used(0.71, 0.66, 0.7, 0.21)), "best": best}
+
+
 def _gpus_by_role(whole: SearchResult) -> Changes:
     below, within = "below", "within"
     data = pooled_gpu("57 % flat", 0.57, scored=False, role="data", reference=(0.6, 0.8), against_reference=below)
@@ -183,6 +193,8 @@ TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "one GPU, fast stalls": (_stalls_faster_than_the_driver_looks, {"details": True}),
     "one GPU, not enough yet": (lambda whole: {"baseline": on_gpus(whole.baseline, FEW)}, {}),
     "two GPUs": (_two_gpus, {"details": True}),
+    "GPUs of four ranks": (_gpus_of_ranks, {}),
+    "GPUs of four ranks, details": (_gpus_of_ranks, {"details": True}),
     "GPUs of data and model": (_gpus_by_role, {"details": True}),
     "validated": (_validated, {}),
     "caution": (lambda _: {"cautions": ("another process used the GPU for " + "a very long time, " * 15,)}, {}),
