@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -25,28 +25,49 @@ from autotune.search.problem import Problem
 from autotune.search.schedule import race_s
 from autotune.search.warm_start import warm_start
 from autotune.space.catalog import traits_of
-from autotune.space.knob import Knob, key_name, same_scalar
+from autotune.space.knob import Knob, Label, key_name, same_scalar
 from autotune.study.identity import framework_versions
 from autotune.trial.python_command import python_command
 
 
 def show_plan(console: Console, problem: Problem, request: SearchRequest) -> None:
-    """Print the plan: knobs, skipped keys with reasons, outputs, command and time."""
-    console.print(knob_table(problem))
-    lines = [*left_out_lines(problem), *redirected_line(problem)]
-    lines += [plain(note, 1000) for note in (*output_notes(problem), *command_notes(problem))]
-    lines.append(f"command: {' '.join(masked(problem.command))}")
+    """Print the plan in at most five lines, and the notes."""
+    lines = list(_knob_lines(problem))
+    if left_out := len(problem.skipped) + len(not_taken(problem)) + len(problem.settings.outputs.left):
+        lines.append(f"not tuned: {left_out} key{'' if left_out == 1 else 's'}; --dry-run lists the reasons")
+    outputs = f"; redirected: {first_of([*map(plain, problem.redirected)], 3)}" if problem.redirected else ""
+    lines += [f"command: {' '.join(masked(problem.command))}{outputs}", _size_line(problem, request)]
+    print_dim(console, [*lines, *_notes(problem)])
+
+
+def _knob_lines(problem: Problem) -> Iterator[str]:
+    """Yield a line of the knobs that leave the training unchanged, and one of the others."""
+    knobs = [knob for knob in problem.space.within_reach({}).knobs if len(knob.choices) > 1]
+    for is_same, heading in ((True, "same training"), (False, "changes the training")):
+        listed = [
+            f"{knob.path} {value_text(knob.baseline)} ({_choices_text(knob)})"
+            for knob in knobs
+            if (knob.label is Label.SAME_TRAINING) == is_same
+        ]
+        if listed:
+            yield f"{heading}: {first_of(listed, 3)}"
+
+
+def _size_line(problem: Problem, request: SearchRequest) -> str:
     validate_s, for_race_s = request.validate_s, race_s(request.race_s, request.budget_s)
     validation = f", and to train both for up to {format_duration(validate_s)}" if validate_s else ""
     race = ""
     if for_race_s:
         condition = "" if request.race_s else ", if the batch or the precision changes"
         race = f"; {format_duration(for_race_s)} to race both on the loss{condition}"
-    lines.append(
+    return (
         f"{problem.space.within_reach({}).size:,} combinations; budget {format_duration(request.budget_s)}, "
         f"part of it reserved to confirm the best against today's values{validation}{race}"
     )
-    print_dim(console, lines)
+
+
+def _notes(problem: Problem) -> list[str]:
+    return [plain(note, 1000) for note in (*output_notes(problem), *command_notes(problem))]
 
 
 def left_out_lines(problem: Problem, further: Mapping[str, str] | None = None) -> list[str]:
@@ -91,12 +112,14 @@ def knob_table(problem: Problem) -> Table:
         table.add_column(column, style="dim" if column == EFFECT else None, no_wrap=True)
     table.add_column("", style="dim", no_wrap=True, ratio=1)  # the sentence gets the remaining width
     for knob in knobs:
-        tried = [_choice_text(knob, choice) for choice in knob.choices]
-        if len(tried) > 8:
-            tried = [*tried[:6], "…", tried[-1]]
-        cells = value_text(knob.baseline), ", ".join(tried), knob.effect, traits_of(knob).meaning
+        cells = value_text(knob.baseline), _choices_text(knob), knob.effect, traits_of(knob).meaning
         table.add_row("\n".join(knob.paths), *cells)
     return table
+
+
+def _choices_text(knob: Knob) -> str:
+    texts = [_choice_text(knob, choice) for choice in knob.choices]
+    return ", ".join([*texts[:6], "…", texts[-1]] if len(texts) > 8 else texts)
 
 
 def _choice_text(knob: Knob, choice: Scalar) -> str:
@@ -193,7 +216,10 @@ def show_dry_run(console: Console, problem: Problem, request: SearchRequest, clo
     on_batch = [*([problem.batch_remark] if problem.batch_remark else []), *problem.trap_remarks]
     begins = [warm_start(problem).sentence] if request.warm_start and not request.fresh else []
     remarks = (*problem.state.remarks, *problem.settings.remarks, *remarks_on_gpus(problem), *on_batch)
-    show_plan(console, problem, request)
+    console.print(knob_table(problem))
+    command = f"command: {' '.join(masked(problem.command))}"
+    lines = [*left_out_lines(problem), *redirected_line(problem), *_notes(problem), command]
+    print_dim(console, [*lines, _size_line(problem, request)])
     for sentence in (f"score: {problem.measures}", *remarks, *busy_remarks(problem, clock)):
         console.print(sentence, soft_wrap=True)
     for sentence in filter(None, begins):  # hardware names in it may come from another user's file

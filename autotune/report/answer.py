@@ -80,7 +80,7 @@ def print_answer(
         changes = changes_text(_changed(result, result.same_training[0]))
         gain = f"{ratio_text(result.same_training_confirmed)} with {changes}, confirmed in the same pairs."
         data = f" {data_text(result.same_training_data)}" if result.same_training_data else ""
-        parts += [Text(), Text.assemble(("Training unchanged: ", "bold"), gain, data)]
+        parts.append(Text.assemble(("Training unchanged: ", "bold"), gain, data))
     if shown is not None and result.changes:
         parts += [Text(), _changes_table(result, column, console)]
         if any(change.worth is not None for change in result.changes):
@@ -96,8 +96,7 @@ def print_answer(
         notes.append(Text(uncovered, style="dim"))
     for caution in result.cautions:
         notes.append(Text.assemble(("Caution: ", "bold yellow"), plain(caution, longest=_LONGEST)))
-    for note in notes:
-        parts += [Text(), note]
+    parts += [Text(), *notes] if notes else []
     failed, half = list(failures), 0.5 * sum(result.outcomes.values())
     most = [one for one in failed if result.outcomes.get(one.record.ending.value, 0) > half]
     print_failures(console, most, result.outcomes)  # before the answer, because most trials failed this way
@@ -223,21 +222,18 @@ def print_failures(
 
 def verdict(result: SearchResult) -> list[Text]:
     """Return headline, gain of whole training, and reason."""
-    whole = [Text(whole_text(result))] if result.verdict is Verdict.BETTER else []
-    whole += [Text(achieved_text(result))] if result.achieved else []
-    return [headline(result), *whole, Text(f"{plain(result.why, longest=_LONGEST)}.", style="dim")]
+    gains = [whole_text(result), achieved_text(result) if result.achieved else ""]
+    why = plain(result.why[:1].upper() + result.why[1:], longest=_LONGEST)
+    return [headline(result), *(Text(gain) for gain in gains if gain), Text(f"{why}.", style="dim")]
 
 
 def whole_text(result: SearchResult) -> str:
-    """Return a sentence on the gain including the time between steps."""
+    """Return a sentence on the gain including the time between steps; "" if unknown."""
     whole = result.whole
-    if whole is not None and whole.speedup is not None:
-        kinds = listed([PAUSE_NOUNS[kind][1] for kind in whole.seen], "and")
-        return f"Whole training, with {kinds}: about {ratio_text(whole.speedup)}."
-    nothing = f"Steps only: no {listed([one for one, _ in PAUSE_NOUNS.values()], 'or')} was observed"
-    if result.validation is not None:
-        return f"{nothing}."
-    return f"{nothing}, nor {_GROWTH}; `--validate 2m` covers them."
+    if result.verdict is not Verdict.BETTER or whole is None or whole.speedup is None:
+        return ""
+    kinds = listed([PAUSE_NOUNS[kind][1] for kind in whole.seen], "and")
+    return f"Whole training, with {kinds}: about {ratio_text(whole.speedup)}."
 
 
 def achieved_text(result: SearchResult) -> str:
@@ -278,18 +274,15 @@ def trainings_lines(achieved: Achieved) -> Iterator[str]:
         yield "Achieved speedups are within the claimed intervals: intervals of later searches stay the same."
 
 
-_GROWTH = "growth of memory over minutes"
-
-
 def uncovered_text(result: SearchResult) -> str:
-    """Return a sentence on what trials never reached; "" if none, or if in `whole_text`."""
-    is_reported = result.verdict is Verdict.BETTER and (result.whole is None or result.whole.speedup is None)
-    if result.speedup is None or is_reported:
+    """Return a sentence on what trials never reached; "" if none."""
+    if result.speedup is None:
         return ""
     seen = result.whole.seen if result.whole else ()
     missed = [one for kind, (one, _) in PAUSE_NOUNS.items() if kind not in seen]
-    missed += [] if result.validation else [_GROWTH]
-    return f"Not covered by trials: {listed(missed, 'or')}." if missed else ""
+    if result.validation is None:
+        return f"Not covered: {listed([*missed, 'memory growth'], 'or')}; `--validate 2m` covers them."
+    return f"Not covered: {listed(missed, 'or')}." if missed else ""
 
 
 def headline(result: SearchResult) -> Text:
@@ -422,12 +415,11 @@ def answer_notes(result: SearchResult) -> list[Text]:
     if result.data is not None and (result.data.effect is not DataEffect.BATCH or not _says_batch(result)):
         notes.append(Text(data_text(result.data), style="yellow" if result.data.effect is DataEffect.DIFFERENT else ""))
     if result.verdict is not Verdict.NO_CHANGE:
-        scaling = "Check the learning rate; a common start is to scale it with the batch (Goyal et al. 2017)."
+        scaling = "; the learning rate may have to follow (Goyal et al. 2017)"
         for change in result.changes:
             if change.effective_batch:
                 is_scaled = result.race is not None and result.race.scaled is not None
-                advice = "" if is_scaled else f" {scaling}"
-                notes.append(Text(f"{change.effective_batch}, which changes the training.{advice}"))
+                notes.append(Text(f"{change.effective_batch}{'' if is_scaled else scaling}."))
     changes_training = any(change.label != "same training" for change in result.changes)
     is_shown = result.verdict is Verdict.NO_CHANGE or result.same_training_confirmed is not None
     if result.same_training is not None and changes_training and not is_shown:

@@ -91,7 +91,7 @@ def test_all_says_what_it_changes_about_the_training_and_asks(
     """In the words of the answer; without a terminal, --all is the consent."""
     code, said = typed(recorded, "apply", "--all", *options, answers=answers)
     assert code == (130 if answers == "n\n" else 0), said
-    assert "The effective batch changes from 4 to 64, which changes the training. Check the learning rate" in said
+    assert "The effective batch changes from 4 to 64; the learning rate may have to follow" in said
     assert "It changes the batch; unknown if it also converges faster: the trainer reports no loss" in said
     assert ("Apply it? [y/N]" in said) is bool(answers)
     assert text_of(recorded) == (WHOLE if is_written else CONFIG)

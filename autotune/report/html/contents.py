@@ -149,9 +149,9 @@ class StudyContents:
     @property
     def notes(self) -> list[Text]:
         assert self.result is not None, "only an answer has notes"
-        whole = [whole_text(self.result)] if self.result.verdict is Verdict.BETTER else []
-        achieved = [achieved_text(self.result)] if self.result.achieved else []
-        notes = [Text(text) for text in (*whole, *achieved, uncovered_text(self.result)) if text]
+        achieved = achieved_text(self.result) if self.result.achieved else ""
+        texts = (whole_text(self.result), achieved, uncovered_text(self.result))
+        notes = [Text(text) for text in texts if text]
         return [*notes, *validation_notes(self.result), *answer_notes(self.result)]
 
     @property
