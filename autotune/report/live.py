@@ -133,10 +133,7 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
     match event:
         case SearchStarted():
             found = f", {event.trials_found} earlier trials found" if event.trials_found else ""
-            return (
-                f"{stamp} study {event.study}: {len(event.baseline)} knobs, {event.points:,} combinations, "
-                f"budget {format_duration(event.budget_s)}{found}; score: {event.measures}"
-            )
+            return f"{stamp} study {event.study}{found}; score: {event.measures}"
         case TrialEnded():
             return f"{stamp} {trial_line(event)}"
         case Remark():
