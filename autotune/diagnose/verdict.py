@@ -22,6 +22,7 @@ from autotune.diagnose.findings import (
     ratio_text,
 )
 from autotune.diagnose.shares import INPUT, issue_with_place
+from autotune.records import Ratio
 
 _MAKES_DOUBTFUL = (Limit.THROTTLING, Limit.NEIGHBOUR)  # all other numbers are unreliable; the worst first
 _NAMES = {
@@ -78,7 +79,17 @@ def verdict_of(
     gain, best = max(measured, key=lambda one: one[0].low, default=(None, None))
     if gain is not None and best is not None and best not in main.recommendations:
         sentence = f"{sentence} Measured: {best.sentence}, {ratio_text(gain)}."
-    return DiagnosisVerdict(sentence=sentence, limit=main.limit, bound=main.bound)
+    return DiagnosisVerdict(sentence=sentence, limit=main.limit, bound=_within_share(main, shares))
+
+
+def _within_share(main: Issue, shares: Sequence[TimeShare]) -> Ratio | None:
+    """Return the bound of an issue, at most that of the time that its limit has after the other causes."""
+    taken = sum(one.fraction for one in shares if one.limit is main.limit)
+    if main.bound is None or not 0.0 < taken < 1.0:
+        return main.bound
+    most = max(1.0 / (1.0 - taken), 1.0)
+    bound = main.bound
+    return bound if bound.ratio <= most else Ratio(ratio=most, low=min(bound.low, most), high=most)
 
 
 def _continued(sentence: str) -> str:

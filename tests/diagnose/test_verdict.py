@@ -76,6 +76,18 @@ def test_what_takes_most_of_the_time_comes_before_a_larger_bound() -> None:
     assert verdict_of([found], shares=shares).limit is Limit.COMPILING
 
 
+def test_a_bound_is_at_most_that_of_the_time_it_takes() -> None:
+    """The fixed cost of a step was measured without the slow steps that take a third of the training."""
+    stalls, fixed = issue(Limit.STALLS, 1.5), issue(Limit.HOST, 3.0)
+    shares = [
+        TimeShare(cause="fixed cost of steps", limit=Limit.HOST, fraction=0.6),
+        TimeShare(cause="slow steps", limit=Limit.STALLS, fraction=0.4),
+    ]
+    bound = verdict_of([result(stalls), result(fixed)], shares=shares).bound
+    assert bound is not None
+    assert (round(bound.low, 2), round(bound.ratio, 2), round(bound.high, 2)) == (2.5, 2.5, 2.5)
+
+
 def test_a_limit_comes_before_a_change_that_goes_around_it() -> None:
     """A measured change is told behind the limit, though it gains more than the limit's bound says."""
     change = issue(Limit.STEP, 3.0, recommendations=(measured(3.0),))
