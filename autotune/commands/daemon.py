@@ -30,7 +30,12 @@ command = OrderedGroup(name="daemon", help="Tune configs while the machine is id
 @command.command("run", short_help="run the daemon in this terminal")
 @click.option("--web", is_flag=True, help="Serve a web page and metrics, on localhost only.")
 @click.option(
-    "--web-port", type=click.IntRange(0, 65535), default=8577, show_default=True, help="Port; 0 picks a free one."
+    "--web-port",
+    type=click.IntRange(0, 65535),
+    metavar="PORT",
+    default=8577,
+    show_default=True,
+    help="Port; 0 picks a free one.",
 )
 @click.option("--web-actions", is_flag=True, help="Allow queue changes (pause, resume, remove) from the page.")
 def run(web: bool, web_port: int, web_actions: bool) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command(name="monitor")
-@click.option("--pid", type=click.IntRange(min=1), help="Watch the GPUs of this process; exit with it.")
+@click.option("--pid", type=click.IntRange(min=1), metavar="PID", help="Watch the GPUs of this process; exit with it.")
 @click.option("--for", "for_s", type=DURATION, help="Exit after this time (default: at ^C).")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per line, every second or two.")
 def command(pid: int | None, for_s: float | None, as_json: bool) -> int:

@@ -175,11 +175,16 @@ state_dir_option = click.option(
 storage_option = click.option(
     "--storage",
     metavar="ADDRESS",
-    help="Storage of studies: journal:FOLDER, sqlite:FILE, postgresql://user@host/name, or file:FILE that contains one "
+    help="Storage of studies: journal:FOLDER, sqlite:FILE, postgresql://user@host/name, or file:FILE that holds one "
     "(default: AUTOTUNE_STORAGE, or journals in the state folder).",
 )
 seed_option = click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the search's choices."
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Seed of the search's choices.",
 )
 warm_start_option = click.option(
     "--warm-start/--no-warm-start",

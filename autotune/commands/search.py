@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="2m",
     metavar="[DURATION]",
-    help="Validate the winner in a longer training (2m), with epoch end, evaluation and checkpoint.",
+    help="Validate the winner in a longer training (2m).",
 )
 @click.option(
     "--race",
@@ -77,8 +77,7 @@ if TYPE_CHECKING:
     is_flag=False,
     flag_value="4m",
     metavar="[DURATION]",
-    help="Compare losses of today's config and the winner for this time (4m; default: a fifth of a budget of 15m or "
-    "more, if the batch or the precision changes).",
+    help="Race today's config and the winner on the loss (4m; default: a fifth of a budget of 15m or more).",
 )
 @click.option("--no-race", is_flag=True, help="Skip the race.")
 @click.option(
