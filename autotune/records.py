@@ -401,9 +401,11 @@ class RankMeasurement:
     """Measurement of one rank over the steady window of a trial, by its own clock.
 
     Attributes:
+        number: Number of the rank.
+        node: Name of its machine.
         step_s: Median time of its steps.
-        data_wait_fraction: Share of time waiting for data; None if not reported.
-        own_fraction: Share of time outside of the gradient exchange, waiting for data included; None if unknown.
+        data_wait_fraction: Share of time waiting for data.
+        own_fraction: Share of time outside of the gradient exchange, waiting for data included.
     """
 
     number: Count
@@ -554,12 +556,12 @@ class Validation:
         epoch_ends: Number of passes over the data that ended.
         evaluations: Number of evaluations of the model.
         checkpoints: Number of checkpoints.
-        speed_ratio: Speed over the baseline's in its validation trial; None for the baseline, or if unknown.
+        speed_ratio: Speed over the baseline's in its validation trial; None for the baseline.
         overall_ratio: The same from the first step to the end, pauses included.
         loss_ratio: Loss relative to its start, over the baseline's after as many updates (or samples, if fewer); None
-            for the baseline, or with too few losses.
-        losses: Its loss and the baseline's after equal steps, on batches of one size; None as for ``loss_ratio``.
-        memory_growth_bytes_per_s: Growth of host memory that continued until the end, else 0; None if unknown.
+            for the baseline.
+        losses: Its loss and the baseline's after equal steps, on batches of one size.
+        memory_growth_bytes_per_s: Growth of host memory that continued until the end, else 0.
         gpu_memory_growth_bytes_per_s: The same of the fullest GPU.
         broke: Reasons not to recommend the point, one clause each.
         remarks: What was not reached, or also happens with the baseline's values; one clause each.
@@ -844,15 +846,15 @@ class PooledGpu:
         meaning: Usual cause and remedy of that pattern.
         samples: Number of driver windows.
         p10: 10th percentile of utilization over the covered time.
-        idle_fraction: Share of the covered time in driver windows that were busy for less than a tenth.
-        duty_fraction: Share of the covered time at the high level; None also if the two levels are equal.
+        idle_fraction: Share of the covered time in windows that were busy for less than a tenth.
+        duty_fraction: Share of the covered time at the high level; None if the levels are equal.
         low: Lower level of utilization.
         high: Upper level.
         period_s: Length of a cycle; None unless ``cyclic``.
         energy_per_sample_j: Energy of this GPU per sample.
         role: ``data`` or ``model``, if they have a GPU each.
         reference: Lower and upper reference utilization for that role.
-        against_reference: Whether utilization is ``below``, ``within`` or ``above`` that.
+        against_reference: ``below``, ``within`` or ``above`` that.
     """
 
     figures: GpuFigures
@@ -883,8 +885,8 @@ class PooledGpus:
     Attributes:
         devices: The GPUs in the order in which the trials see them.
         utilization: Mean of the scored ones; None unless known for each.
-        effective_utilization: Share of the GPUs' demonstrated capacity that training uses; None if the study does not
-            know that. Above 1 if the study's limit, a lower bound, is too low.
+        effective_utilization: Share of the GPUs' demonstrated capacity that training uses; above 1 if the study's lower
+            bound of it is too low.
     """
 
     devices: tuple[PooledGpu, ...]
@@ -899,8 +901,8 @@ class Side:
     Attributes:
         point: Its name (`space.point_name`), which also covers keys that change along with knobs.
         values: Value of each knob, by key path.
-        metrics: Numbers, by the names of `metrics.METRICS`; None if none was measured.
-        gpus: Its GPUs; None if none was measured.
+        metrics: Medians over the trials, by the names of `metrics.METRICS`.
+        gpus: Its GPUs.
         stages: Times of the two stages of a pipeline over two devices.
         ranks: Ranks of a distributed training.
     """
@@ -936,8 +938,7 @@ class Change:
         path: Key path.
         old: Value in today's config.
         new: Value in the point.
-        worth: Speed of the point over its speed without this change, its group, and changes that need it; None if no
-            trial shows it.
+        worth: Speed of the point over its speed without this change, its group, and changes that need it.
         group: Changes with one number have a common `worth`: the trials don't separate them.
         needed: Whether the trainer failed without it.
         label: Effect on training: ``same training``, ``batch``, ``precision`` or ``unknown``.
@@ -962,9 +963,9 @@ class KeyChange:
 
     Attributes:
         path: Key path.
-        old: Value that it was compared with; None also if unknown.
+        old: Value that it was compared with.
         new: Value that is written; may equal the old one, because the whole point was judged.
-        label: Effect on training, as in `Change`.
+        label: Effect on training, as of a change.
     """
 
     path: str
@@ -982,8 +983,8 @@ class ChangeSet:
         search: Name of the search that judged them.
         point: Name of the point.
         keys: Every key that the point sets.
-        document: Hash of the training that the config describes, without knobs; None if not on record.
-        code: Digests of the trainer's files, as in `TrialRecord.code`.
+        document: Hash of the training that the config describes, without knobs.
+        code: Digests of the trainer's files.
         speedup: Confirmed speed over that of the original config.
         allowed: Kinds of training change that the user had allowed the search.
     """
@@ -1050,16 +1051,16 @@ class Raced:
 
     Attributes:
         learning: Judgement.
-        at_equal_time: Losses after equal time; None if they cannot be compared.
-        at_equal_samples: Losses after equally many samples; None if steps don't report these.
-        held_out: Losses of evaluations after equal time, which then decide; None unless all trainings reached two.
+        at_equal_time: Losses after equal time.
+        at_equal_samples: Losses after equally many samples, if steps report these.
+        held_out: Losses of evaluations after equal time, which then decide, if all trainings reached two.
         after_s: Time after which its losses are compared; None for that of the race.
         why: Clause on why it is inconclusive, or not comparable.
         learning_speed: Time in which today's config reaches a loss over this config's time; None if neither reached the
-            other's loss, or the loss did not fall.
-        needed_s: Training time after which a race would settle an open result; None without one.
+            other's loss.
+        needed_s: Training time after which a race would settle an open result.
         diverged: Whether losses of a training ended up not finite.
-        evaluation_losses: Mean loss of the latest evaluations, today's and its; None unless all trainings reached one.
+        evaluation_losses: Mean loss of the latest evaluations, today's and its, if all trainings reached one.
     """
 
     learning: Learning
@@ -1085,13 +1086,13 @@ class Race:
 
     Attributes:
         winner: Result of the answer.
-        scaled: Result with the learning rate scaled with the batch; None if not raced.
+        scaled: Result with the learning rate scaled with the batch.
         trained_s: Total time of its trainings from their first steps.
         pairs: Number of rounds.
         checkpoint: Name of the checkpoint from which trainings resumed; empty without one.
         why_unknown: Clause on why the losses cannot be compared; empty if they can.
         learning_rate_key: Key of the learning rate; empty if none was scaled.
-        learning_rate: The scaled learning rate; None without one.
+        learning_rate: The scaled learning rate.
         cautions: Further results, one sentence each.
     """
 
@@ -1217,9 +1218,9 @@ class SearchResult:
         same_training: Best point that leaves the training unchanged, with its speed ratio.
         same_training_confirmed: That ratio by confirming pairs, next to an answer that changes the training.
         trials: Number of trials of this search.
-        outcomes: Count of each ending in this search.
+        outcomes: Number of its trials with each ending.
         changes: Changes of the best (or candidate).
-        budget_enough_s: Budget that probably suffices to settle what looks better; null if nothing is open, or if read
+        budget_enough_s: Budget that probably suffices to settle what looks better; None if nothing is open, or if read
             from the record.
         gain_of_ten_minutes: Expected speedup of the best point in ten more minutes of search, e.g. 0.02; None if read
             from the record.

@@ -51,9 +51,9 @@ class Recommendation:
         sentence: What to do; shown to users.
         values: New values by key path.
         gain: Speed ratio with over without the change; an upper bound if bounded; None if not tried.
-        evidence: Evidence of the gain.
+        evidence: Evidence of the gain: ``measured``, ``bounded`` or ``not tried``.
         label: Effect on training: ``same training``, ``batch`` or ``precision``; empty if it depends on the config.
-        data: Comparison of the data of its trials; None if not compared.
+        data: Comparison of the data of its trials.
         cost: Other costs, e.g. memory; empty for none.
     """
 
@@ -94,12 +94,12 @@ class Issue:
     """Problem found by a check.
 
     Attributes:
-        check: Id from `autotune.diagnose.tables.CHECKS`.
-        severity: Its severity.
+        check: Id of the check.
+        severity: ``error``, ``warning`` or ``note``.
         sentence: What is wrong, with numbers; shown to users.
         place: File and line, key path, or device; empty if unknown.
         numbers: Measured values, by name with unit.
-        bound: Speed ratio if this cost nothing; None if unknown.
+        bound: Speed ratio if this cost nothing.
         limit: Affected part of the training; None for other problems.
         recommendations: The best first.
         rule: Id of the matching rule or trap, or the kind of pause; None for other checks.
@@ -157,7 +157,7 @@ class TimeShare:
         limit: Part of the training.
         fraction: Share of the time, 0 to 1.
         place: File and line, or device; empty if unknown.
-        change: Change that acts on this cause, measured or bounded by this share; None if unknown.
+        change: Change that acts on this cause, measured or bounded by this share.
     """
 
     cause: str
