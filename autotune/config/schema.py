@@ -35,12 +35,11 @@ class TrialLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Limits on the duration and memory of a trial.
 
     Attributes:
-        start_timeout_s: Longest time from process start to first step.
-        min_s: Shortest measuring window; 5 by default with the objective `utilization`.
+        start_timeout_s: Longest time to the first step; idle trials may be stopped earlier.
+        min_s: Shortest measuring window; 5 with `objective: utilization`, unless set.
         min_steps: Fewest steps in the window.
-        max_s: Longest measuring window.
-        memory_margin: Share of memory to keep free: points that would need more, judging by smaller batches, are not
-            tried.
+        max_s: Longest measuring window; a trial with enough steps ends at most 3 times this after its first step.
+        memory_margin: Share of memory to keep free; points that would need more are not tried.
     """
 
     start_timeout_s: _Seconds = 300.0
@@ -55,20 +54,21 @@ class SectionKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     Attributes:
         command: Training command; `{config}` is the trial's copy of the config.
-        folder: Working directory of the command, relative to the section's file.
+        folder: Folder that the command runs in, absolute or relative to the section's file.
         files: Further configs of the trainer, relative to the config's folder.
-        knobs: Values to tune by key: a list, or a range with `low`, `high`, and `step` or `log: true`. Default: known
-            knobs in the config.
+        knobs: The only values to vary: per key a list, or a range with `low`, `high`, and `step` or `log: true`.
+            Default: known knobs in the config.
         env: Environment variables of trials, and of `autotune run`.
         set: Values for trials only, by dotted path.
-        redirect: Further keys for output paths of the trainer.
-        redirect_except: Keys that look like output paths but are not.
-        objective: Quantity to optimize.
+        redirect: Further keys that hold output paths.
+        redirect_except: Keys and flags (`--outdir`) that must not be redirected.
+        objective: Score that a search maximizes.
         trial: Limits on the duration and memory of a trial.
-        keep_outputs: `true` keeps outputs that were redirected into a trial's folder.
-        storage: Address of the studies. Default: journals in the state folder.
-        batch: Largest effective batch to try: a factor of the baseline's such as `4x`, `same`, or `free`. Default:
-            `4x`, and lists under `knobs` unlimited.
+        keep_outputs: `true` keeps redirected outputs after the trial ends.
+        storage: Address of the studies, e.g. `sqlite:studies.db`; `--storage` and `AUTOTUNE_STORAGE` override it.
+            Default: journals in the state folder.
+        batch: Largest effective batch to try: `4x`, `same` or `free`; `--batch` overrides it. Default: `4x`, and lists
+            under `knobs` as listed.
         code: `false` keeps values in the trainer's code fixed.
     """
 

@@ -15,7 +15,10 @@ def section_page() -> str:
     return "\n\n".join(
         (
             "# The `autotune:` section",
-            "The keys of the section. [The config](../config.md#the-autotune-section) explains them.",
+            "Look up a key of the section. More on the [command](../config.md#the-command), its "
+            "[folder](../config.md#the-folder), [further files](../config.md#several-files), the "
+            "[objective](../how-it-decides.md#the-score), the [batch](../how-it-decides.md#the-batch-limit), "
+            "[storages](../storages.md), and [values in the code](../code.md).",
             table(("key", "type", "default", "meaning"), [*_rows(SectionKeys), *_rows(TrialLimits, "trial.")]),
         )
     )
