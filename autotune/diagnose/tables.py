@@ -18,7 +18,7 @@ class Check(_Row, frozen=True):
     """Check of a diagnosis.
 
     Attributes:
-        threshold: Limit of an issue, with its source.
+        threshold: Limit of an issue.
     """
 
     id: str

@@ -8,23 +8,22 @@ from scripts.documentation.tables import code, table
 
 def checks_page() -> str:
     """Return the page."""
-    rules = [(code(rule.id), rule.sentence, rule.severity.value, code(rule.limit.value), rule.remedy) for rule in RULES]
-    traps = [
-        (code(trap.id), trap.sentence.format(name="…"), " or ".join(map(code, trap.kinds)), trap.remedy)
-        for trap in TRAPS
-    ]
+    rules = [(code(rule.id), rule.severity.value, code(rule.limit.value), rule.remedy) for rule in RULES]
+    traps = [(code(trap.id), " or ".join(map(code, trap.kinds)), trap.remedy) for trap in TRAPS]
     return "\n\n".join(
         (
             "# Checks of `autotune diagnose`",
-            "[Why is it slow?](../diagnose.md) shows how to use them.",
+            "Look up what a check measures, and how to fix what it finds. [Why is it slow?](../diagnose.md) shows how "
+            "to use the checks.",
             "## Static checks",
             _checks(STATIC_CHECKS),
             "## Checks with short trials",
             _checks(MEASURED_CHECKS),
             "## Rules for trainer code",
-            table(("rule", "finding", "severity", "limit", "remedy"), rules),
+            "[The code](../diagnose.md#the-code) describes what each rule and trap finds.",
+            table(("rule", "severity", "limit", "remedy"), rules),
             "## Traps in trainer code",
-            table(("trap", "finding", "affected knobs", "remedy"), traps),
+            table(("trap", "affected knobs", "remedy"), traps),
             "## Values",
             f"Severity of an issue: {_words(Severity)}. Evidence of a gain: {_words(GainBasis)}. Limit of a training: "
             f"{_words(Limit)}.",
