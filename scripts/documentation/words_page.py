@@ -17,7 +17,8 @@ def endings_page() -> str:
     return "\n\n".join(
         (
             "# Endings of trials",
-            "Each trial has one ending, on the screen, in `outcomes` of [the JSON object](json.md), and in the record.",
+            "Find out why a trial ended, and what to do. The screen, `outcomes` of [the JSON object](json.md) and the "
+            "record name the ending.",
             table(("ending", "meaning", "remedy"), rows),
         )
     )
@@ -28,8 +29,8 @@ def metrics_page() -> str:
     return "\n\n".join(
         (
             "# Metrics",
-            "`metrics` of a side in [the JSON object](json.md) are medians over its trials. A missing measurement is "
-            "null in JSON and `-` on the screen, never 0.",
+            "Look up what a metric measures, and its unit. `metrics` of a side in [the JSON object](json.md) are "
+            "medians over its trials. A missing measurement is null in JSON and `-` on the screen, never 0.",
             "## Of a trial",
             _metrics(METRICS.values()),
             "## Of a GPU",
@@ -47,8 +48,8 @@ def knobs_page() -> str:
     return "\n\n".join(
         (
             "# Known knobs",
-            "autotune finds them by the last part of the key, in any section, if the current value fits. "
-            "[The config](../config.md#the-known-knobs) explains them. In names of batch sizes, "
+            "Look up which keys of your config autotune varies. It finds them by the last part of the key, in any "
+            "section, if the current value fits ([more](../config.md#the-known-knobs)). In names of batch sizes, "
             f"`{{device}}` is {listed([*map(code, BATCH_NAMES.devices)], 'or')}.",
             table(("names", "purpose", "effect on training", "in the first proposal"), rows),
         )
@@ -64,6 +65,6 @@ def _names(knob: KnownKnob) -> Iterable[str]:
 
 
 def _metrics(metrics: Iterable[Metric]) -> str:
-    better = {Direction.HIGHER: "higher is better", Direction.LOWER: "lower is better", Direction.NONE: ""}
+    better = {Direction.HIGHER: "higher", Direction.LOWER: "lower", Direction.NONE: ""}
     rows = [(code(metric.name), metric.label, metric.unit, better[metric.better]) for metric in metrics]
-    return table(("name", "on the screen", "unit", "direction"), rows)
+    return table(("name", "on the screen", "unit", "better"), rows)
