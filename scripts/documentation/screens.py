@@ -11,8 +11,8 @@ A mark is a comment on its own line, directly above its code block::
     <!-- as in quickstart.md: ... -->     the block of another page for that command or file
     <!-- tested by tests/test_x.py -->    a block that is not generated; the test runs it
 
-After a command, ``#from TEXT`` drops the lines before the first one with that text, and ``#exit STATUS`` sets the
-expected exit status.
+After a command, ``#from TEXT`` drops the lines before the first one with that text, ``#before TEXT`` that line and the
+rest, and ``#exit STATUS`` sets the expected exit status.
 """
 
 import re
@@ -171,7 +171,7 @@ def _made(block: Block, project: Project) -> str:
         return ""
     if block.kind == "file":
         return project.shown((project.folder / block.command).read_text(encoding="utf-8").rstrip("\n"))
-    command, *cuts = re.split(r" #(?=from |exit )", block.command)
+    command, *cuts = re.split(r" #(?=from |before |exit )", block.command)
     chosen = dict(cut.split(" ", 1) for cut in cuts)
     if block.kind == "start":
         project.start(command)
@@ -182,6 +182,8 @@ def _made(block: Block, project: Project) -> str:
     lines = [line.rstrip() for line in screen.rstrip("\n").split("\n")]
     if "from" in chosen:
         lines = lines[_place(lines, chosen["from"], command) :]
+    if "before" in chosen:
+        lines = "\n".join(lines[: _place(lines, chosen["before"], command)]).rstrip("\n").split("\n")
     for pattern in block.patterns:
         if not re.search(pattern, "\n".join(lines)):
             raise CannotMakeScreen(f"{command}: there is no {pattern!r} in\n{screen}")

@@ -188,7 +188,7 @@ def test_a_command_that_does_not_print_what_it_should_is_noticed(tmp_path: Path)
 def test_screens_are_written_into_their_blocks(tmp_path: Path) -> None:
     """Blocks are replaced in place, the rest of the page stays, and a cut is a cut."""
     page = tmp_path / "page.md"
-    mark = r"<!-- screen: printf 'a\nb\nc\n' #from b -->"
+    mark = r"<!-- screen: printf 'a\nb\nc\n\nd\ne\n' #from b #before d -->"
     page.write_text(f"# A\n\n<!-- project: quickstart -->\n{mark}\n```text\nold\n```\n\nEnd\n")
     Page(page).write_screens()
-    assert page.read_text().endswith("```text\n$ printf 'a\\nb\\nc\\n'\nb\nc\n```\n\nEnd\n")
+    assert page.read_text().endswith("```text\n$ printf 'a\\nb\\nc\\n\\nd\\ne\\n'\nb\nc\n```\n\nEnd\n")
