@@ -1,4 +1,4 @@
-"""GPUs of the nodes that a training uses besides the search's: a rank there starts a collector for them."""
+"""GPUs of the other nodes of a training: a rank there starts a collector."""
 
 import re
 from collections.abc import Iterator, Sequence
