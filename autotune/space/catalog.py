@@ -71,7 +71,6 @@ class KnownKnob(Traits):
         return _values(self.choices, present, machine)
 
     def far_values(self, present: Scalar, machine: Machine) -> Choices:
-        """Return values beyond the domain, for a trainer that still waits for data."""
         return _values(self.beyond, present, machine)
 
     def heuristic_values(self, present: Scalar, machine: Machine) -> Choices:
@@ -94,8 +93,6 @@ def _values(listed: str | Choices, present: Scalar, machine: Machine) -> Choices
 
 @dataclass(frozen=True, kw_only=True)
 class _NotTuned:
-    """Keys that affect speed but are not searched by default."""
-
     names: tuple[str, ...]
     why: str
 
@@ -142,10 +139,7 @@ _VALIDATION = re.compile(r"(?:.*_)?(?:val|valid|validation|eval|evaluation|test|
 def known_knob(path: str, present: Scalar) -> KnownKnob | None:
     """Return the row that has a key's name and accepts its value, if any."""
     names = _names(path)
-    for row in KNOWN_KNOBS:
-        if not names.isdisjoint(row.names) and row.accepts(present):
-            return row
-    return None
+    return next((row for row in KNOWN_KNOBS if not names.isdisjoint(row.names) and row.accepts(present)), None)
 
 
 def keys_with(config: Mapping[str, Scalar], **columns: object) -> list[str]:
@@ -242,13 +236,21 @@ def accumulations(config: Mapping[str, Scalar]) -> dict[str, int]:
 _LARGEST_COUNT = 2**31
 """Largest plausible batch, buffer or pool of workers; larger values mean something else."""
 
+AUTOMATIC: Choices = (-1, None, "auto", "AUTO", "autotune", "AUTOTUNE", "tf.data.AUTOTUNE")
+"""Values that leave a count to the trainer or framework."""
 
-# Checks of present values.
-
-
-def is_switch(value: Scalar) -> bool:
-    """Return whether a value is a boolean."""
-    return isinstance(value, bool)
+_FULL_PRECISION: Choices = ("float32", "fp32", "no", "32-true", "32", 32)
+_FLOAT16: Choices = ("mixed_float16", "float16", "fp16", "16-mixed", "16", 16)
+# The spelling of one precision implies that of the others.
+_PRECISIONS: Sequence[Choices] = (
+    ("float32", "mixed_float16", "mixed_bfloat16"),
+    ("fp32", "fp16", "bf16"),
+    ("no", "fp16", "bf16"),
+    ("32-true", "16-mixed", "bf16-mixed"),  # Lightning's; a half type without "mixed" would be another training
+    ("32", "16"),
+    (32, 16),
+)
+_DTYPES: Sequence[Choices] = (("float32", "float16", "bfloat16"), ("fp32", "fp16", "bf16"))
 
 
 def is_count(value: Scalar) -> TypeGuard[int]:
@@ -261,204 +263,88 @@ def is_size(value: Scalar) -> TypeGuard[int]:
     return is_count(value) and value != 0
 
 
-AUTOMATIC: Choices = (-1, None, "auto", "AUTO", "autotune", "AUTOTUNE", "tf.data.AUTOTUNE")
-"""Values that leave a count to the trainer or framework."""
+CHECKS: Mapping[str, Callable[[Scalar], bool]] = {
+    "switch": lambda value: isinstance(value, bool),
+    "count": is_count,
+    "size": is_size,
+    "count or automatic": lambda value: is_count(value) or (not isinstance(value, bool) and value in AUTOMATIC),
+    "gpu": lambda value: value is None or is_count(value),
+    "precision": lambda value: (
+        isinstance(value, bool) or (isinstance(value, int | str) and any(value in names for names in _PRECISIONS))
+    ),
+    "dtype": lambda value: any(value in names for names in _DTYPES),
+    "text": lambda value: isinstance(value, str),
+}
+"""Checks of present values."""
 
 
-def is_automatic(value: Scalar) -> bool:
-    """Return whether a value leaves a count to the trainer or framework."""
-    return not isinstance(value, bool) and value in AUTOMATIC
+def _batch_sizes(present: Scalar, factors: Sequence[float]) -> Choices:
+    assert isinstance(present, int)  # `accepts` guarantees it
+    return tuple(sorted({max(1, int(present * factor)) for factor in factors}))
 
 
-def is_gpu(value: Scalar) -> bool:
-    """Return whether a value is a GPU index, or null."""
-    return value is None or is_count(value)
-
-
-def _count(value: Scalar) -> int:
-    assert isinstance(value, int)  # `accepts` guarantees it
-    return value
-
-
-# Values to try.
-
-
-def off_if_on(present: Scalar, _machine: Machine) -> Choices:
-    """Return both values of a switch that is on; one that is off stays off."""
-    return (False, True) if present else (False,)
-
-
-def batch_sizes(present: Scalar, _machine: Machine) -> Choices:
-    """Return sizes from half to 16 times the present batch."""
-    now = _count(present)
-    return tuple(sorted({max(1, now // 2), *(now * 2**i for i in range(5))}))
-
-
-def larger_batches(present: Scalar, _machine: Machine) -> Choices:
-    """Suggest larger batches."""
-    now = _count(present)
-    return (now * 4, now * 8, now * 16)
-
-
-def workers(_present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of workers for the machine's cores."""
+def _workers(machine: Machine) -> Choices:
     cores = machine.cpu_cores
     return tuple(sorted({1, 2, 4, max(1, cores // 2), cores, min(2 * cores, 64)}))
 
 
-def none_or_workers(present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of loader workers; with 0 the training process loads."""
-    return (0, *workers(present, machine))
-
-
-def more_workers(_present: Scalar, machine: Machine) -> Choices:
+def _more_workers(machine: Machine) -> Choices:
     """Return numbers of workers beyond the cores, for loading from slow disks or networks."""
     most = min(128, max(32, 8 * machine.cpu_cores))
     return tuple(2**power for power in range(8) if 2 * machine.cpu_cores < 2**power <= most)
 
 
-def one_worker_a_core(_present: Scalar, machine: Machine) -> Choices:
-    """Suggest one worker per core."""
-    return (machine.cpu_cores,)
+def _threads(machine: Machine, *others: int) -> Choices:
+    return tuple(sorted({*others, max(1, machine.cpu_cores // 2), machine.cpu_cores}))
 
 
-def threads(present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of threads; 0 is the framework's choice."""
-    return (0, *own_threads(present, machine))
+def _other_precisions(spellings: Sequence[Choices], present: Scalar, machine: Machine) -> Choices:
+    names = next(names for names in spellings if present in names)
+    # Without a GPU, float16 is emulated: a quarter of the speed.
+    return tuple(name for name in names if name != present and (machine.gpus or name not in _FLOAT16))
 
 
-def own_threads(_present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of threads without 0, e.g. for ``torch.set_num_threads``."""
-    return tuple(sorted({1, max(1, machine.cpu_cores // 2), machine.cpu_cores}))
-
-
-def half_the_cores(_present: Scalar, machine: Machine) -> Choices:
-    """Suggest half the cores; the rest is for data loading."""
-    return (max(1, machine.cpu_cores // 2),)
-
-
-def loader_threads(_present: Scalar, machine: Machine) -> Choices:
-    """Return numbers of threads of an input pipeline; 0 is the framework's choice."""
-    cores = machine.cpu_cores
-    return tuple(sorted({0, max(1, cores // 2), cores, 2 * cores}))
-
-
-# Types of numbers.
-
-_FULL_PRECISION: Choices = ("float32", "fp32", "no", "32-true", "32", 32)
-_FLOAT16: Choices = ("mixed_float16", "float16", "fp16", "16-mixed", "16", 16)
-_PRECISIONS: Mapping[Scalar, Choices] = {
-    # The spelling of one precision implies that of the others.
-    "float32": ("mixed_float16", "mixed_bfloat16"),
-    "mixed_float16": ("float32", "mixed_bfloat16"),
-    "mixed_bfloat16": ("float32", "mixed_float16"),
-    "fp32": ("fp16", "bf16"),
-    "fp16": ("fp32", "bf16"),
-    "bf16": ("fp32", "fp16"),
-    "no": ("fp16", "bf16"),
-    # Lightning's names; a half type without "mixed" would be another training.
-    "32-true": ("16-mixed", "bf16-mixed"),
-    "16-mixed": ("32-true", "bf16-mixed"),
-    "bf16-mixed": ("32-true", "16-mixed"),
-    "32": ("16",),
-    "16": ("32",),
-    32: (16,),
-    16: (32,),
-}
-_DTYPES = (("float32", "float16", "bfloat16"), ("fp32", "fp16", "bf16"))
-
-
-def is_precision(value: Scalar) -> bool:
-    """Return whether a value is a switch of mixed precision, or names a precision."""
-    return isinstance(value, bool) or (isinstance(value, int | str) and value in _PRECISIONS)
-
-
-def precisions(present: Scalar, machine: Machine) -> Choices:
-    """Return the precisions in the present spelling."""
+def _precisions(present: Scalar, machine: Machine) -> Choices:
     if isinstance(present, bool):
         return (False, True) if machine.gpus else (present,)
-    return (present, *_useful(_PRECISIONS[present], machine))
+    return (present, *_other_precisions(_PRECISIONS, present, machine))
 
 
-def half_precision(present: Scalar, machine: Machine) -> Choices:
+def _half_precision(present: Scalar, machine: Machine) -> Choices:
     """Suggest 16 bits, bfloat16 before float16."""
     if not _has_bfloat16(machine):
         return ()
     if isinstance(present, bool):
         return (True,)
-    halves = [value for value in precisions(present, machine) if value not in (*_FULL_PRECISION, present)]
+    halves = [one for one in _other_precisions(_PRECISIONS, present, machine) if one not in _FULL_PRECISION]
     return tuple(sorted(halves, key=_FLOAT16.__contains__))
 
 
-def is_dtype(value: Scalar) -> bool:
-    """Return whether a value names a floating-point type."""
-    return any(value in spelling for spelling in _DTYPES)
-
-
-def dtypes(present: Scalar, machine: Machine) -> Choices:
-    """Return the floating-point types in the present spelling."""
-    (spelling,) = (spelling for spelling in _DTYPES if present in spelling)
-    return (present, *_useful(tuple(name for name in spelling if name != present), machine))
-
-
-def bfloat16(present: Scalar, machine: Machine) -> Choices:
-    """Suggest bfloat16 if it is fast."""
-    if not _has_bfloat16(machine):
-        return ()
-    return tuple(name for name in dtypes(present, machine) if name != present and str(name).startswith("bf"))
-
-
-def bfloat16_switch(present: Scalar, machine: Machine) -> Choices:
-    """Return both values of a bfloat16 switch if that is fast."""
-    return (False, True) if _has_bfloat16(machine) else (present,)
-
-
-def bfloat16_on(_present: Scalar, machine: Machine) -> Choices:
-    """Suggest bfloat16 if it is fast, for a switch."""
-    return (True,) if _has_bfloat16(machine) else ()
+def _bfloat16(present: Scalar, machine: Machine) -> Choices:
+    others = _other_precisions(_DTYPES, present, machine) if _has_bfloat16(machine) else ()
+    return tuple(name for name in others if str(name).startswith("bf"))
 
 
 def _has_bfloat16(machine: Machine) -> bool:
     return bool(machine.gpus) or machine.cpu_bfloat16
 
 
-def _useful(names: Choices, machine: Machine) -> Choices:
-    # Without a GPU, float16 is emulated: a quarter of the speed.
-    return tuple(name for name in names if machine.gpus or name not in _FLOAT16)
-
-
-CHECKS: Mapping[str, Callable[[Scalar], bool]] = {
-    "switch": is_switch,
-    "count": is_count,
-    "size": is_size,
-    "count or automatic": lambda value: is_count(value) or is_automatic(value),
-    "gpu": is_gpu,
-    "precision": is_precision,
-    "dtype": is_dtype,
-    "text": lambda value: isinstance(value, str),
-}
-"""Checks by their names in `knobs.toml`."""
-
 DOMAINS: Mapping[str, Callable[[Scalar, Machine], Choices]] = {
-    one.__name__: one
-    for one in (
-        off_if_on,
-        batch_sizes,
-        larger_batches,
-        workers,
-        none_or_workers,
-        more_workers,
-        one_worker_a_core,
-        threads,
-        own_threads,
-        half_the_cores,
-        loader_threads,
-        precisions,
-        half_precision,
-        dtypes,
-        bfloat16,
-        bfloat16_switch,
-        bfloat16_on,
-    )
+    "off_if_on": lambda present, _machine: (False, True) if present else (False,),
+    "batch_sizes": lambda present, _machine: _batch_sizes(present, (0.5, 1, 2, 4, 8, 16)),
+    "larger_batches": lambda present, _machine: _batch_sizes(present, (4, 8, 16)),
+    "workers": lambda _present, machine: _workers(machine),
+    "none_or_workers": lambda _present, machine: (0, *_workers(machine)),  # with 0 the training process loads
+    "more_workers": lambda _present, machine: _more_workers(machine),
+    "one_worker_a_core": lambda _present, machine: (machine.cpu_cores,),
+    "threads": lambda _present, machine: _threads(machine, 0, 1),  # 0: the framework's choice
+    "own_threads": lambda _present, machine: _threads(machine, 1),  # e.g. for ``torch.set_num_threads``
+    "half_the_cores": lambda _present, machine: (max(1, machine.cpu_cores // 2),),  # the rest loads data
+    "loader_threads": lambda _present, machine: _threads(machine, 0, 2 * machine.cpu_cores),
+    "precisions": _precisions,
+    "half_precision": _half_precision,
+    "dtypes": lambda present, machine: (present, *_other_precisions(_DTYPES, present, machine)),
+    "bfloat16": _bfloat16,
+    "bfloat16_switch": lambda present, machine: (False, True) if _has_bfloat16(machine) else (present,),
 }
-"""Functions for values to try by their names in `knobs.toml`."""
+"""Values to try, by present value and machine."""
