@@ -1,7 +1,7 @@
-"""Construction of a config's search space on a machine: knobs, keys that move together, skipped keys."""
+"""Construction of a config's search space on a machine."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from autotune.records import CODE, Gpu, Machine, Scalar
 from autotune.space.catalog import (
@@ -23,6 +23,7 @@ from autotune.space.knob import (
     InactiveIf,
     Knob,
     Label,
+    is_among,
     is_number,
     number_of,
     same_scalar,
@@ -50,17 +51,15 @@ def build_space(
     machine: Machine,
     refused: Mapping[str, str],
 ) -> tuple[Space, tuple[Skipped, ...]]:
-    """Build the space of a config on a machine.
+    """Return the space of a config on a machine, and the known knobs that were skipped.
 
     Args:
         config: All scalars by dotted path, in file order.
         domains: The user's knobs; None for known knobs found by name.
         refused: Keys that cannot be edited, with the reason.
-
-    Returns:
-        The space, and the known knobs that were skipped.
     """
     builder = _Builder(config, domains, machine, refused)
+    builder.take_knobs()
     builder.join_switches()
     builder.pair_devices()
     builder.relate_buffers()
@@ -72,7 +71,7 @@ def build_space(
 
 
 def of_other_sections(config: Mapping[str, Scalar], words: Sequence[str]) -> dict[str, str]:
-    """Return the keys in sections of other trainings than the one that the command names, with the reason."""
+    """Return the keys in sections of trainings that the command does not name, with the reason."""
     sections: dict[str, set[str]] = {}
     for path in config:
         section, _, key = path.partition(".")
@@ -86,31 +85,29 @@ def of_other_sections(config: Mapping[str, Scalar], words: Sequence[str]) -> dic
     return {}
 
 
+@dataclass
 class _Builder:
     """Builder of a space: takes the knobs one by one, then relates them."""
 
-    def __init__(
-        self,
-        config: Mapping[str, Scalar],
-        domains: Mapping[str, Sequence[Scalar]] | None,
-        machine: Machine,
-        refused: Mapping[str, str],
-    ) -> None:
-        self._config = config
-        self._domains = domains
-        self._machine = machine
-        self._refused = refused
-        self._skipped: list[Skipped] = []
-        self._knobs: list[Knob] = []
-        wanted = domains if domains is not None else {p: () for p, v in config.items() if is_searched_by_default(p, v)}
-        rows = {path: _row(path, config[path], domain) for path, domain in wanted.items()}
+    _config: Mapping[str, Scalar]
+    _domains: Mapping[str, Sequence[Scalar]] | None
+    _machine: Machine
+    _refused: Mapping[str, str]
+    _skipped: list[Skipped] = field(default_factory=list)
+    _knobs: list[Knob] = field(default_factory=list)
+
+    def take_knobs(self) -> None:
+        wanted = self._domains
+        if wanted is None:
+            wanted = {path: () for path, value in self._config.items() if is_searched_by_default(path, value)}
+        rows = {path: _row(path, self._config[path], domain) for path, domain in wanted.items()}
         for path, row in sorted(rows.items(), key=lambda item: _ORDER[item[1].kind] if item[1] else len(_ORDER)):
-            if path in refused:
-                self._skip(path, refused[path])
-            elif domains is None and is_for_validation(path):
+            if path in self._refused:
+                self._skip(path, self._refused[path])
+            elif self._domains is None and is_for_validation(path):
                 self._skip(path, "it is for validation, which trials do not measure")
             else:
-                self._knobs.append(_knob(path, row, config, wanted[path], machine))
+                self._knobs.append(_knob(path, row, self._config, wanted[path], self._machine))
 
     def join_switches(self) -> None:
         for kind in (row.kind for row in KNOWN_KNOBS if row.is_one_switch):
@@ -142,15 +139,11 @@ class _Builder:
                 self._knobs.remove(knob)
             tried = placements(current, model.baseline, self._machine.gpus)
             choices, ordered = (model.choices, model.ordered) if self._domains else with_baseline(tried, model.baseline)
-            carried = Carried(path=data, values=tuple(data_gpu(choice, current, model.baseline) for choice in choices))
-            split = tuple(
-                choice
-                for choice, other in zip(choices, carried.values, strict=True)
-                if not shares_gpu(other, choice) and choice != model.baseline
-            )
-            self._put(
-                model, replace(model, choices=choices, ordered=ordered, carries=(carried,), heuristic_values=split)
-            )
+            others = tuple(data_gpu(choice, current, model.baseline) for choice in choices)
+            pairs = zip(choices, others, strict=True)
+            split = tuple(choice for choice, other in pairs if choice not in (other, model.baseline))
+            carried = (Carried(path=data, values=others),)
+            self._put(model, replace(model, choices=choices, ordered=ordered, carries=carried, heuristic_values=split))
             if len(choices) == 1 and self._domains is None:
                 self._skip(model.path, _why_not_placed(current, model.baseline, len(self._machine.gpus)))
 
@@ -162,11 +155,9 @@ class _Builder:
         placement = next((knob for knob in self._knobs if knob.path == model and len(knob.choices) > 1), None)
         for buffer in self._having(needs_gpus=2):
             if placement is not None:
-                together = tuple(
-                    choice for choice in placement.choices if shares_gpu(placement.keys(choice).get(data), choice)
-                )
+                together = tuple(choice for choice in placement.choices if placement.keys(choice).get(data) == choice)
                 self._put(buffer, replace(buffer, inactive_if=InactiveIf(path=model, values=together)))
-            elif self._domains is None and shares_gpu(self._config[data], self._config[model]):
+            elif self._domains is None and self._config[data] == self._config[model]:
                 self._leave_out(buffer, "there is no buffer between two GPUs: data and model share one")
 
     def relate_loaders(self) -> None:
@@ -178,14 +169,14 @@ class _Builder:
                 self._put(knob, replace(knob, inactive_if=InactiveIf(path=mates[0].path, values=(0,))))
 
     def leave_out_threads(self) -> None:
-        """Skip a script's threads if a GPU computes its steps and no loader in the code needs the cores."""
+        """Skip a script's threads if a GPU computes its steps and no loader needs the cores."""
         in_code = [knob for knob in self._knobs if knob.path.startswith(CODE)]
         threads = [knob for knob in in_code if knob.kind == "torch_threads"]
         if self._machine.gpus and len(threads) == len(in_code):
             self._knobs = [knob for knob in self._knobs if knob not in threads]
 
     def relate_batches(self) -> None:
-        """Keep the keys of one batch consistent; fix the global size if the per-device size can be searched."""
+        """Keep the keys of one batch consistent; prefer the per-device size to the global one."""
         sizes = [path for path in keys_with(self._config, counts="samples") if not is_for_validation(path)]
         keys, listed = _batch_keys(self._config, sizes), self._domains or {}
         if keys is not None and not ({*self._refused} & {*keys.paths} or {*listed} & {*keys.paths[1:]}):
@@ -206,11 +197,8 @@ class _Builder:
     def leave_out_excluded(self) -> None:
         for knob in list(self._knobs):
             whys = [self._why_excluded(knob, choice) for choice in knob.choices]
-            left = [
-                choice
-                for choice, why in zip(knob.choices, whys, strict=True)
-                if not why or same_scalar(choice, knob.baseline)
-            ]
+            pairs = zip(knob.choices, whys, strict=True)
+            left = [choice for choice, why in pairs if not why or same_scalar(choice, knob.baseline)]
             if len(left) < len(knob.choices):
                 self._put(knob, kept := knob.narrowed(left))
                 if len(left) == 1:
@@ -221,7 +209,7 @@ class _Builder:
         for kind, values in excluded_by(knob, choice).items():
             keys = [path for path in keys_with(self._config, kind=kind) if not is_for_validation(path)]
             for path in section_mates(knob.path, keys):
-                if path not in free and any(same_scalar(self._config[path], value) for value in values):
+                if path not in free and is_among(self._config[path], values):
                     return f"other values conflict with {path}: {self._config[path]}"
         return None
 
@@ -232,11 +220,8 @@ class _Builder:
             self._knobs.remove(knob)
         free = {path for knob in self._knobs for path in knob.paths}
         fixed = {path: value for path, value in self._config.items() if path not in free}
-        always_settles = any(
-            value in row.settling
-            for path, value in fixed.items()
-            if not is_for_validation(path) and (row := known_knob(path, value)) is not None
-        )
+        rows = ((known_knob(path, value), value) for path, value in fixed.items() if not is_for_validation(path))
+        always_settles = any(row is not None and value in row.settling for row, value in rows)
         return Space(knobs=tuple(self._knobs), always_settles=always_settles), tuple(self._skipped)
 
     def _only_path(self, **columns: object) -> str | None:
@@ -266,7 +251,7 @@ def _why_not_placed(data: Scalar, model: Scalar, gpus: int) -> str:
 
 
 def _row(path: str, baseline: Scalar, domain: Sequence[Scalar]) -> KnownKnob | None:
-    """Return the row of a knob; None if it doesn't accept all values of the user's domain, given as numbers."""
+    """Return the row of a knob if it accepts all values of the user's domain."""
     row = known_knob(path, baseline) or (known_knob(path, number_of(baseline)) if domain else None)
     if row is None or not (is_number(baseline) or not row.accepts(baseline)):
         return row
@@ -297,8 +282,8 @@ def _knob(
         kind=row.kind if row else None,
         reach=max(value for value in proposed if isinstance(value, int | float)) if far else None,
         bundled=row.bundled if row else False,
-        heuristic_values=tuple(v for v in heuristic_values if any(same_scalar(v, c) for c in choices)),
-        settling=tuple(v for v in (row.settling if row else ()) if any(same_scalar(v, c) for c in choices)),
+        heuristic_values=tuple(value for value in heuristic_values if is_among(value, choices)),
+        settling=tuple(value for value in (row.settling if row else ()) if is_among(value, choices)),
         batch=batch_count(path, config) if row and row.counts == "samples" else None,
     )
 
@@ -307,13 +292,12 @@ def _knob(
 
 
 def placements(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> tuple[Scalar, ...]:
-    """Return the placements worth trying, by the model's GPU: shared, separate, and swapped if the GPUs differ.
+    """Return the placements worth trying, by the model's GPU, the baseline first.
+
+    They are shared, separate, and swapped if the GPUs differ.
 
     Args:
         data: Index of the baseline's data GPU; None leaves it to the trainer.
-
-    Returns:
-        The baseline first; only that with fewer than two GPUs, or if exactly one value is None.
     """
     if len(gpus) < 2 or (data is None) != (model is None):
         return (model,)
@@ -336,10 +320,9 @@ def data_gpu(choice: Scalar, data: Scalar, model: Scalar) -> Scalar:
 
 
 def untried_placement(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> str | None:
-    """Return why GPUs are tried in one order only; None if both are tried."""
+    """Return why GPUs are tried in one order only, if they are."""
     found = placements(data, model, gpus)
-    split = [(data_gpu(choice, data, model), choice) for choice in found]
-    split = [(one, other) for one, other in split if not shares_gpu(one, other)]
+    split = [(one, choice) for choice in found if (one := data_gpu(choice, data, model)) != choice]
     if len(found) == 1 or len(split) != 1:
         return None
     first, second = split[0]
@@ -349,11 +332,6 @@ def untried_placement(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> str |
         f"data on {second} and training on {first} is not tried, because today both are on {first}: set both keys to "
         "null to try it"
     )
-
-
-def shares_gpu(data: Scalar, model: Scalar) -> bool:
-    """Return whether data and model share a GPU."""
-    return data == model
 
 
 def _differ(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:
@@ -366,11 +344,7 @@ def _differ(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _BatchKeys:
-    """Keys of one batch: computed at once, accumulation, and perhaps the product.
-
-    Attributes:
-        whole: Global product; None if no key holds it.
-    """
+    """Keys of one batch: computed at once, accumulation, and perhaps the global product."""
 
     part: str
     accumulation: str
@@ -383,7 +357,7 @@ class _BatchKeys:
 
 
 def _batch_keys(config: Mapping[str, Scalar], sizes: Sequence[str]) -> _BatchKeys | None:
-    """Return the keys of one batch; None if they are inconsistent, or no key depends on a size."""
+    """Return the keys of one batch, if they are consistent and one depends on a size."""
     parts, found = [path for path in sizes if is_per_device(path)], accumulations(config)
     if len(found) != 1 or len(sizes) - len(parts) > 1 or len(parts) > 1:
         return None
@@ -399,11 +373,7 @@ def _batch_keys(config: Mapping[str, Scalar], sizes: Sequence[str]) -> _BatchKey
 
 
 def _with_accumulation(knob: Knob, keys: _BatchKeys, *, with_further: bool) -> Knob:
-    """Return the knob with sizes that accumulation fills up to the present effective batch, and larger ones.
-
-    Args:
-        with_further: Whether to add sizes up to four times the effective batch.
-    """
+    """Return the knob with sizes that accumulation fills up to the present effective batch, and larger ones."""
     assert knob.batch is not None
     now, most = _size(knob.baseline), _size(knob.baseline) * knob.batch.accumulated
     choices: dict[int, Scalar] = {_size(choice): choice for choice in knob.choices}  # perhaps numbers in quotes
@@ -424,7 +394,7 @@ def _with_accumulation(knob: Knob, keys: _BatchKeys, *, with_further: bool) -> K
 
 
 def dividing(knob: Knob, whole: Scalar) -> Knob:
-    """Restrict a per-device batch to divisors of the global one, which the trainer's accumulation keeps."""
+    """Restrict a per-device batch to divisors of the global one, which accumulation keeps."""
     fitting = [size for size in knob.choices if _size(whole) % _size(size) == 0 or size == knob.baseline]
     return replace(knob.narrowed(fitting), label=Label.SAME_TRAINING)
 

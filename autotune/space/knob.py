@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
+from typing import TypeGuard
 
 from autotune.records import Scalar, Values
 
@@ -34,7 +35,7 @@ class Carried:
 
 @dataclass(frozen=True, kw_only=True)
 class InactiveIf:
-    """Values of another knob for which a knob has no effect, and stays at the baseline."""
+    """Values of another knob for which a knob has no effect."""
 
     path: str
     values: tuple[Scalar, ...]
@@ -45,9 +46,9 @@ class BatchCount:
     """Devices and accumulation steps covered by a batch size.
 
     Attributes:
-        where: Its devices, if the key's name says so, e.g. ``of each device``.
+        where: Its devices by the key's name, e.g. ``of each device``, or empty.
         accumulated: Batches per update.
-        kept_up_to: Size up to which accumulation keeps the effective batch constant; 0 if none does.
+        kept_up_to: Size up to which accumulation keeps the effective batch; 0 for none.
     """
 
     where: str
@@ -58,11 +59,7 @@ class BatchCount:
         return max(size, self.kept_up_to) if self.kept_up_to else size * self.accumulated
 
     def change(self, old: int, new: int, devices: int = 1) -> str:
-        """Describe the change of the effective batch.
-
-        Args:
-            devices: Devices that each train on a batch of this size.
-        """
+        """Describe the change of the effective batch; each device trains on a batch of this size."""
         where = "" if devices > 1 else self.where
         what = f"The effective batch {where}".rstrip()
         said = f"{what} changes from {devices * self.effective(old)} to {devices * self.effective(new)}"
@@ -74,18 +71,17 @@ class BatchCount:
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """Knob of the config: a key, its choices and its baseline value.
+    """Knob of the config.
 
     Attributes:
         choices: Values to try, with the baseline; ascending if `ordered`.
         ordered: Whether neighbours in `choices` are similar.
-        label: Effect on the training itself; `label_of` refines it.
         kind: Row of the catalog; None for a user's own knob.
-        reach: Largest value to try until a search finds that larger ones may help.
+        reach: Largest value to try until larger ones may help.
         heuristic_values: Values that an expert would try, best guess first.
         bundled: Whether the first proposal sets it.
         settling: Values whose speed shows only after one pass over the data (caches).
-        late: Values to try last: the trainer's code makes other data with them.
+        late: Values to try last, because they give other data.
         carries: Keys that move with it.
     """
 
@@ -118,20 +114,20 @@ class Knob:
         return f"{self.label.value} above {self.batch.kept_up_to}" if self.batch and is_kept else self.label.value
 
     def label_of(self, value: Scalar) -> Label:
-        """Return the effect of a value on the training; accumulation may compensate for it."""
+        """Return the effect of a value, for which accumulation may compensate."""
         size = number_of(value)
         is_kept = self.batch is not None and isinstance(size, int) and size <= self.batch.kept_up_to
         return Label.SAME_TRAINING if is_kept else self.label
 
     def index(self, value: Scalar) -> int | None:
-        """Return the position of a value among the choices; True is not 1, but 1.0 is."""
+        """Return the position of a value among the choices."""
         for position, choice in enumerate(self.choices):
             if same_scalar(choice, value):
                 return position
         return None
 
     def keys(self, value: Scalar) -> dict[str, Scalar]:
-        """Return the values of all its keys at a choice; raise ValueError for other values."""
+        """Return the values of all its keys; raise ValueError for other values than its choices."""
         if not self.carries:
             return {self.path: value}
         position = self.index(value)
@@ -141,8 +137,7 @@ class Knob:
 
     def is_inactive(self, values: Values) -> bool:
         under = self.inactive_if
-        held = values.get(under.path) if under else None
-        return under is not None and any(same_scalar(held, value) for value in under.values)
+        return under is not None and is_among(values.get(under.path), under.values)
 
     def narrowed(self, choices: Iterable[Scalar]) -> Knob:
         """Return the knob with fewer choices, which include the baseline."""
@@ -151,10 +146,8 @@ class Knob:
         return replace(
             self,
             choices=left,
-            heuristic_values=tuple(
-                value for value in self.heuristic_values if any(same_scalar(value, choice) for choice in left)
-            ),
-            settling=tuple(value for value in self.settling if any(same_scalar(value, choice) for choice in left)),
+            heuristic_values=tuple(value for value in self.heuristic_values if is_among(value, left)),
+            settling=tuple(value for value in self.settling if is_among(value, left)),
             carries=tuple(
                 Carried(path=carried.path, values=tuple(carried.values[position] for position in kept))
                 for carried in self.carries
@@ -163,7 +156,7 @@ class Knob:
 
 
 def key_name(path: str) -> str:
-    """Return the last part of a path in the catalog's spelling: ``train.batchSize`` gives ``batch_size``."""
+    """Return the last part of a path as in the catalog: ``train.batchSize`` gives ``batch_size``."""
     name = path.rpartition(".")[2]
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)  # also where an abbreviation ends
     return words.lower().replace("-", "_").replace("batchsize", "batch_size")
@@ -181,25 +174,27 @@ def same_scalar(one: Scalar, other: Scalar) -> bool:
     return isinstance(one, bool) == isinstance(other, bool) and one == other
 
 
+def is_among(value: Scalar, values: Iterable[Scalar]) -> bool:
+    """Return whether a value is one of some others, by `same_scalar`."""
+    return any(same_scalar(value, other) for other in values)
+
+
 def number_of(value: Scalar) -> Scalar:
     """Return a text such as ``"16"`` as an integer; other values unchanged."""
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{1,10}", value) else value
 
 
-def is_number(value: Scalar) -> bool:
+def is_number(value: Scalar) -> TypeGuard[int | float]:
     """Return whether a config value is a number; ``True`` is not."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def ladder(low: float, high: float, *, step: float | None = None, log: bool = False) -> tuple[Scalar, ...]:
-    """Return distinguishable values of a range, including both ends, ascending.
+    """Return at most `LADDER_LENGTH` values of a range with both ends, ascending; integers if ends and step are.
 
     Args:
         step: Distance of neighbours; None for any.
         log: Equal ratios, for `low` > 0; integers double.
-
-    Returns:
-        At most `LADDER_LENGTH` values; integers if both ends and the step are.
     """
     whole = isinstance(low, int) and isinstance(high, int) and (step is None or isinstance(step, int))
     if log and whole:
@@ -219,7 +214,7 @@ def ladder(low: float, high: float, *, step: float | None = None, log: bool = Fa
 
 
 def _spread(last: int) -> list[int]:
-    """Return at most `LADDER_LENGTH` indices from 0 to ``last``, evenly spread, including both ends."""
+    """Return at most `LADDER_LENGTH` evenly spread indices from 0 to ``last``."""
     if last < LADDER_LENGTH:
         return list(range(last + 1))
     return [i * last // (LADDER_LENGTH - 1) for i in range(LADDER_LENGTH)]
@@ -228,9 +223,9 @@ def _spread(last: int) -> list[int]:
 def with_baseline(choices: Iterable[Scalar], baseline: Scalar) -> tuple[tuple[Scalar, ...], bool]:
     """Add the baseline to a domain; return whether the choices are numbers, and so sorted."""
     values = list(choices)
-    if not any(same_scalar(value, baseline) for value in values):
+    if not is_among(baseline, values):
         values.append(baseline)
-    numbers = [value for value in values if isinstance(value, int | float) and not isinstance(value, bool)]
+    numbers = [value for value in values if is_number(value)]
     if len(numbers) < len(values):
         return tuple(values), False
     numbers.sort()

@@ -8,14 +8,11 @@ from math import prod
 
 from autotune.records import Scalar, Values
 from autotune.space.catalog import BATCH_NAMES, Demand, excluded_by, is_for_validation, row_of, traits_of
-from autotune.space.knob import Knob, Label, is_number, key_name, number_of, same_scalar, section_mates
+from autotune.space.knob import Knob, Label, is_among, is_number, key_name, number_of, same_scalar, section_mates
 
 
 def point_name(values: Values) -> str:
-    """Return a hash of the keys that a point sets, equal on every machine.
-
-    Whole floats equal integers, as in a config.
-    """
+    """Return a hash of the keys that a point sets, equal on every machine; whole floats equal integers."""
     canonical = {
         path: int(value) if isinstance(value, float) and value.is_integer() else value for path, value in values.items()
     }
@@ -28,9 +25,9 @@ class Space:
 
     Attributes:
         knobs: In the order in which an expert would tune them; the user's own last.
-        always_settles: Whether all points need a pass over the data first, because of a cache that is not a knob.
+        always_settles: Whether all points need a pass over the data first, because of a cache.
         most_batch: Largest effective batch relative to the baseline's, if several knobs determine it.
-        relabelled: Labels shown by trials, by path and value, in place of the knob's.
+        relabelled: Labels shown by trials, by path and value.
     """
 
     knobs: tuple[Knob, ...]
@@ -53,17 +50,14 @@ class Space:
 
     def knob(self, path: str) -> Knob:
         """Return the knob with this path, or raise KeyError."""
-        for knob in self.knobs:
-            if knob.path == path:
-                return knob
-        raise KeyError(path)
+        return {knob.path: knob for knob in self.knobs}[path]
 
     def within_reach(self, further: Mapping[str, float]) -> "Space":
-        """Return the space without values beyond `further`, by path, or else `Knob.reach`."""
+        """Return the space without values beyond `further`, else `Knob.reach`."""
         return replace(self, knobs=tuple(_within(knob, further.get(knob.path, knob.reach)) for knob in self.knobs))
 
     def contains(self, values: Values) -> bool:
-        """Return whether these values are a point: all knobs, no other key, valid choices."""
+        """Return whether these values are a point of this space."""
         return set(values) == {knob.path for knob in self.knobs} and all(
             knob.index(values[knob.path]) is not None for knob in self.knobs
         )
@@ -89,25 +83,23 @@ class Space:
         return self.labels_of(values, baseline) <= {Label.SAME_TRAINING}
 
     def labels_of(self, values: Values, baseline: Values | None = None) -> Set[Label]:
-        """Return the effects on the training of those changes."""
+        """Return the effects of those changes."""
         start = self.baseline if baseline is None else baseline
         both = start.keys() & values.keys()
         found = {self.label_of(path, values[path]) for path in both if not same_scalar(values[path], start[path])}
         return found if start.keys() == values.keys() else {*found, Label.UNKNOWN}
 
     def label_of(self, path: str, value: Scalar) -> Label:
-        """Return the effect of a value on the training; unknown for other keys."""
+        """Return the effect of a value on the training."""
         label = next((knob.label_of(value) for knob in self.knobs if knob.path == path), Label.UNKNOWN)
         return self.relabelled.get((path, value), label)
 
     def settles(self, values: Values) -> bool:
         """Return whether the speed shows only after one pass over the data."""
-        return self.always_settles or any(
-            same_scalar(values[knob.path], slow) for knob in self.knobs for slow in knob.settling
-        )
+        return self.always_settles or any(is_among(values[knob.path], knob.settling) for knob in self.knobs)
 
     def resource_demand(self, values: Values) -> float:
-        """Return a relative measure of needed resources: workers, prefetched batches, batch size."""
+        """Return a relative measure of workers, prefetched batches and batch size."""
         return sum((knob.index(values[knob.path]) or 0) / max(1, len(knob.choices) - 1) for knob in self.growing)
 
     @property
@@ -117,21 +109,21 @@ class Space:
         return [knob for knob, traits in demands if Demand.GROWS in (traits.host_memory, traits.gpu_memory)]
 
     def is_late(self, values: Values) -> bool:
-        return any(_is_among(values[knob.path], knob.late) for knob in self.knobs)
+        return any(is_among(values[knob.path], knob.late) for knob in self.knobs)
 
     def keys(self, values: Values) -> dict[str, Scalar]:
         """Return all config keys that a point sets, including carried ones."""
         return {path: value for knob in self.knobs for path, value in knob.keys(values[knob.path]).items()}
 
     def name(self, values: Values) -> str:
-        """Return a point's name, over all `keys`; raise ValueError for other values."""
+        """Return a point's name, over all `keys`."""
         return point_name(self.keys(values))
 
     def is_named(self, name: str, values: Values) -> bool:
         return self.contains(values) and self.name(values) == name
 
     def why_infeasible(self, values: Values) -> str | None:
-        """Return why a combination cannot work; None if it may, as the baseline's always does."""
+        """Return why a combination cannot work; None if it may, as the baseline's does."""
         changes = self.changes(values)
         if self.most_batch is not None and (ratio := effective_batch_ratio(self.knobs, values)) > self.most_batch:
             return f"the effective batch would be {ratio:g}x today's; the limit is {self.most_batch:g}x"
@@ -139,24 +131,21 @@ class Space:
             if knob.path in changes and (under := knob.inactive_if) and knob.is_inactive(values):
                 return f"{knob.path} has no effect with {under.path}: {values[under.path]}"
             for other, wanted in self._needs(knob, values[knob.path]).items():
-                as_baseline = knob.path not in changes and other.path not in changes
-                if not as_baseline and not same_scalar(values[other.path], wanted):
+                if (knob.path in changes or other.path in changes) and not same_scalar(values[other.path], wanted):
                     return f"{knob.path}: {values[knob.path]} needs {other.path}: {wanted}"
             for other, excluded in self._excluded(knob, values[knob.path]).items():
-                as_baseline = knob.path not in changes and other.path not in changes
-                if not as_baseline and _is_among(values[other.path], excluded):
+                if (knob.path in changes or other.path in changes) and is_among(values[other.path], excluded):
                     return f"{knob.path}: {values[knob.path]} conflicts with {other.path}: {values[other.path]}"
         return None
 
     def with_heuristic(self, values: Values, path: str, choice: Scalar) -> Values:
         """Return a point with one knob changed, and others set as the new value needs."""
         changed = {**values, path: choice}
-        for other, wanted in self._needs(self.knob(path), choice).items():
-            changed[other.path] = wanted
+        changed |= {other.path: wanted for other, wanted in self._needs(self.knob(path), choice).items()}
         for other, excluded in self._excluded(self.knob(path), choice).items():
-            if _is_among(changed[other.path], excluded):
+            if is_among(changed[other.path], excluded):
                 candidates = (*other.heuristic_values, other.baseline, *other.choices)
-                changed[other.path] = next((v for v in candidates if not _is_among(v, excluded)), other.baseline)
+                changed[other.path] = next((v for v in candidates if not is_among(v, excluded)), other.baseline)
         return self.reset_inactive(changed)
 
     def reset_inactive(self, values: Values) -> Values:
@@ -216,56 +205,46 @@ def without_settling(space: Space) -> Space:
     return replace(space, knobs=tuple(_without_settling(knob) for knob in space.knobs), always_settles=False)
 
 
-def _is_among(value: Scalar, values: Iterable[Scalar]) -> bool:
-    return any(same_scalar(value, other) for other in values)
-
-
 def _within(knob: Knob, reach: float | None) -> Knob:
     if reach is None:
         return knob
-    near = (one for one in knob.choices if one == knob.baseline or not is_number(one) or _number(one) <= reach)
+    near = (one for one in knob.choices if one == knob.baseline or not is_number(one) or one <= reach)
     return replace(knob.narrowed(near), reach=None)
 
 
 def _without_settling(knob: Knob) -> Knob:
-    late = knob.settling
-    if any(same_scalar(knob.baseline, value) for value in late):
+    if is_among(knob.baseline, knob.settling):
         # Any other choice would look good compared to a cache that is being filled.
-        return replace(knob.narrowed([knob.baseline]), heuristic_values=(), settling=())
-    return knob.narrowed(choice for choice in knob.choices if choice not in late)
+        return replace(fixed(knob), settling=())
+    return knob.narrowed(choice for choice in knob.choices if choice not in knob.settling)
 
 
 # Effective batch, relative to the baseline's.
 
 
 def is_batch(knob: Knob) -> bool:
-    """Return whether a knob is a number of samples or tokens per batch."""
+    """Return whether a knob counts samples or tokens per batch."""
     return traits_of(knob).counts in ("samples", "tokens")
 
 
 def is_batch_size(knob: Knob) -> bool:
-    """Return whether a knob is a batch size that changes the effective batch."""
+    """Return whether a knob changes the effective batch."""
     return is_batch(knob) and knob.label is Label.BATCH and not is_for_validation(knob.path)
 
 
 def is_accumulation(knob: Knob) -> bool:
-    """Return whether a knob is a number of accumulated batches per update."""
-    return key_name(knob.path) in BATCH_NAMES.accumulation and all(
-        is_number(n) and _number(n) >= 1 for n in knob.choices
-    )
+    """Return whether a knob counts accumulated batches per update."""
+    return key_name(knob.path) in BATCH_NAMES.accumulation and all(is_number(n) and n >= 1 for n in knob.choices)
 
 
 def effective_batch_ratio(knobs: Sequence[Knob], values: Values) -> float:
-    """Return a point's effective batch relative to the baseline's; the largest of several batch sizes counts."""
+    """Return a point's effective batch relative to the baseline's, by the largest of several batch sizes."""
     sizes = [_ratio(knob, values[knob.path]) for knob in knobs if is_batch_size(knob)]
     return max(sizes, default=1.0) * prod(_ratio(knob, values[knob.path]) for knob in knobs if is_accumulation(knob))
 
 
 def up_to(knob: Knob, factor: float) -> Knob:
-    """Return a batch size with choices up to `factor` times the baseline's; other knobs unchanged.
-
-    If that leaves no heuristic value, the largest size becomes one.
-    """
+    """Limit a batch size to `factor` times the baseline's; without a heuristic value left, the largest is one."""
     if not is_batch_size(knob):
         return knob
     kept = knob.narrowed([choice for choice in knob.choices if _ratio(knob, choice) <= factor])
@@ -280,13 +259,8 @@ def fixed(knob: Knob) -> Knob:
 
 
 def _ratio(knob: Knob, value: Scalar) -> float:
-    sizes = [_number(value), _number(knob.baseline)]
-    if knob.batch is not None and knob.batch.kept_up_to:
-        sizes = [max(size, knob.batch.kept_up_to) for size in sizes]
-    return sizes[0] / sizes[1]
-
-
-def _number(value: Scalar) -> float:
-    number = number_of(value)
-    assert isinstance(number, int | float), "a batch size or count"
-    return number
+    size, today = number_of(value), number_of(knob.baseline)
+    assert isinstance(size, int | float), "a batch size or count"
+    assert isinstance(today, int | float), "a batch size or count"
+    kept_up_to = knob.batch.kept_up_to if knob.batch else 0
+    return max(size, kept_up_to) / max(today, kept_up_to)
