@@ -27,7 +27,7 @@ from autotune.sampler.gaussian_process import (
 )
 from autotune.sampler.observations import Observation
 from autotune.space.catalog import traits_of
-from autotune.space.knob import Knob, same_scalar
+from autotune.space.knob import Knob, is_among, same_scalar
 from autotune.space.space import Space
 
 MOST_TRIALS_OF_A_POINT = 6
@@ -82,13 +82,10 @@ class Acquisition:
             sd: Standard deviation of ln score between trials of one point, above 0.
             pending: Points being measured on other machines.
         """
-        fitted = [
-            (*_observed(observation, sd), observation)
-            for observation in observations.values()
-            if observation.scores or observation.rough_scores
-        ]
-        fitted = sorted(fitted, key=lambda one: -one[0])[:_LARGEST_FIT]
-        measured, self._sd = [observation for *_, observation in fitted], sd
+        good = [one for one in observations.values() if one.scores or one.rough_scores]
+        failed = [one for one in observations.values() if not (one.scores or one.rough_scores)]
+        fitted = sorted(((*_observed(one, sd), one) for one in good), key=lambda one: -one[0])[:_LARGEST_FIT]
+        measured, self._sd = [one for *_, one in fitted], sd
         if fitted:
             rows = self._rows(measured)
             scores = np.array([score for score, *_ in fitted])
@@ -102,8 +99,6 @@ class Acquisition:
                 self._speed.fit(data, adapts=False)  # predictions don't inform the hyperparameters
         # assigned last: a signal handler may read `believed` during a fit
         self._observations, self._measured, self._believed = observations, measured, None
-        good = [one for one in observations.values() if one.scores or one.rough_scores]
-        failed = [one for one in observations.values() if not (one.scores or one.rough_scores)]
         self._something_failed = bool(failed)
         if self._something_failed:
             self._failure_s = median(one_s for one in failed for one_s in one.durations_s)
@@ -117,18 +112,16 @@ class Acquisition:
         well-suited to parallelize optimization", 2010).
         """
         rows = np.unique(np.array([self._space.indices(values) for values in pending], dtype=np.int64), axis=0)
-        means, variances = data.scores, data.variances.copy()
+        variances = data.variances.copy()
         known = {row.tobytes(): place for place, row in enumerate(data.points)}
         places = [known.get(row.tobytes()) for row in rows]
         for place in places:
             if place is not None:
                 variances[place] = 1.0 / (1.0 / variances[place] + self._sd**-2)
         new = rows[[place is None for place in places]]
-        if not len(new):
-            return TrainingData(points=data.points, scores=means, variances=variances)
         return TrainingData(
             points=np.vstack([data.points, new]),
-            scores=np.concatenate([means, self._speed.predict(new).mean]),
+            scores=np.concatenate([data.scores, self._speed.predict(new).mean]),
             variances=np.concatenate([variances, np.full(len(new), self._sd**2)]),
         )
 
@@ -157,13 +150,13 @@ class Acquisition:
         ranked = self._ranked(baseline, part, longest_s)
         if heuristic_values is not None and self.may_take(heuristic_values, longest_s):
             repeat = next((trial for trial in ranked if trial.is_repeat), None)
-            return (
-                repeat
-                if repeat and repeat.gain > _HEURISTIC_GAIN
-                else Proposal(values=heuristic_values, gain=_HEURISTIC_GAIN)
-            )
+            if repeat and repeat.gain > _HEURISTIC_GAIN:
+                return repeat
+            return Proposal(values=heuristic_values, gain=_HEURISTIC_GAIN)
         if self.tried_in(part) < design_points:
-            most_s = min(longest_s, self._longest_random_s())
+            # slow points run only if they may win
+            known_s = [median(observation.durations_s) for observation in self._measured]
+            most_s = min(longest_s, 2.0 * median(known_s)) if known_s else longest_s
             drawn = self._drawn(
                 part,
                 lambda values: why_not(values) is None and self.may_take(values, most_s) and not is_doubtful(values),
@@ -183,11 +176,6 @@ class Acquisition:
             return doubtful
         # 0.5: probability of success of a point that ran out of memory on another machine
         return doubtful if doubtful and 0.5 * doubtful.gain > trial.gain else trial
-
-    def _longest_random_s(self) -> float:
-        """Return the maximum expected duration of a random point: slow ones run only if they may win."""
-        known_s = [median(observation.durations_s) for observation in self._measured]
-        return 2.0 * median(known_s) if known_s else math.inf
 
     def _drawn(self, part: Space, may_try: Callable[[Values], bool]) -> Values | None:
         sizes = [len(knob.choices) for knob in part.knobs]
@@ -211,12 +199,10 @@ class Acquisition:
             self._believed = {observation.name: float(mean) for observation, mean in zip(good, means, strict=True)}
         return self._believed
 
-    def predicted(self, points: Sequence[Values]) -> Sequence[float]:
+    def predicted(self, points: Sequence[Values]) -> list[float]:
         """Return the posterior mean ln score of points; some trial must have succeeded."""
-        means: list[float] = self._speed.predict(
-            np.array([self._space.indices(values) for values in points])
-        ).mean.tolist()
-        return means
+        means = self._speed.predict(np.array([self._space.indices(values) for values in points])).mean
+        return [float(mean) for mean in means]
 
     def promise(
         self, baseline: str, trials: int, why_not: Callable[[Values], str | None], part: Space | None = None
@@ -248,10 +234,8 @@ class Acquisition:
 
     def _ranked(self, baseline: str, part: Space, longest_s: float = math.inf) -> Iterator[Proposal]:
         good, observations = self._within(part, self._good), self._observations
-        known = {
-            row.tobytes(): observation
-            for row, observation in zip(self._rows(observations.values()), observations.values(), strict=True)
-        }
+        rows = self._rows(observations.values())
+        known = {row.tobytes(): observation for row, observation in zip(rows, observations.values(), strict=True)}
         if not good:
             # no trial has succeeded yet
             points = self._rng.permutation(self._candidates(part, [part.baseline]))
@@ -392,16 +376,12 @@ _RANDOM_POINTS = 300
 def candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -> Indices:
     """Return the whole of a small space, otherwise neighbours of the best points and random points.
 
-    Returns:
-        Distinct points, invalid ones included, shape (n_points, n_knobs); unused knobs have the baseline's value.
+    They are distinct, perhaps invalid, of shape (n_points, n_knobs), with unused knobs at the baseline's value.
     """
-    return np.unique(_without_unused(_candidates(space, best, rng), space), axis=0)
-
-
-def _candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) -> Indices:
     sizes = [len(knob.choices) for knob in space.knobs]
     if space.size <= LISTED_POINTS:
-        return np.array(list(product(*(range(size) for size in sizes))), dtype=np.int64).reshape(space.size, len(sizes))
+        points = np.array(list(product(*map(range, sizes))), dtype=np.int64)
+        return _without_unused(points.reshape(space.size, len(sizes)), space)
     anywhere = np.column_stack([rng.integers(0, size, _RANDOM_POINTS) for size in sizes])
     found = [anywhere]
     for values in best:
@@ -411,19 +391,19 @@ def _candidates(space: Space, best: Sequence[Values], rng: np.random.Generator) 
         columns = np.argsort(rng.random(pairs.shape), axis=1)[:, :2]
         np.put_along_axis(pairs, columns, rng.integers(0, np.array(sizes)[columns]), axis=1)
         found.append(pairs)
-    return np.concatenate(found)
+    return _without_unused(np.concatenate(found), space)
 
 
 def _without_unused(points: Indices, space: Space) -> Indices:
     columns = {knob.path: column for column, knob in enumerate(space.knobs)}
-    points, baseline = points.copy(), space.indices(space.baseline)
+    baseline = space.indices(space.baseline)
     for column, knob in enumerate(space.knobs):
         if knob.inactive_if and knob.inactive_if.path in columns:
             other = columns[knob.inactive_if.path]
             places = (space.knobs[other].index(value) for value in knob.inactive_if.values)
             under = [place for place in places if place is not None]
             points[np.isin(points[:, other], under), column] = baseline[column]
-    return points
+    return np.unique(points, axis=0)
 
 
 def _neighbours(center: Indices, sizes: Sequence[int]) -> Indices:
@@ -484,7 +464,7 @@ def heuristic_proposals(
     for knob in sorted(with_effect, key=urgency):
         for before, value in zip((None, *knob.heuristic_values), knob.heuristic_values, strict=False):
             has_helped = before is None or same_scalar(start[knob.path], before)
-            if has_helped and not any(same_scalar(values[knob.path], value) for values in tried):
+            if has_helped and not is_among(value, (values[knob.path] for values in tried)):
                 yield space.with_heuristic(start, knob.path, value)
         if (half := _half_way(knob, start, observations.values())) is not None:
             yield space.with_heuristic(start, knob.path, half)
@@ -503,4 +483,4 @@ def _half_way(knob: Knob, start: Values, observations: Iterable[Observation]) ->
 
 
 def _settles(knob: Knob) -> bool:
-    return any(same_scalar(value, late) for value in knob.heuristic_values for late in knob.settling)
+    return any(is_among(value, knob.settling) for value in knob.heuristic_values)

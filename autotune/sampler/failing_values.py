@@ -1,7 +1,4 @@
-"""Values that always fail: failed points share them, and no point with them succeeded.
-
-The cause is a value, a pair, or the product of two, including values further from the baseline of ordered knobs.
-"""
+"""Values that always fail: a value, a pair, or the product of two that failed points share and no other point has."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +8,7 @@ from math import prod
 
 from autotune.config.keys import scalar_text
 from autotune.records import Ending, Scalar, TrialRecord, Values
-from autotune.sampler.observations import FAILURE_SCOPES, FailureScope, Observation
+from autotune.sampler.observations import EXTERNAL, Observation
 from autotune.space.catalog import Demand, traits_of
 from autotune.space.knob import Knob, is_number, number_of, same_scalar
 from autotune.space.space import Space
@@ -28,7 +25,7 @@ class FailingValues:
     Attributes:
         points: Number of points that failed.
         only_with: Memory-relevant values of other knobs under which they failed.
-        is_product: True if any two with at least this product fail.
+        is_product: Whether any two with at least this product fail.
     """
 
     values: Values
@@ -83,7 +80,7 @@ class Blame:
     """Failure attribution.
 
     Attributes:
-        failing: Values with at least two equal failures, one of them with no other change (or known without a trial).
+        failing: Values with at least two equal failures, one of them with no other change.
         deciding: Point to run next to confirm a suspect.
         ending: Expected ending of `deciding`.
     """
@@ -150,13 +147,11 @@ def _generalized(failing: Sequence[FailingValues]) -> list[FailingValues]:
 def failing_in_pairs(space: Space, trials: Iterable[TrialRecord]) -> list[FailingValues]:
     """Return the one value shared by the points that failed in confirming pairs; empty if not exactly one.
 
-    Only points that worked in pairs are counterexamples.
-
     Args:
         trials: Confirming trials of this space, oldest first.
     """
     latest = {trial.point: trial for trial in trials if space.contains(trial.values) and space.changes(trial.values)}
-    failed = [one for one in latest.values() if _is_failure(one.ending) and not one.comparable]
+    failed = [one for one in latest.values() if one.ending not in EXTERNAL and not one.comparable]
     if len(failed) < 2:
         return []
     shared = []
@@ -170,14 +165,10 @@ def failing_in_pairs(space: Space, trials: Iterable[TrialRecord]) -> list[Failin
     return shared if len(shared) == 1 else []  # several: ambiguous
 
 
-def _is_failure(ending: Ending) -> bool:
-    return FAILURE_SCOPES[ending] is not FailureScope.NOTHING
-
-
 def _ending(one: Observation) -> Ending | None:
     if one.scores or one.rough_scores:
         return None
-    return next(filter(_is_failure, one.endings), None)
+    return next((ending for ending in one.endings if ending not in EXTERNAL), None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +177,7 @@ class _Suspects:
 
     Attributes:
         brief: Points whose trial was too short to distinguish a hang from a slow start.
-        only_with: Values that all points share and that aren't suspected.
+        only_with: Unsuspected values that all points share.
     """
 
     space: Space
@@ -206,7 +197,7 @@ class _Suspects:
         return [*(one for one in failing if not any(other.covers(one) for other in products)), *products]
 
     def undecided(self, tried: Sequence[Values]) -> Iterator[tuple[Values, Ending]]:
-        """Yield points that can confirm a suspect, most suspect first, with the expected ending."""
+        """Yield points that can confirm a suspect, with the expected ending."""
         for one in sorted(self.found, key=lambda one: (len(one.values), -one.points)):
             point = {**self.space.baseline, **self.only_with, **self._nearest(one.values)}
             if point not in tried:
@@ -236,7 +227,7 @@ class _Suspects:
         return {path: value for path, value in self.space.changes(point).items() if path not in self.only_with}
 
     def _nearer(self, suspected: Sequence[tuple[Values, Ending]]) -> Iterator[tuple[Values, Ending]]:
-        """Yield for each two suspects the values nearer to the baseline: both may exceed one limit."""
+        """Yield the values nearer to the baseline of each two suspects, which may exceed one limit."""
         for (one, how), (other, how_other) in combinations(suspected, 2):
             if how is how_other and one.keys() == other.keys() and one != other:
                 pairs = ((path, one[path], other[path]) for path in one)
@@ -245,27 +236,22 @@ class _Suspects:
                     yield values, how
 
     def _products(self, others: Sequence[FailingValues]) -> Iterator[FailingValues]:
-        """Yield products of two numbers that separate points with the same failure from those that worked.
+        """Yield products of two numbers that separate failed points from those that worked.
 
-        Needs three failed points, two of which trade one number for the other.
-
-        Args:
-            others: Single values that may be the cause instead.
+        Needs three failed points, two of which trade one number for the other, that none of `others` explains.
         """
         failed = [one for one in self.failed if not any(other.are_in(one[0], self.space) for other in others)]
         numbers = [knob.path for knob in self.space.knobs if knob.ordered and is_number(number_of(knob.choices[-1]))]
         for (one, other), ending in product(combinations(numbers, 2), dict.fromkeys(how for _, how in failed)):
             points = [{one: point[one], other: point[other]} for point, how in failed if how is ending]
-            points.sort(key=lambda point: _product(point, point))
-            trade = any(
+            is_trade = any(
                 (_number(a[one]) - _number(b[one])) * (_number(a[other]) - _number(b[other])) < 0.0
                 for a, b in combinations(points, 2)
             )
-            if len(points) >= 3 and trade:
-                values, count = points[0], len(points)
-                least = FailingValues(
-                    values=values, ending=ending, points=count, is_product=True, only_with=self.only_with
-                )
+            if len(points) >= 3 and is_trade:
+                values = min(points, key=lambda point: _product(point, point))
+                found = FailingValues(values=values, ending=ending, points=len(points), only_with=self.only_with)
+                least = replace(found, is_product=True)
                 if not any(least.are_in(point, self.space) for point in self.worked):
                     yield least
 

@@ -1,8 +1,7 @@
 """Unused knobs: config keys without effect on the trainer (overridden by a flag, misspelt, never reached).
 
-Evidence is a step with the same number of samples at every batch size, or a value that is always printed the same
-together with no effect on the score. Neither of the latter suffices: a log may mean something else, and two knobs may
-only work together.
+Evidence is a step with the same number of samples at every batch size, or a value that is always printed the same and
+has no effect on the score.
 """
 
 import math
@@ -15,7 +14,7 @@ import numpy as np
 from autotune.records import Scalar, TrialRecord, Values
 from autotune.sampler.observations import Observation
 from autotune.space.catalog import knobs_with
-from autotune.space.knob import same_scalar
+from autotune.space.knob import is_among, same_scalar
 from autotune.space.space import Space
 
 INDISTINGUISHABLE = 0.02
@@ -31,10 +30,7 @@ def with_knobs_fixed(space: Space, paths: Collection[str]) -> Space:
 
 
 def same_batch(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
-    """Return the evidence for batch sizes that don't change the samples of a step, by path.
-
-    None if those samples come from the config instead of the trainer.
-    """
+    """Return the evidence for batch sizes that don't change the samples of a step, by path."""
     found: dict[str, str] = {}
     measured = [(trial.values, trial.measurement) for trial in records if trial.measurement]
     for knob in knobs_with(space.knobs, counts="samples"):
@@ -83,20 +79,15 @@ def _listed(words: Iterable[str]) -> str:
 _EFFECT, _NO_EFFECT = 0.05, 0.1  # in ln score: a 90 % interval above the first, or below the second
 
 
-def knobs_with_effect(observations: Mapping[str, Observation], space: Space, sd: float) -> set[str]:
-    """Return the knobs that certainly have an effect."""
-    bounds = _effects(observations, space, sd)
-    return {path for path, low, _ in bounds if low > _EFFECT}
-
-
-def knobs_without_effect(observations: Mapping[str, Observation], space: Space, sd: float) -> set[str]:
-    """Return the knobs whose measured values certainly have no effect; none if there are too few points.
+def knobs_by_effect(observations: Mapping[str, Observation], space: Space, sd: float) -> tuple[set[str], set[str]]:
+    """Return the knobs that certainly have an effect, and those that certainly have none.
 
     Args:
         sd: Standard deviation of ln score between trials of one point.
     """
     bounds = _effects(observations, space, sd)
-    return {path for path, *_ in bounds} - {path for path, _, high in bounds if high > _NO_EFFECT}
+    without_effect = {path for path, *_ in bounds} - {path for path, _, high in bounds if high > _NO_EFFECT}
+    return {path for path, low, _ in bounds if low > _EFFECT}, without_effect
 
 
 def _effects(observations: Mapping[str, Observation], space: Space, sd: float) -> list[tuple[str, float, float]]:
@@ -109,7 +100,7 @@ def _effects(observations: Mapping[str, Observation], space: Space, sd: float) -
     tried: dict[str, list[Scalar]] = {path: [] for path in space.baseline}
     for path, baseline in space.baseline.items():
         for value in (observation.values[path] for observation in good):
-            if not any(same_scalar(value, known) for known in (baseline, *tried[path])):
+            if not is_among(value, (baseline, *tried[path])):
                 tried[path].append(value)
     changes = [(path, value) for path, values in tried.items() for value in values]
     if not changes or len(good) <= len(changes):

@@ -1,15 +1,17 @@
-"""Observations: results of each point's trials, relative to one reference trial of the study."""
+"""Results of each point's trials, relative to one reference trial of the study."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from statistics import fmean
 
 from autotune.measure.score import Objective, ln_score, ln_speed
 from autotune.measure.statistics import TYPICAL_CV, pooled_variance
 from autotune.records import DISTURBED, Ending, Measurement, TrialRecord, Validity, Values
 from autotune.space.space import Space
+
+EXTERNAL = frozenset({Ending.GPU_LOST, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED})
+"""Endings that say nothing about the point, which may be retried."""
 
 _TYPICAL_CV_TRIALS = 4.0  # degrees of freedom of `TYPICAL_CV`
 
@@ -20,7 +22,7 @@ class Observation:
 
     Attributes:
         scores: ln score of each comparable trial, relative to the reference.
-        rough_scores: ln score of trials with too few steps to be comparable.
+        rough_scores: The same of trials with too few steps to be comparable.
         endings: Endings of failed trials.
     """
 
@@ -48,9 +50,8 @@ class Observation:
 class Observations(Mapping[str, Observation]):
     """Observation of each point, in the order of first trials.
 
-    Left out are trials outside the current domain, and a point's first failure for an external reason (interrupted,
-    objective not measured, or any if several machines ran trials). A second one counts, otherwise the point would be
-    retried forever.
+    Left out are trials outside the current domain, and a point's first failure that may be external; a second one
+    counts, so that the point is not retried forever.
 
     Args:
         records: Trials of this space (`of_space`), oldest first.
@@ -96,14 +97,12 @@ class Observations(Mapping[str, Observation]):
         rough = record.measurement if record.validity is Validity.NOT_STEADY else None
         self._machines.add(record.machine)
         lacks_objective = comparable is not None and measured is None  # the driver reported no utilization
-        may_be_external = len(self._machines) > 1 or FAILURE_SCOPES[record.ending] is FailureScope.NOTHING
+        may_be_external = len(self._machines) > 1 or record.ending in EXTERNAL
         is_excused = lacks_objective or (not measured and not rough and may_be_external)
         if is_excused and name not in self._forgiven:
             self._forgiven.add(name)
             return
-        known = self._observations.get(name)
-        if known is None:
-            known = Observation(name=name, values=values)
+        known = self._observations.get(name) or Observation(name=name, values=values)
         known = replace(known, durations_s=(*known.durations_s, record.duration_s))
         if measured and self._reference:
             score = ln_score(measured, self._reference, self._objective)
@@ -125,10 +124,7 @@ class Observations(Mapping[str, Observation]):
         self._observations[name] = known
 
     def _with_speed_penalty(self, observation: Observation) -> Observation:
-        """Add the penalty for lost speed, for an objective that ignores speed.
-
-        A rough trial counts if it is slower than the baseline.
-        """
+        """Add the penalty for lost speed; a rough trial counts if it is slower than the baseline."""
         baseline = self._observations.get(self._baseline)
         if baseline is None or not baseline.scores:
             return replace(observation, rough_scores=())
@@ -146,7 +142,7 @@ class Observations(Mapping[str, Observation]):
 
 
 def of_space(records: Iterable[TrialRecord], space: Space) -> list[TrialRecord]:
-    """Return the trials of this space: same values of knobs and of keys coupled to them."""
+    """Return the trials of points of this space."""
     return [record for record in records if space.is_named(record.point, record.values)]
 
 
@@ -165,7 +161,7 @@ def expected_speed_sd(observations: Mapping[str, Observation]) -> float:
 
 
 def expected_sd_of(records: Iterable[TrialRecord], objective: Objective) -> float:
-    """Return the standard deviation of ln score between trials of a point, independent of today's config."""
+    """Return the standard deviation of ln score between trials of a point, by their records."""
     reference: Measurement | None = None
     scores: dict[str, list[float]] = {}
     for record in records:
@@ -179,31 +175,3 @@ def expected_sd_of(records: Iterable[TrialRecord], objective: Objective) -> floa
 def _expected_sd(scores: Sequence[Sequence[float]]) -> float:
     variance, df = pooled_variance(scores)
     return math.sqrt((_TYPICAL_CV_TRIALS * TYPICAL_CV**2 + df * variance) / (_TYPICAL_CV_TRIALS + df))
-
-
-class FailureScope(StrEnum):
-    """Set of points that a failure is attributed to."""
-
-    NOTHING = "nothing"  # external cause: the point may be retried
-    THIS_POINT = "this point"  # similar points are more likely to fail
-    MEMORY = "memory"  # points that need at least as much will fail too
-
-
-FAILURE_SCOPES: Mapping[Ending, FailureScope] = {
-    Ending.COMPLETED: FailureScope.THIS_POINT,
-    Ending.STOPPED: FailureScope.THIS_POINT,
-    Ending.CRASHED: FailureScope.THIS_POINT,
-    Ending.OUT_OF_HOST_MEMORY: FailureScope.MEMORY,
-    Ending.OUT_OF_GPU_MEMORY: FailureScope.MEMORY,
-    Ending.OUT_OF_SHARED_MEMORY: FailureScope.MEMORY,
-    Ending.GPU_LOST: FailureScope.NOTHING,
-    Ending.DIVERGED: FailureScope.THIS_POINT,
-    Ending.HUNG: FailureScope.THIS_POINT,
-    Ending.NEVER_STARTED: FailureScope.THIS_POINT,
-    Ending.NO_STEPS: FailureScope.THIS_POINT,
-    Ending.OBSERVER_MISSING: FailureScope.THIS_POINT,
-    Ending.UNCOUNTED: FailureScope.THIS_POINT,
-    Ending.KILLED_BY_BUDGET: FailureScope.NOTHING,
-    Ending.INTERRUPTED: FailureScope.NOTHING,
-}
-"""Failure scope of each ending."""

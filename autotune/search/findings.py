@@ -12,8 +12,7 @@ from autotune.files import read_beginning
 from autotune.measure.cycles import Series
 from autotune.records import CALLS_MADE, CODE, CONFIGS_OPENED, Ending, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.importance import (
-    knobs_with_effect,
-    knobs_without_effect,
+    knobs_by_effect,
     printed_the_same,
     printed_values,
     same_batch,
@@ -121,7 +120,7 @@ class Findings:
         printed, seen = printed_the_same(self._printed, space), same_batch(trials, space)
         if not (printed.keys() | seen.keys() | self._unreached.keys()) - self.unused.keys():
             return False  # the usual case: skip fitting the effects
-        used, without_effect = (fit(observations, space, sd) for fit in (knobs_with_effect, knobs_without_effect))
+        used, without_effect = knobs_by_effect(observations, space, sd)
         evidence = {path: why for path, why in printed.items() if path in without_effect}
         evidence |= {path: why for path, why in seen.items() if path not in used}
         found = {path: why for path, why in {**evidence, **self._unreached}.items() if path not in self.unused}

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from statistics import fmean, median
 
 from autotune.records import Ending, TrialRecord
-from autotune.sampler.observations import FAILURE_SCOPES, FailureScope
+from autotune.sampler.observations import EXTERNAL
 from autotune.search.confirm import Candidate
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
@@ -85,7 +85,7 @@ class OtherMachines:
             return
         names = hosts_of(trial for trial in self._study.records() if trial.search == self._parts.search)
         named = ", ".join(sorted({names[trial.machine] for trial in elsewhere}))
-        may_be_machine = record.ending is Ending.GPU_LOST or FAILURE_SCOPES[record.ending] is not FailureScope.NOTHING
+        may_be_machine = record.ending is Ending.GPU_LOST or record.ending not in EXTERNAL
         if record.measurement is None and may_be_machine:
             detail = f": {record.detail}" if record.detail else ""
             raise LeftOut(f"today's config failed here ({record.ending.value}{detail}), but not on {named}")

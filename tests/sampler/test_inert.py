@@ -7,8 +7,7 @@ import pytest
 
 from autotune.records import Scalar
 from autotune.sampler.importance import (
-    knobs_with_effect,
-    knobs_without_effect,
+    knobs_by_effect,
     printed_the_same,
     printed_values,
     same_batch,
@@ -89,6 +88,5 @@ def test_a_space_without_dead_knobs_leaves_them_as_they_are() -> None:
 def test_what_shows_an_effect_is_known() -> None:
     """A knob with an effect is never inert, whatever the trainer prints; nor one of which too little is known."""
     observations = searched(40, 0.01, {"batch": 0.2, "workers": 0.15})
-    assert knobs_with_effect(observations, SPACE, 0.01) == {"batch", "workers"}
-    assert knobs_without_effect(observations, SPACE, 0.01) == {"dead", "flag"}
-    assert knobs_without_effect(searched(5, 0.01, {}), SPACE, 0.01) == set()
+    assert knobs_by_effect(observations, SPACE, 0.01) == ({"batch", "workers"}, {"dead", "flag"})
+    assert knobs_by_effect(searched(5, 0.01, {}), SPACE, 0.01) == (set(), set())
