@@ -1,9 +1,8 @@
 """Acquisition: proposes a new point, a repeat of a promising one, or nothing.
 
-One Gaussian process (`autotune.sampler.gaussian_process`) predicts every point. A proposal's value is its knowledge
-gradient (Frazier, Powell & Dayanik 2008) times its probability of success (Gelbart, Snoek & Adams 2014), divided by the
-square root of the expected duration; dividing by the duration itself favours cheap, unpromising points (`python -m
-scripts.bench search`).
+A proposal's value is its knowledge gradient (Frazier, Powell & Dayanik 2008) times its probability of success (Gelbart,
+Snoek & Adams 2014), divided by the square root of the expected duration; the duration itself would favour cheap,
+unpromising points (`python -m scripts.bench search`).
 """
 
 import math
@@ -80,7 +79,7 @@ class Acquisition:
 
         Args:
             sd: Standard deviation of ln score between trials of one point, above 0.
-            pending: Points being measured on other machines.
+            pending: Points being measured elsewhere.
         """
         good = [one for one in observations.values() if one.scores or one.rough_scores]
         failed = [one for one in observations.values() if not (one.scores or one.rough_scores)]
@@ -108,8 +107,7 @@ class Acquisition:
     def _with_pending(self, data: TrainingData, pending: Sequence[Values]) -> TrainingData:
         """Return the data with predictions in place of the results of pending trials.
 
-        The variance shrinks, the mean is unchanged (*Kriging believer*: Ginsbourger, Le Riche & Carraro, "Kriging is
-        well-suited to parallelize optimization", 2010).
+        Kriging believer: Ginsbourger, Le Riche & Carraro, "Kriging is well-suited to parallelize optimization", 2010.
         """
         rows = np.unique(np.array([self._space.indices(values) for values in pending], dtype=np.int64), axis=0)
         variances = data.variances.copy()
@@ -135,15 +133,15 @@ class Acquisition:
         is_doubtful: Callable[[Values], bool] = lambda _values: False,
         part: Space | None = None,
     ) -> Proposal | None:
-        """Return the most valuable proposal; None if each point is exhausted, predicted to fail, or too slow.
+        """Return the most valuable proposal, if any.
 
         The initial design is random: a model of points near the first ones would miss better ones elsewhere.
 
         Args:
             baseline: Name of the baseline, which isn't repeated: confirmation measures it.
             why_not: Returns why a point is predicted to fail.
-            design_points: Size of the initial design, including the heuristics.
-            is_doubtful: Returns whether a point needs a larger gain (it failed elsewhere, or should come last).
+            design_points: Size of the initial design, with the heuristics.
+            is_doubtful: Returns whether a point needs a larger gain.
             part: Subspace to search, with the same knobs.
         """
         part = part or self._space
@@ -190,7 +188,7 @@ class Acquisition:
         return len(self._within(part, list(self._observations.values())))
 
     def believed(self, part: Space | None = None) -> Mapping[str, float]:
-        """Return the posterior mean ln score by point, unbiased by lucky trials."""
+        """Return the posterior mean ln score by point."""
         if part is not None:
             return {one.name: self.believed()[one.name] for one in self._within(part, self._good)}
         if self._believed is None:
@@ -321,8 +319,6 @@ class Acquisition:
 def knowledge_gradient(posterior: Posterior, rivals: Array, sd: float, is_new: NDArray[np.bool_]) -> Array:
     """Return the knowledge gradient of one more trial of each point, in ln score, shape (n_points,).
 
-    The answer must be a measured point.
-
     Args:
         rivals: Mean to exceed, or fall below, shape (n_points,).
         sd: Standard deviation of one trial, in ln score.
@@ -407,7 +403,7 @@ def _without_unused(points: Indices, space: Space) -> Indices:
 
 
 def _neighbours(center: Indices, sizes: Sequence[int]) -> Indices:
-    """Return all points that differ from one of shape (n_knobs,) in at most one knob, shape (n_points, n_knobs)."""
+    """Return the points that differ from one in at most one knob, shape (n_points, n_knobs)."""
     rows = np.tile(center, (sum(sizes), 1))
     number = 0
     for column, size in enumerate(sizes):
@@ -430,13 +426,12 @@ def heuristic_proposals(
 ) -> Iterator[Values]:
     """Yield untried heuristic proposals, most urgent first.
 
-    The first sets all bundled knobs (cheap, safe, rarely in conflict), each other one a knob of the best point. A
-    larger recommended value follows only if the best point has the previous one; after a failure, a value halfway.
+    The first sets all bundled knobs, each other one a knob of the best point. A larger recommended value follows only
+    if the best point has the previous one; after a failure, a value halfway.
 
     Args:
         data_wait: Fraction of the time that the baseline's loop waits for data, 0 to 1.
-        has_gpu: True if step and loader don't share a processor.
-        short_passes: True if a trial covers a full pass over the data; otherwise caches come last.
+        short_passes: Whether a trial covers a full pass over the data; otherwise caches come last.
         pending: Points being measured elsewhere; a pending first proposal counts as the best point.
     """
     # a loader that shares its processor with the step may slow it down without any wait

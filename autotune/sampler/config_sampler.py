@@ -33,7 +33,7 @@ class ConfigSampler(BaseSampler):
 
     A Gaussian process predicts combinations of categories, integers and stepped floats (other floats are random); the
     knowledge gradient chooses the next, possibly a repeat. Failures and violated constraints lower the probability of
-    success nearby. A conditional parameter joins once trials have shown its condition.
+    success nearby.
     """
 
     def __init__(self, seed: int | None = None) -> None:
@@ -66,11 +66,7 @@ class ConfigSampler(BaseSampler):
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return the values of the next trial.
-
-        Raises:
-            ValueError: The study has several objectives.
-        """
+        """Return the values of the next trial; raise ValueError for several objectives."""
         _require_one_objective(study)
         grids = {name: grid for name, one in search_space.items() if (grid := Grid.of(one)) is not None}
         params = {
@@ -87,11 +83,7 @@ class ConfigSampler(BaseSampler):
     def sample_independent(
         self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
     ) -> Any:
-        """Return a random value.
-
-        Raises:
-            ValueError: The study has several objectives.
-        """
+        """Return a random value; raise ValueError for several objectives."""
         _require_one_objective(study)
         return self._random.sample_independent(study, trial, param_name, param_distribution)
 
@@ -111,12 +103,7 @@ class ConfigSampler(BaseSampler):
 
 @dataclass(frozen=True)
 class Grid:
-    """Values of a parameter.
-
-    Attributes:
-        ordered: True if neighbours are similar.
-        log: True if equal ratios are.
-    """
+    """Values of a parameter."""
 
     values: tuple[Any, ...]
     ordered: bool
@@ -126,13 +113,10 @@ class Grid:
     def of(cls, distribution: BaseDistribution) -> Self | None:
         if isinstance(distribution, CategoricalDistribution):
             return cls(values=tuple(distribution.choices), ordered=False)
-        if isinstance(distribution, IntDistribution) or (
-            isinstance(distribution, FloatDistribution) and distribution.step is not None
-        ):
-            low, high = distribution.low, distribution.high
-            step = None if distribution.log else distribution.step
-            return cls(values=ladder(low, high, step=step, log=distribution.log), ordered=True, log=distribution.log)
-        return None
+        if not isinstance(distribution, IntDistribution | FloatDistribution) or distribution.step is None:
+            return None
+        step, log = None if distribution.log else distribution.step, distribution.log
+        return cls(values=ladder(distribution.low, distribution.high, step=step, log=log), ordered=True, log=log)
 
     @cached_property
     def _places(self) -> "np.ndarray[Any, np.dtype[np.float64]]":
@@ -206,9 +190,7 @@ class _Model:
         pending = [point for point in running if point is not None]
         self._acquisition.learn(observations, expected_trial_sd(observations), pending)
         proposal = self._acquisition.next_trial("", None, self._space.why_infeasible)
-        if proposal is None:
-            return None
-        return dict(zip(self.grids, self._space.indices(proposal.values), strict=True))
+        return dict(zip(self.grids, self._space.indices(proposal.values), strict=True)) if proposal else None
 
     def _observations(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> dict[str, Observation]:
         scores = _scores(trials, maximize=direction is StudyDirection.MAXIMIZE)
@@ -300,7 +282,7 @@ def sampler_name(sampler: SamplerChoice) -> str:
 
 
 class OtherSampler:
-    """Proposals of an Optuna sampler, which is copied: a search restarts it when its space changes."""
+    """Proposals of a copy of an Optuna sampler."""
 
     def __init__(self, sampler: BaseSampler, space: Space, seed: int) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -314,12 +296,7 @@ class OtherSampler:
     def next_trial(
         self, observations: Mapping[str, Observation], baseline: str, may_try: Callable[[Values], bool]
     ) -> Proposal | None:
-        """Return the next proposal: random if the sampler insists on forbidden points, None if none is left.
-
-        Args:
-            baseline: Name of the baseline, which isn't proposed.
-            may_try: Returns whether a point is feasible and short enough.
-        """
+        """Return the next proposal: random if the sampler insists on forbidden points, None if none is left."""
         self._report(observations)
         for _ in range(30):  # attempts to get an allowed point
             if self._study.is_stopped:
@@ -349,10 +326,7 @@ class OtherSampler:
         return name == baseline or (known is not None and known.trials >= MOST_TRIALS_OF_A_POINT)
 
     def _report(self, observations: Mapping[str, Observation]) -> None:
-        """Add new trials, those without a score as pruned.
-
-        Failed ones would be ignored, and similar points proposed again.
-        """
+        """Add new trials, those without a score as pruned: samplers ignore failed ones."""
         for name, observation in observations.items():
             scores = (*observation.scores, *observation.rough_scores)
             results: list[float | None] = [*scores, *(None for _ in observation.endings)]
@@ -373,7 +347,7 @@ class OtherSampler:
 
 
 class _Study(optuna.Study):
-    """Study that a sampler may stop outside of `optimize`, as samplers that enumerate do."""
+    """Study that a sampler may stop outside of `optimize`."""
 
     is_stopped = False
 

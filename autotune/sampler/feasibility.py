@@ -1,7 +1,4 @@
-"""Feasibility: points predicted to fail: invalid, out of memory, or with a value that always fails.
-
-`autotune.sampler.acquisition` models the probability of other failures.
-"""
+"""Feasibility: points predicted to fail: invalid, out of memory, or with a value that always fails."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +22,7 @@ class _Memory:
     Attributes:
         more: Knobs whose larger values need more.
         same: Knobs whose other values may need more or less.
-        is_product: True if the need is the product of `more`.
+        is_product: Whether the need is the product of `more`.
     """
 
     ending: Ending
@@ -40,19 +37,18 @@ class _Memory:
         return {path: value for path, value in sizes.items() if path in raised} or sizes
 
     def needs_as_much(self, values: Values, other: Values) -> bool:
+        if not self.more:
+            return False
         if self.is_product:
             needs, lacked = (prod(max(1.0, _size(one, knob)) for knob in self.more) for one in (values, other))
-            return bool(self.more) and needs >= lacked
-        return (
-            bool(self.more)
-            and all(_size(values, knob) >= _size(other, knob) for knob in self.more)
-            and _are_equal(values, other, self.same)
-        )
+            return needs >= lacked
+        is_as_large = all(_size(values, knob) >= _size(other, knob) for knob in self.more)
+        return is_as_large and _are_equal(values, other, self.same)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryHint:
-    """Point that ran out of memory on another machine with at least as much; its values may lie between choices."""
+    """Point, perhaps between choices, that ran out of memory on another machine with at least as much."""
 
     values: Values
     ending: Ending
@@ -79,25 +75,21 @@ class Feasibility:
         self._space = space
         self._batches = [knob for knob in space.knobs if is_batch(knob)]
         demands = [(knob, traits_of(knob)) for knob in space.knobs]
+        kinds = ((Ending.OUT_OF_GPU_MEMORY, "gpu_memory"), (Ending.OUT_OF_HOST_MEMORY, "host_memory"))
         self._grown = [
             _Memory(
                 ending=ending,
                 more=[knob for knob, traits in demands if getattr(traits, kind) is Demand.GROWS],
                 same=[knob for knob, traits in demands if getattr(traits, kind) is Demand.VARIES],
             )
-            for ending, kind in (
-                (Ending.OUT_OF_GPU_MEMORY, "gpu_memory"),
-                (Ending.OUT_OF_HOST_MEMORY, "host_memory"),
-            )
+            for ending, kind in kinds
         ]
         # each worker of a loader keeps its prefetched batches in shared memory
         prefetching = [knob for knob, traits in demands if traits.host_memory is Demand.GROWS and knob.ordered]
         shared = _Memory(ending=Ending.OUT_OF_SHARED_MEMORY, more=prefetching, is_product=True)
         self._memories = [*self._grown, shared]
-        self._good = [observation for observation in observations.values() if observation.scores]
-        self._failed = [
-            observation for observation in observations.values() if not observation.scores and observation.endings
-        ]
+        self._good = [one for one in observations.values() if one.scores]
+        self._failed = [one for one in observations.values() if not one.scores and one.endings]
         found = blame(space, observations, lambda values: self._why_out_of_memory(values) is not None)
         self.blame = replace(found, failing=[*found.failing, *failing_in_pairs])
         self._failing_in_pairs = failing_in_pairs
@@ -132,7 +124,7 @@ class Feasibility:
         return found
 
     def is_doubtful(self, values: Values) -> bool:
-        """Return whether a point needs as much memory as a hint, and no success here needed that much."""
+        """Return whether a point needs as much memory as a hint, unlike all that succeeded."""
         return any(self._lacked(values, hint.values, {hint.ending}) for hint in self._hints)
 
     def _lacked(self, values: Values, failed: Values, endings: Collection[Ending]) -> _Memory | None:
@@ -178,15 +170,15 @@ class Feasibility:
             for one in reversed(self._good)
         ):
             return None  # extrapolate only beyond measured sizes
-        observations = [observation for observation in self._good if _are_equal(observation.values, values, fixed)]
+        observations = [one for one in self._good if _are_equal(one.values, values, fixed)]
         limit_bytes = self._gpu_limit_bytes(observations) if what == "GPU" else self._host_limit_bytes
         if limit_bytes is None:
             return None
         seen: dict[float, float] = {}
-        for observation in observations:
-            used = observation.gpu_memory_bytes if what == "GPU" else observation.host_memory_bytes
+        for one in observations:
+            used = one.gpu_memory_bytes if what == "GPU" else one.host_memory_bytes
             if used is not None:
-                other = max(_size(observation.values, knob) for knob in knobs)
+                other = max(_size(one.values, knob) for knob in knobs)
                 seen[other] = max(used, seen.get(other, 0.0))
         # No slope from a single size, or if the framework reserves all memory.
         if len(seen) < 2 or size <= max(seen) or max(seen.values()) > limit_bytes:
@@ -199,12 +191,8 @@ class Feasibility:
         return f"{of} {size:g} would need about {expected_bytes / 2**30:.1f} GiB of {what} memory"
 
     def _gpu_limit_bytes(self, observations: Iterable[Observation]) -> float | None:
-        known = [
-            observation.gpu_memory_total_bytes
-            for observation in observations
-            if observation.gpu_memory_total_bytes is not None
-        ]
-        sizes = known or self._gpu_bytes
+        totals = [one.gpu_memory_total_bytes for one in observations]
+        sizes = [total for total in totals if total is not None] or self._gpu_bytes
         return (1 - self._memory_margin) * min(sizes) if sizes else None
 
 

@@ -6,11 +6,9 @@ The kernel suits configs: few values per knob, most knobs of little effect, effe
 
 ``z`` has for an ordered knob a coordinate per step between neighbouring choices (1 above it, 0 below), for others an
 indicator per choice, times the knob's relevance. An ordered knob's main effect is thus a random walk, and the joint
-part an exponential kernel, rough like measured systems (`python -m scripts.bench tables`). ``own`` is shared by a
-point's repeats only. The prior mean is the sum of expected effects, each with a factor of 1 ± `_PRIOR_EFFECT_SD`.
-
-Hyperparameters are maximum a posteriori (Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006,
-sections 2.2, 2.7, 4.2.1 and 5.4).
+part an exponential kernel, rough like measured systems (`python -m scripts.bench tables`). ``own`` is a point's. The
+prior mean is the sum of expected effects, each with a factor of 1 ± `_PRIOR_EFFECT_SD`. Hyperparameters are maximum a
+posteriori (Rasmussen & Williams, "Gaussian Processes for Machine Learning", 2006, sections 2.2, 2.7, 4.2.1 and 5.4).
 """
 
 import math
@@ -39,12 +37,7 @@ _PRIOR_EFFECT_SD = 0.7  # standard deviation of the factor of a knob's expected 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TrainingData:
-    """Observations to fit, e.g. of ln score.
-
-    Attributes:
-        scores: Mean of each point, shape (n_points,).
-        variances: Variance of each mean, shape (n_points,).
-    """
+    """Observations to fit: mean score of each point and its variance, shape (n_points,)."""
 
     points: Indices
     scores: Array
@@ -63,7 +56,7 @@ _BLAS = ThreadpoolController()
 
 
 def _on_one_thread(method: _Method) -> _Method:
-    """Limit a method's linear algebra to one thread: matrices are small, and the trainer needs the other cores."""
+    """Limit a method's linear algebra to one thread; the trainer needs the other cores."""
 
     @wraps(method)
     def limited(*args: Any, **kwargs: Any) -> Any:
@@ -92,7 +85,7 @@ class GaussianProcess:
     @_on_one_thread
     def fit(self, data: TrainingData, *, adapts: bool = True) -> None:
         """Refit the model; `adapts` includes the hyperparameters."""
-        residuals = data.scores - self._prior(data.points)
+        residuals = data.scores - self._expected(data.points).sum(axis=1)
         if adapts:
             # at most 80 points, evenly from best to worst: the cost is cubic in their number
             stride = -(-len(data.scores) // 80)
@@ -119,7 +112,7 @@ class GaussianProcess:
         prior = _LEVEL + additive * np.sum(z * z, axis=1) + joint + own
         prior += _PRIOR_EFFECT_SD**2 * np.sum(expected * expected, axis=1)
         variance = np.maximum(prior - np.sum(half * half, axis=0), 1e-12)
-        return Posterior(mean=self._prior(points) + self._center + cross @ self._weights, sd=np.sqrt(variance))
+        return Posterior(mean=expected.sum(axis=1) + self._center + cross @ self._weights, sd=np.sqrt(variance))
 
     @_on_one_thread
     def covariance(self, points: Indices) -> Array:
@@ -137,14 +130,13 @@ class GaussianProcess:
         return expected
 
     def _covariance_with(self, points: Indices) -> Array:
-        """Return the prior covariance of points with the observations; cached for speed and duration."""
+        """Return the prior covariance of points with the observations, cached."""
         if self._cross is not None and self._cross[0] is points:
             return self._cross[1]
         cross = self._shared(points, self._scaled(points), self._points, self._z)
         own = np.exp(self._hyper.logs[-1])
         for number, row in enumerate(points):
-            known = self._rows.get(row.tobytes())
-            if known is not None:
+            if (known := self._rows.get(row.tobytes())) is not None:
                 cross[number, known] += own
         self._cross = points, cross
         return cross
@@ -159,10 +151,6 @@ class GaussianProcess:
         squares = np.sum(z * z, axis=1)[:, None] + np.sum(z_others * z_others, axis=1)[None, :] - 2 * products
         covariance: Array = _LEVEL + additive * products + joint * np.exp(-np.maximum(squares, 0.0))
         return covariance + _PRIOR_EFFECT_SD**2 * expected @ expected_others.T
-
-    def _prior(self, points: Indices) -> Array:
-        mean: Array = self._expected(points).sum(axis=1)
-        return mean
 
     def _expected(self, points: Indices) -> Array:
         if self._prior_effects is None:
@@ -242,8 +230,7 @@ class _Hyperparameters:
 class SuccessProbability:
     """Gaussian process classification of points into successes and failures.
 
-    Expectation propagation (Rasmussen & Williams, section 3.6), damped and in parallel. Unexplored regions have
-    probability 0.5.
+    Expectation propagation (Rasmussen & Williams, section 3.6), damped and in parallel.
     """
 
     def __init__(self, space: Space) -> None:
