@@ -4,8 +4,9 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import Enum, auto
+from functools import partial
 from statistics import fmean
+from typing import Any
 
 from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS, LEAST_SCORE_GAIN, LEAST_SPEED, Judgement, pairs_needed
 from autotune.records import TrialRecord, Validity
@@ -15,6 +16,7 @@ from autotune.search.schedule import (
     CAUTION,
     MOST_FOR_CONFIRMING,
     PAIRS_WITH_TIME_TO_SPARE,
+    Outcome,
     expected_trial_s,
     is_expensive,
     shortest_trial_s,
@@ -49,16 +51,6 @@ def pair_order(pairs: int, rng: random.Random, arms: int = 2) -> Iterator[tuple[
         yield from ((pair, arm) for arm in (order if pair % 2 == 0 else reversed(order)))
 
 
-class Decision(Enum):
-    """State of a confirmation."""
-
-    OPEN = auto()
-    COMPLETE = auto()
-    FAR_SLOWER = auto()
-    FAILED = auto()
-    INCOMPARABLE = auto()
-
-
 @dataclass(frozen=True, kw_only=True)
 class Arm:
     """Next trial of a confirmation.
@@ -76,7 +68,11 @@ class Arm:
 
 
 class Confirmation:
-    """Running confirmation: chooses trials and decides when to stop."""
+    """Running confirmation: chooses trials and decides when to stop.
+
+    Attributes:
+        outcome: None while undecided.
+    """
 
     def __init__(self, plan: "ConfirmationPlan", rng: random.Random) -> None:
         self._plan = plan
@@ -86,12 +82,12 @@ class Confirmation:
         self._spoiled: set[int] = set()  # pairs with a trial that was not steady
         self._has_run: set[int] = set()
         self._speeds: dict[int, list[float]] = {}
-        self.decision = Decision.OPEN
+        self.outcome: Outcome | None = None
 
     def next(self) -> Arm | None:
         """Return the next trial; None once decided."""
         following = ((pair, arm) for pair, arm in self._order if pair not in self._spoiled)
-        if self.decision is not Decision.OPEN or (found := next(following, None)) is None:
+        if self.outcome or (found := next(following, None)) is None:
             return None
         pair, arm = found
         self._done += 1
@@ -106,18 +102,18 @@ class Confirmation:
             self._spoiled.add(turn.pair)
             self._done -= 1 + (self._done - 1) % plan.arms
         elif not record.comparable:
-            self.decision = Decision.FAILED if turn.arm and has_failed(record) else Decision.INCOMPARABLE
+            self.outcome = Outcome.FAILED if turn.arm and has_failed(record) else Outcome.ENDED
         else:
             self._speeds.setdefault(turn.arm, []).append(record.comparable.speed)
             if self._done == 2 * plan.arms and fmean(self._speeds[1]) < _FAR_SLOWER * fmean(self._speeds[0]):
-                self.decision = Decision.FAR_SLOWER
+                self.outcome = Outcome.FAR_SLOWER
             elif self._done == plan.arms * plan.most_pairs:
-                self.decision = Decision.COMPLETE
+                self.outcome = Outcome.MEASURED
 
     @property
     def is_look(self) -> bool:
         is_whole = self._turn is not None and self._turn.pair not in self._spoiled
-        return self.decision is Decision.OPEN and is_whole and self._plan.is_look(self._done)
+        return self.outcome is None and is_whole and self._plan.is_look(self._done)
 
     def look(self, judgements: Sequence[Judgement | None]) -> None:
         """Interim analysis: stop if further pairs would hardly change the verdict.
@@ -126,7 +122,7 @@ class Confirmation:
             judgements: Of the finalist against each point to beat; None for too few pairs.
         """
         if all(map(self._plan.is_decided_by, judgements)):
-            self.decision = Decision.COMPLETE
+            self.outcome = Outcome.MEASURED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,30 +182,17 @@ def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budge
         return LEAST_PAIRS
     fitting = int(MOST_FOR_CONFIRMING * budget_s / pair_length_s)
     most = max(LEAST_PAIRS, min(MOST_PAIRS, fitting))
-    sequential = is_expensive(pair_length_s, budget_s)
-    # The judgement's prior; with fewer degrees of freedom two pairs would never show a gain.
-    prior_df = LEAST_DF if sequential else 0.0
-    pairs = pairs_needed(candidate.gain, math.sqrt(2) * sd, prior_df=prior_df, at_most=most, sequential=sequential)
+    needed = partial(_pairs_needed, is_expensive(pair_length_s, budget_s), at_most=most)
+    pairs = needed(candidate.gain, sd)
     if candidate.speed_gain is None:
         return pairs
-    pair_sd = math.sqrt(2) * candidate.speed_sd
-    for_speed = pairs_needed(
-        candidate.speed_gain, pair_sd, least=LEAST_SPEED, prior_df=prior_df, at_most=most, sequential=sequential
-    )
-    return max(pairs, for_speed)
+    return max(pairs, needed(candidate.speed_gain, candidate.speed_sd, least=LEAST_SPEED))
 
 
-def pairs_for_closeness(sd: float, pair_length_s: float, *, budget_s: float) -> int:
-    """Return the pairs that probably narrow a just relevant gain to `CLOSE`."""
-    sequential = is_expensive(pair_length_s, budget_s)
-    return pairs_needed(
-        math.log(LEAST_SCORE_GAIN) + math.log(CLOSE) / 2.0,
-        math.sqrt(2) * sd,
-        prior_df=LEAST_DF if sequential else 0.0,
-        power=0.5,
-        at_most=_MOST_FOR_CLOSENESS,
-        sequential=sequential,
-    )
+def _pairs_needed(sequential: bool, gain: float, sd: float, **options: Any) -> int:
+    # The judgement's prior; with fewer degrees of freedom two pairs would never show a gain.
+    prior_df = LEAST_DF if sequential else 0.0
+    return pairs_needed(gain, math.sqrt(2) * sd, prior_df=prior_df, sequential=sequential, **options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +237,10 @@ class ConfirmationBasis:
         return pairs_wanted(candidate, self.sd, self.pair_s(candidate), budget_s=self.budget_s)
 
     def pairs_to_be_close(self, candidate: Candidate) -> int:
-        close = pairs_for_closeness(self.sd, self.pair_s(candidate), budget_s=self.budget_s)
+        """Return the pairs that probably also narrow a just relevant gain to `CLOSE`."""
+        sequential = is_expensive(self.pair_s(candidate), self.budget_s)
+        gain = math.log(LEAST_SCORE_GAIN) + math.log(CLOSE) / 2.0
+        close = _pairs_needed(sequential, gain, self.sd, power=0.5, at_most=_MOST_FOR_CLOSENESS)
         return max(self.pairs_wanted(candidate), close)
 
     def least_s(self, candidate: Candidate) -> float:
@@ -326,11 +312,8 @@ def looks(first: int, most: int) -> list[int]:
 
 def affordable(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float) -> Candidate | None:
     """Return the first candidate whose confirmation fits, with a margin if possible."""
-    for caution in (CAUTION, 1.0):
-        for candidate in better:
-            if caution * basis.least_s(candidate) <= left_s:
-                return candidate
-    return None
+    fits = (one for caution in (CAUTION, 1.0) for one in better if caution * basis.least_s(one) <= left_s)
+    return next(fits, None)
 
 
 def plan_confirmation(
@@ -351,7 +334,7 @@ def plan_confirmation(
     fitting = int(left_s / basis.pair_s(finalist))
     even = fitting - fitting % 2
     if may_be_cut and is_expensive(basis.pair_s(finalist), basis.budget_s):
-        even = fitting + 2 - fitting % 2
+        even += 2
     pairs = min(max(basis.pairs_to_be_close(finalist), PAIRS_WITH_TIME_TO_SPARE), even)
     return _plan(finalist, pairs, basis, left_s=left_s)
 
@@ -362,10 +345,8 @@ def plan_hurried(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_
     if finalist is None:
         return None
     trials = FEWEST_PAIRS * basis.arms
-    shortest_s, missing_s = (
-        basis.hurried_pairs_s(finalist) / trials,
-        max(0.0, basis.usual_window_s - basis.least_window_s),
-    )
+    shortest_s = basis.hurried_pairs_s(finalist) / trials
+    missing_s = max(0.0, basis.usual_window_s - basis.least_window_s)
     spare_s = max(0.0, left_s / (CAUTION * trials) - shortest_s)
     return ConfirmationPlan(
         candidate=finalist,

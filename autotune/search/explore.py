@@ -13,12 +13,13 @@ from autotune.records import Ending, Purpose, TrialRecord, Validity
 from autotune.sampler.acquisition import Proposal
 from autotune.search.finalists import Finalists
 from autotune.search.other_machines import OtherMachines
-from autotune.search.parts import Outcome, SearchParts
+from autotune.search.parts import SearchParts
 from autotune.search.preflight import try_relative_outputs
 from autotune.search.problem import Problem
 from autotune.search.schedule import (
     EndOfExploring,
     ExploringEnd,
+    Outcome,
     baseline_cache_time_limit_s,
     design_points,
     expected_trial_s,

@@ -5,8 +5,6 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from autotune.clock import format_duration
 from autotune.measure.score import LEAST_PAIRS, Judgement
 from autotune.records import Purpose, Ratio, TrialRecord, Values
@@ -17,7 +15,6 @@ from autotune.search.confirm import (
     Confirmation,
     ConfirmationBasis,
     ConfirmationPlan,
-    Decision,
     affordable,
     least_needed_s,
     plan_confirmation,
@@ -26,9 +23,9 @@ from autotune.search.confirm import (
 )
 from autotune.search.model import Model
 from autotune.search.other_machines import OtherMachines
-from autotune.search.parts import Outcome, SearchParts
+from autotune.search.parts import SearchParts
 from autotune.search.race import Racer
-from autotune.search.schedule import CAUTION, EndOfExploring, ExploringEnd, expected_trial_s
+from autotune.search.schedule import CAUTION, EndOfExploring, ExploringEnd, Outcome, expected_trial_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import SearchStage, TrialMaker
 from autotune.search.validation import Validator
@@ -42,13 +39,6 @@ _MOST_TO_LEARN = 0.3  # of the time that is left, for learning how long a cycle 
 _LOOK_WITH_TIME, _LONGEST_LOOK_S = 0.15, 40.0  # of the time that is left, for the first trial of each point
 _FOR_PAIRS = 0.55  # of the time left then, at most, if simplifying needs time, too
 _FOR_BOTH = 0.6  # of the budget, at most, for separate pairs of two answers
-
-_OUTCOMES = {
-    Decision.COMPLETE: Outcome.MEASURED,
-    Decision.FAR_SLOWER: Outcome.FAR_SLOWER,
-    Decision.FAILED: Outcome.FAILED,
-    Decision.INCOMPARABLE: Outcome.ENDED,
-}
 
 
 class Finalists(SearchStage):
@@ -128,8 +118,7 @@ class Finalists(SearchStage):
 
     def _simplified(self, finalist: Candidate, others: Sequence[Candidate]) -> str:
         kept_s, needed_s, left_s = self.kept_s(closely=False), self._simplifier.needed_s, self._parts.budget.left_s()
-        is_kept = self._parts.problem.objective.by_utilization or self._state.answer.is_current(finalist)
-        if not kept_s or is_kept or self._others.why_exploring_ends():
+        if not kept_s or self._simplifier.keeps(finalist) or self._others.why_exploring_ends():
             return finalist.observation.name
         close_s = self.kept_s(closely=True) - needed_s(self._best_of_each())
         kept_s = max(kept_s, min(close_s, _FOR_PAIRS * left_s))
@@ -239,9 +228,9 @@ class Finalists(SearchStage):
             confirmation.add(record)
             if confirmation.is_look:
                 confirmation.look(self._judgements(plan))
-            if confirmation.decision is Decision.OPEN and self._needs_time_for_later_stages(turn.done, plan):
+            if confirmation.outcome is None and self._needs_time_for_later_stages(turn.done, plan):
                 break
-        return _OUTCOMES.get(confirmation.decision, Outcome.MEASURED)
+        return confirmation.outcome or Outcome.MEASURED
 
     def _trial_of(self, turn: Arm, values: Values, plan: ConfirmationPlan, first_pair: int, look_s: float) -> TrialSpec:
         usual = self._state.windows.usual()
@@ -307,16 +296,16 @@ class Simplifier(SearchStage):
         self._rng = random.Random(parts.options.seed)
         self._kept_s = 0.0
 
+    def keeps(self, finalist: Candidate) -> bool:
+        """Return whether a point is never simplified."""
+        return self._parts.problem.objective.by_utilization or self._state.answer.is_current(finalist)
+
     def needed_s(self, finalists: Sequence[Candidate]) -> float:
         """Return the time to judge the changes of these points, within a share of the budget."""
         trials = 0.0
         for one in finalists:
             changes = len(self._state.model.space.changes(one.observation.values))
-            if (
-                changes > 1
-                and not self._parts.problem.objective.by_utilization
-                and not self._state.answer.is_current(one)
-            ):
+            if changes > 1 and not self.keeps(one):
                 # as many as show a gain of 10 % at two standard errors
                 trials += 2.0 + changes * max(2.0, 2.0 * (2.0 * self._state.model.sd / math.log(1.1)) ** 2)
         return min(trials * expected_trial_s(self._state.trials.own), _MOST_OF_THE_BUDGET * self._parts.budget.budget_s)
@@ -353,21 +342,18 @@ class Simplifier(SearchStage):
                     self._try(row)
             if all(self._is_decided(path, values) for path in paths):
                 break
-        without = without_changes(
-            values, [path for path in paths if self._can_drop(path, values)], self._state.model.space
-        )
-        return without if self._state.model.space.changes(without) else values
+        dropped, space = [path for path in paths if self._can_drop(path, values)], self._state.model.space
+        without = without_changes(values, dropped, space)
+        return without if space.changes(without) else values
 
     def _screen(self, values: Values, paths: Sequence[str]) -> Iterator[Values]:
-        """Yield the points of a two-level Hadamard design over the changes."""
+        """Yield the points of a two-level Hadamard design (Sylvester's) over the changes."""
         if not paths:
             return
-        signs = np.array([[1]])
-        while len(signs) <= len(paths):
-            signs = np.kron(np.array([[1, 1], [1, -1]]), signs)
-        columns = self._rng.sample(range(1, len(signs)), len(paths))
-        for row in self._rng.sample(range(len(signs)), len(signs)):
-            taken = [path for path, column in zip(paths, columns, strict=True) if signs[row, column] < 0]
+        size = 1 << len(paths).bit_length()
+        columns = self._rng.sample(range(1, size), len(paths))
+        for row in self._rng.sample(range(size), size):
+            taken = [path for path, column in zip(paths, columns, strict=True) if (row & column).bit_count() % 2]
             yield without_changes(values, taken, self._state.model.space)
 
     def _with_less(self, values: Values, knob: Knob) -> Values:

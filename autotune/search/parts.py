@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import Enum, auto
 
 from autotune.clock import Clock
 from autotune.events import EventBus
@@ -58,17 +57,3 @@ class SearchParts:
 
     def new_instruments(self) -> Instruments:
         return self.instruments() if self.instruments else Instruments.of_machine(self.clock, None)
-
-
-class Outcome(Enum):
-    """Result of a stage of a search."""
-
-    DONE = auto()
-    MEASURED = auto()  # pairs can be judged
-    FAR_SLOWER = auto()  # the first pairs show that the finalist is no gain
-    FAILED = auto()  # a point failed in its pairs
-    TIME_FREED = auto()  # nothing to confirm, and its time is available again
-    ENDED = auto()  # nothing more can be confirmed
-    HELD = auto()  # the answer passed
-    BROKE = auto()  # the point failed in a longer training
-    UNCONFIRMED = auto()  # not shown to be better, although exploring ended early for it

@@ -218,6 +218,20 @@ def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget
     return 2 * _fewest_pairs(trials, baseline, budget_s) * min(measured, default=0.0)
 
 
+class Outcome(Enum):
+    """Result of a stage of a search."""
+
+    DONE = auto()
+    MEASURED = auto()  # pairs can be judged
+    FAR_SLOWER = auto()  # the first pairs show that the finalist is no gain
+    FAILED = auto()  # a point failed in its pairs
+    TIME_FREED = auto()  # nothing to confirm, and its time is available again
+    ENDED = auto()  # nothing more can be confirmed
+    HELD = auto()  # the answer passed
+    BROKE = auto()  # the point failed in a longer training
+    UNCONFIRMED = auto()  # not shown to be better, although exploring ended early for it
+
+
 class ExploringEnd(Enum):
     """Kind of reason that ends exploring."""
 

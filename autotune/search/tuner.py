@@ -18,9 +18,9 @@ from autotune.search.answer import answer_of_search, answer_of_study
 from autotune.search.explore import Explorer
 from autotune.search.finalists import Finalists
 from autotune.search.other_machines import LeftOut, OtherMachines
-from autotune.search.parts import Outcome, SearchParts
+from autotune.search.parts import SearchParts
 from autotune.search.race import Racer
-from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, ExploringEnd, expected_trial_s
+from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, ExploringEnd, Outcome, expected_trial_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, TrialMaker
 from autotune.search.validation import Validator

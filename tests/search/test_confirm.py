@@ -16,7 +16,6 @@ from autotune.search.confirm import (
     Confirmation,
     ConfirmationBasis,
     ConfirmationPlan,
-    Decision,
     affordable,
     better_than_baseline,
     least_needed_s,
@@ -27,7 +26,7 @@ from autotune.search.confirm import (
     plan_hurried,
     reserved_s,
 )
-from autotune.search.schedule import CAUTION
+from autotune.search.schedule import CAUTION, Outcome
 from autotune.space.space import Space, point_name
 from tests.runs import MakeTrial, knob, measured, named, observation
 
@@ -61,7 +60,7 @@ BASELINE = point_name(SPACE.baseline)
 
 def _confirmed(
     make_trial: MakeTrial, pairs: int, *speeds: float | Validity | None, arms: int = 2
-) -> tuple[str, Decision]:
+) -> tuple[str, Outcome | None]:
     """Run the trials of a confirmation: a letter for each point that ran, and what was decided."""
     (candidate,) = _better(n1=0.3)
     plan = ConfirmationPlan(
@@ -80,35 +79,35 @@ def _confirmed(
         validity = shown if isinstance(shown, Validity) else Validity.GOOD
         speed = 1.0 if isinstance(shown, Validity) or (turn.arm == 0 and shown) else shown
         confirmation.add(make_trial({"n": turn.arm}, speed, validity=validity))
-    return ran, confirmation.decision
+    return ran, confirmation.outcome
 
 
 def test_a_confirmation_is_complete_after_its_pairs(make_trial: MakeTrial) -> None:
     """As many as were planned, in ABBA order."""
-    assert _confirmed(make_trial, 2, *[1.5] * 9) == ("abba", Decision.COMPLETE)
-    assert _confirmed(make_trial, 4, *[1.5] * 9) == ("abbaabba", Decision.COMPLETE)
-    assert _confirmed(make_trial, 4, *[1.5] * 7)[1] is Decision.OPEN
+    assert _confirmed(make_trial, 2, *[1.5] * 9) == ("abba", Outcome.MEASURED)
+    assert _confirmed(make_trial, 4, *[1.5] * 9) == ("abbaabba", Outcome.MEASURED)
+    assert _confirmed(make_trial, 4, *[1.5] * 7)[1] is None
 
 
 def test_a_confirmation_ends_with_two_pairs_that_are_far_slower_and_with_a_failure(make_trial: MakeTrial) -> None:
     """What chose the point had not seen its stalls, or it does not work every time."""
-    assert _confirmed(make_trial, 4, *[0.7] * 9) == ("abba", Decision.FAR_SLOWER)
-    assert _confirmed(make_trial, 4, *[0.9] * 4)[1] is Decision.OPEN
-    assert _confirmed(make_trial, 4, 1.5, None)[1] in (Decision.FAILED, Decision.INCOMPARABLE)
+    assert _confirmed(make_trial, 4, *[0.7] * 9) == ("abba", Outcome.FAR_SLOWER)
+    assert _confirmed(make_trial, 4, *[0.9] * 4)[1] is None
+    assert _confirmed(make_trial, 4, 1.5, None)[1] in (Outcome.FAILED, Outcome.ENDED)
 
 
 def test_a_pair_with_a_trial_that_was_not_steady_is_replaced(make_trial: MakeTrial) -> None:
     """By another pair; the rest of the spoiled one is not run."""
-    assert _confirmed(make_trial, 2, Validity.NOT_STEADY, *[1.5] * 9) == ("abaab", Decision.COMPLETE)
+    assert _confirmed(make_trial, 2, Validity.NOT_STEADY, *[1.5] * 9) == ("abaab", Outcome.MEASURED)
 
 
 @pytest.mark.parametrize("place", range(6))
 def test_a_pair_of_three_points_is_replaced_wherever_it_was_not_steady(make_trial: MakeTrial, place: int) -> None:
     """Two whole pairs count in the end, each with all three points."""
     shown = [1.5] * place + [Validity.NOT_STEADY] + [1.5] * 12
-    ran, decision = _confirmed(make_trial, 2, *shown, arms=3)
+    ran, outcome = _confirmed(make_trial, 2, *shown, arms=3)
     kept = place // 3 * 3  # trials of whole pairs before it
-    assert decision is Decision.COMPLETE
+    assert outcome is Outcome.MEASURED
     assert len(ran) == place + 1 + 6 - kept
     assert sorted(ran[place + 1 :][-3:]) == ["a", "b", "c"]
 
