@@ -1,4 +1,4 @@
-"""Other machines in the same study, known from the record and their own status; there is no scheduler."""
+"""Other machines in the same study, known from the record and their own status."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,6 @@ from autotune.search.confirm import Candidate
 from autotune.search.parts import SearchParts
 from autotune.search.state import SearchState
 from autotune.study.members import Member, MemberPhase, Role, distinct_hosts, hosts_of
-from autotune.study.record import Members
 from autotune.trial.process_identity import same_boot
 
 CONFIRMING_MACHINES = 2
@@ -40,8 +39,8 @@ class OtherMachines:
         self._study = parts.study
         self._members = parts.study.members
         self._state = state
-        self._joint = JointSearch(parts.study.members, parts.search)
-        self._known = {one.uuid: one for one in self._joint.others()}
+        self._has_worked_for_a_search = False
+        self._known = {one.uuid: one for one in self._others()}
 
     def update(self) -> None:
         """Update with other machines' finished and running trials.
@@ -51,14 +50,14 @@ class OtherMachines:
         """
         if self._members.own is not None:
             self._state.model.update_from_others()
-            self._joint.update()
+            self._has_worked_for_a_search = self._has_worked_for_a_search or bool(self._searches())
             self._report_membership()
 
     def why_exploring_ends(self) -> str:
         """Return why other machines make further trials needless."""
-        if confirming := self._joint.confirming_in_time(self._parts.budget.left_s()):
-            return f"the best point is being confirmed on {', '.join(sorted({*map(self._joint.name_of, confirming)}))}"
-        if self._joint.has_lost_its_search:
+        if confirming := self._confirming_in_time():
+            return f"the best point is being confirmed on {', '.join(sorted({*map(self._name_of, confirming)}))}"
+        if self._has_lost_its_search:
             return "the search that this machine works for has ended"
         return ""
 
@@ -94,10 +93,10 @@ class OtherMachines:
             raise LeftOut(f"today's config runs at {100 * math.exp(relative):.0f} % of its speed on {named}")
 
     def wait_for_their_trials(self, most_s: float) -> None:
-        """Wait up to `most_s` for many running trials, so that the first to confirm does not know the least."""
+        """Wait up to `most_s` for many running trials, which may show a better point to confirm."""
         clock, over_s = self._parts.clock, self._parts.clock.now_s() + most_s
         under_way, known = len(self._members.trials_elsewhere), len(self._study.records())
-        if under_way < _MANY or self._joint.confirming_in_time(self._parts.budget.left_s()):
+        if under_way < _MANY or self._confirming_in_time():
             return
         while clock.now_s() < over_s and len(self._study.records()) < known + under_way:
             clock.wait(min(_POLL_S, max(0.0, over_s - clock.now_s())))
@@ -105,10 +104,10 @@ class OtherMachines:
         self.update()
 
     def confirmable(self, better: Sequence[Candidate]) -> Sequence[Candidate]:
-        """Return the candidates that this machine may confirm: another's if one confirms, none if enough do."""
-        if self._joint.has_lost_its_search:
+        """Return the candidates that this machine may confirm: the point that another confirms, none if enough do."""
+        if self._has_lost_its_search:
             return []
-        confirming = self._joint.confirming_in_time(self._parts.budget.left_s())
+        confirming = self._confirming_in_time()
         if not confirming:
             return better
         if self.runs_pairs_alone and any(same_boot(one.about) for one in confirming):
@@ -134,10 +133,10 @@ class OtherMachines:
 
     def wait_for_their_confirmations(self) -> None:
         """Wait for running confirmations, which the answer includes; workers give no answer."""
-        if self._members.own is None or self._joint.is_worker:
+        if self._members.own is None or self._is_worker:
             return
         self._study.refresh()
-        while self._joint.confirming() and self._parts.budget.left_s() > _POLL_S:
+        while self._confirming() and self._parts.budget.left_s() > _POLL_S:
             self._parts.clock.wait(_POLL_S)
             self._study.refresh()
 
@@ -157,22 +156,18 @@ class OtherMachines:
         return fmean(own) - median(fmean(some) for some in speeds.values()) if own and speeds else 0.0
 
     def _report_membership(self) -> None:
-        current = {one.uuid: one for one in self._joint.others()}
+        current = {one.uuid: one for one in self._others()}
         for uuid, one in current.items():
             if uuid not in self._known:
-                self._events.remark(f"{self._joint.name_of(one)} ({one.role.value}) has joined this search.")
+                self._events.remark(f"{self._name_of(one)} ({one.role.value}) has joined this search.")
         gone = self._known.keys() - current.keys()
         for one in self._members.seen if gone else ():
             if one.uuid in gone:
                 why = one.left_because or ("" if one.has_left else "no heartbeat")
-                if (
-                    not one.has_left
-                    and self._joint.is_worker
-                    and one.role is Role.SEARCH
-                    and not self._joint.searches()
-                ):
+                is_killed_search = one.role is Role.SEARCH and not one.has_left
+                if is_killed_search and self._is_worker and not self._searches():
                     why += "; this worker continues alone"
-                self._events.remark(f"{self._joint.name_of(one)} ({one.role.value}) has left{why and f': {why}'}.")
+                self._events.remark(f"{self._name_of(one)} ({one.role.value}) has left{why and f': {why}'}.")
         self._known = current
 
     def _elsewhere(self) -> list[TrialRecord]:
@@ -183,43 +178,34 @@ class OtherMachines:
             if trial.comparable and trial.machine != own and trial.search == self._parts.search
         ]
 
-
-class JointSearch:
-    """Members of one joint search, as seen by this one."""
-
-    def __init__(self, members: Members, search: str) -> None:
-        self._members = members
-        self._search = search
-        self._has_worked_for_a_search = False
-
-    def update(self) -> None:
-        self._has_worked_for_a_search = self._has_worked_for_a_search or bool(self.searches())
+    # Members of the joint search
 
     @property
-    def is_worker(self) -> bool:
+    def _is_worker(self) -> bool:
         return self._members.own is not None and self._members.own.role is Role.WORKER
 
     @property
-    def has_lost_its_search(self) -> bool:
+    def _has_lost_its_search(self) -> bool:
         """Whether its search ended regularly; a killed one leaves its time and answer to the workers."""
-        ours = [one for one in self._members.seen if one.search == self._search]
+        ours = [one for one in self._members.seen if one.search == self._parts.search]
         has_left = any(one.role is Role.SEARCH and one.has_left for one in ours)
-        return self.is_worker and self._has_worked_for_a_search and has_left and not self.searches()
+        return self._is_worker and self._has_worked_for_a_search and has_left and not self._searches()
 
-    def others(self) -> list[Member]:
-        return [one for one in self._members.others() if one.search == self._search]
+    def _others(self) -> list[Member]:
+        return [one for one in self._members.others() if one.search == self._parts.search]
 
-    def searches(self) -> list[Member]:
-        return [one for one in self.others() if one.role is Role.SEARCH]
+    def _searches(self) -> list[Member]:
+        return [one for one in self._others() if one.role is Role.SEARCH]
 
-    def confirming(self) -> list[Member]:
-        return [one for one in self.others() if one.phase is MemberPhase.CONFIRMING and one.point]
+    def _confirming(self) -> list[Member]:
+        return [one for one in self._others() if one.phase is MemberPhase.CONFIRMING and one.point]
 
-    def confirming_in_time(self, left_s: float) -> list[Member]:
+    def _confirming_in_time(self) -> list[Member]:
         """Return the confirming members, unless this machine has time to explore meanwhile."""
-        return [one for one in self.confirming() if left_s <= 2.0 * one.left_s]
+        left_s = self._parts.budget.left_s()
+        return [one for one in self._confirming() if left_s <= 2.0 * one.left_s]
 
-    def name_of(self, member: Member) -> str:
+    def _name_of(self, member: Member) -> str:
         """Return the unique name of a member's host."""
-        members = (one for one in self._members.seen if one.search == self._search)
+        members = (one for one in self._members.seen if one.search == self._parts.search)
         return distinct_hosts((one.machine, one.host) for one in (*members, member))[member.machine]
