@@ -103,7 +103,7 @@ class Explorer(SearchStage):
         return record
 
     def _check_absolute_outputs(self, record: TrialRecord) -> None:
-        """Raise an error if a trainer that crashed before its first step works with relative output paths."""
+        """Raise an error if a trainer that crashed at its start works with relative output paths."""
         parts = self._parts
         name = f"{parts.name}-outputs"
         tried = try_relative_outputs(parts.problem, parts.runner, parts.clock, name=name, wall_s=parts.budget.wall_s)
@@ -210,17 +210,14 @@ class Explorer(SearchStage):
         needed_s = least_confirmation_s(trials, baseline, budget_s=self._parts.budget.budget_s)
         if needed_s <= left_s:
             return why
-        left = format_duration(max(0.0, left_s))
-        needed = format_duration(needed_s)
+        left, needed = map(format_duration, (max(0.0, left_s), needed_s))
         return f"{why}; none can be confirmed in this search: {left} left, at least {needed} needed"
 
 
 def require_baseline(
     record: TrialRecord, problem: Problem, *, budget_s: float, earlier: Sequence[TrialRecord] = ()
 ) -> None:
-    """Check that the search can continue after the baseline trials.
-
-    A failed baseline passes: another point may work, and the failure is reported at the end.
+    """Check that the search can continue after the baseline trials; a failed baseline passes.
 
     Raises:
         TrialError: The budget ended first, or the objective cannot be measured.
@@ -244,17 +241,10 @@ def require_baseline(
 
 
 def _why_budget_too_short(record: TrialRecord, earlier: Sequence[TrialRecord], budget: str) -> tuple[str, str]:
-    if record.validity is not Validity.UNMEASURED:
+    if record.validity is not Validity.UNMEASURED or any(trial.measurement for trial in earlier):
         return (
-            f"the budget of {budget} is too short for one trial of today's config",
+            f"the budget of {budget} is too short to measure today's config",
             "Give it at least ten times the length of a trial: its start and a few seconds of training.",
-        )
-    if any(trial.measurement for trial in earlier):
-        was_cold = any(trial.validity is Validity.COLD for trial in earlier)
-        return (
-            f"the budget of {budget} ended before today's config was measured again: its first trial "
-            f"{'filled caches' if was_cold else 'ended early'} and does not count",
-            "Give it more time, or run the same command again.",
         )
     stopped_by_us = (Ending.STOPPED, Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED)
     if failed := [trial for trial in earlier if trial.ending not in stopped_by_us]:

@@ -25,9 +25,9 @@ def test_a_baseline_with_numbers_or_a_failure_of_its_own_is_let_through(
     ("first", "validity", "said", "remedy"),
     [
         (None, Validity.UNMEASURED, "no valid training step was seen within the budget of 1m", "step(samples"),
-        (None, Validity.NOT_STEADY, "the budget of 1m is too short for one trial of today's config", "ten times"),
-        (None, Validity.COLD, "the budget of 1m is too short for one trial of today's config", "ten times"),
-        (Validity.COLD, Validity.UNMEASURED, "its first trial filled caches", "more time"),
+        (None, Validity.NOT_STEADY, "the budget of 1m is too short to measure today's config", "ten times"),
+        (None, Validity.COLD, "the budget of 1m is too short to measure today's config", "ten times"),
+        (Validity.COLD, Validity.UNMEASURED, "the budget of 1m is too short to measure today's config", "ten times"),
         (Validity.UNMEASURED, Validity.UNMEASURED, "The trainer failed", "stderr.log"),
     ],
 )
