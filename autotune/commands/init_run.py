@@ -84,7 +84,7 @@ def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocati
         click.Abort: The preflight failed, and the user stopped.
     """
     if request.no_preflight or not (request.yes or ask("\nStart the trainer once, to check that it can be measured?")):
-        if plan.changes_config:
+        if not plan.is_new:
             console.print(NOT_TRIED, soft_wrap=True)
         return plan
     why_separate = show_preflight(plan, call, may_ask=request.may_ask)
@@ -190,7 +190,7 @@ def show_preflight(plan: InitPlan, call: Invocation, *, may_ask: bool) -> str | 
             raise failure
         console.print(str(failure), soft_wrap=True)
         ask("Continue anyway?", must=True)
-        if plan.changes_config and trials.second is None:
+        if not plan.is_new and trials.second is None:
             console.print(NOT_TRIED, soft_wrap=True)
     elif not trials.left_files:  # otherwise later searches need the folder to attribute the files to this trial
         trials.first.folder.delete()
@@ -271,7 +271,7 @@ def _run_trials(console: Console, plan: InitPlan, call: Invocation) -> _Trials:
                 f"{_REACHED[first.reached]}.",
                 soft_wrap=True,
             )
-            if plan.changes_config:
+            if not plan.is_new:
                 with _waiting(console):
                     second = run_preflight(problem, runner, clock, name=f"{name}-section", with_section=True)
                 loss = checkpoints.loss("the preflight's second trial")

@@ -52,11 +52,7 @@ def watched_gpus(problem: Problem) -> tuple[str, ...]:
 
 
 def remarks_on_gpus(problem: Problem) -> list[str]:
-    """Return remarks on the GPUs and their selection.
-
-    Raises:
-        GpuError: CUDA_VISIBLE_DEVICES names a missing GPU, which would leave all trials without one.
-    """
+    """Return remarks on the GPUs and their selection; errors as for `visibility_remarks`."""
     why = _placement_remark(problem)
     return list(dict.fromkeys((*problem.hardware.remarks, *visibility_remarks(problem), *([why] if why else []))))
 
@@ -65,7 +61,7 @@ def visibility_remarks(problem: Problem) -> list[str]:
     """Return remarks on the GPUs that trials see.
 
     Raises:
-        GpuError: CUDA_VISIBLE_DEVICES names a missing GPU, which would leave all trials without one.
+        GpuError: CUDA_VISIBLE_DEVICES names a missing GPU first.
     """
     remarks = []
     for visible in _visible(problem):
@@ -101,11 +97,7 @@ def busy_remarks(problem: Problem, clock: Clock) -> list[str]:
 
 
 def require_free_gpus(problem: Problem, clock: Clock) -> None:
-    """Check that the GPUs are free.
-
-    Raises:
-        GpuError: They are not, or that is unknown.
-    """
+    """Raise `GpuError` unless the GPUs are known to be free."""
     if remarks := busy_remarks(problem, clock):
         raise GpuError(
             "; ".join(remarks),

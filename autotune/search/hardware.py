@@ -21,7 +21,7 @@ class Hardware:
     Attributes:
         machine: With the GPUs that trials can see.
         gpus: All GPUs that the driver reports.
-        remarks: On broken GPUs or drivers, with a remedy.
+        remarks: On broken GPUs or drivers.
     """
 
     machine: Machine
@@ -34,11 +34,7 @@ class Hardware:
 
 
 def this_hardware(environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]) -> Hardware:
-    """Detect the hardware of this machine.
-
-    Args:
-        domains: Choices of the user's knobs, which may select GPUs.
-    """
+    """Detect the hardware of this machine; `domains` of the user's knobs may select GPUs."""
     found = look_for_gpus()
     return Hardware(
         machine=this_machine(found.gpus, environment, domains),
@@ -72,10 +68,7 @@ def this_machine(
 
 
 def _name(facts: MachineFacts, gpus: Sequence[Gpu]) -> str:
-    """Return a name unique even for equal host names and Slurm nodes on one host.
-
-    The suffix hashes the GPUs, because pairs of a confirmation run on one part of a host.
-    """
+    """Return a name unique even for Slurm nodes on one host; GPUs count, because a confirmation uses one part of it."""
     node = os.environ.get("SLURMD_NODENAME", "")  # test clusters have several nodes on one host
     host = hashlib.sha256(f"{facts.hostname}\n{facts.boot_id}\n{node}".encode()).hexdigest()[:8]
     part = hashlib.sha256("\n".join(gpu.uuid for gpu in gpus).encode()).hexdigest()[:4]

@@ -20,7 +20,7 @@ from autotune.config.command import (
     ranks_on_node,
     resolve_executable,
 )
-from autotune.config.document import Document, JoinedDocument, Leaf, check_prefix
+from autotune.config.document import Document, JoinedDocument, check_prefix
 from autotune.config.flags import Flags, flags_config, read_flags
 from autotune.config.hydra import compose
 from autotune.config.keys import Syntax, syntax_of
@@ -52,6 +52,7 @@ class InitPlan:
     """Section to be written.
 
     Attributes:
+        is_new: Whether it goes into a new file, so that no trainer sees it.
         flags: Flags that a new config holds; None for an existing config.
         why_separate: Why the section goes into a separate file without being asked to.
     """
@@ -61,11 +62,6 @@ class InitPlan:
     problem: Problem
     flags: Flags | None = None
     why_separate: str | None = None
-
-    @property
-    def changes_config(self) -> bool:
-        """Whether a trainer that rejects unknown keys would see the section."""
-        return not self.is_new
 
 
 def plan_init(
@@ -80,7 +76,7 @@ def plan_init(
     """Plan a section for a config.
 
     Args:
-        separate: Whether a separate file was requested; configs other than YAML, or not named in the command, need one.
+        separate: Whether a separate file was requested.
         further: Further configs of the trainer.
         why_separate: Known reason for a separate file, as a sentence.
 
@@ -163,10 +159,8 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
     def write(lines: Sequence[str]) -> ConfigEdit:
         if document is not None:
             return _new_file(config, with_section(document, SECTION, lines).text)
-        return _new_file(
-            config,
-            "\n".join(("# Values in the code or the environment of this command may vary.", "", *lines, "")),
-        )
+        comment = "# Values in the code or the environment of this command may vary."
+        return _new_file(config, "\n".join((comment, "", *lines, "")))
 
     edit, problem = _edit(document, config, flags.command, typed.env, write, state_dir)
     return InitPlan(edit=edit, is_new=True, problem=problem, flags=flags)
@@ -183,11 +177,7 @@ def _edit(
     *,
     in_config: bool = False,
 ) -> tuple[ConfigEdit, Problem]:
-    """Return the change that adds the section, and the resulting problem.
-
-    Args:
-        document: The config; None if only environment variables may vary.
-    """
+    """Return the change that adds the section, and the resulting problem; only variables vary without a document."""
     environ, has_keys = {**os.environ, **env}, document is not None
     files = [os.path.relpath(path, config.parent) for path in (further or {}).values()]
     bare = "\n".join(section_lines(command, env=env, knobs=(), redirected=(), files=files))
@@ -279,29 +269,26 @@ _NO_XLA, _XLA = "--tf_xla_auto_jit=0", "--tf_xla_auto_jit=2 --tf_xla_cpu_global_
 def environment_offers(
     argv: Sequence[str], environ: Mapping[str, str], machine: Machine, *, cwd: Path
 ) -> tuple[OfferedVariable, ...]:
-    """Return variables that may affect a trainer, by the frameworks that its script imports."""
+    """Return variables that may affect a trainer, by the frameworks that it imports."""
     ranks = ranks_on_node(argv)
     cores = max(1, machine.cpu_cores // ranks)  # of each rank
+    threads = tuple(dict.fromkeys((1, max(1, cores // 2), cores)))
+    rows: list[tuple[str, Scalar, tuple[Scalar, ...], str]]
     if _uses_tensorflow(argv, cwd):
-        threads = tuple(dict.fromkeys((0, 1, max(1, cores // 2), cores)))
-        offers = [
-            _offer("TF_XLA_FLAGS", _NO_XLA, (_NO_XLA, _XLA), environ, "automatic XLA for clusters of ops"),
-            _offer("TF_NUM_INTRAOP_THREADS", 0, threads, environ, "threads inside one op; 0: TensorFlow's choice"),
-            _offer("TF_NUM_INTEROP_THREADS", 0, threads, environ, "ops at the same time; 0: TensorFlow's choice"),
+        rows = [
+            ("TF_XLA_FLAGS", _NO_XLA, (_NO_XLA, _XLA), "automatic XLA for clusters of ops"),
+            ("TF_NUM_INTRAOP_THREADS", 0, (0, *threads), "threads inside one op; 0: TensorFlow's choice"),
+            ("TF_NUM_INTEROP_THREADS", 0, (0, *threads), "ops at the same time; 0: TensorFlow's choice"),
         ]
         if machine.gpus:
-            modes = ("global", "gpu_private")
-            offers.append(_offer("TF_GPU_THREAD_MODE", "global", modes, environ, "threads that launch kernels"))
-        return tuple(offers)
-    choices = tuple(dict.fromkeys((1, max(1, cores // 2), cores)))
-    usual = 1 if ranks > 1 and limits_threads(argv) else cores
-    return tuple(_offer(name, usual, choices, environ, "threads of the numerical library") for name in _LIBRARY_THREADS)
-
-
-def _offer(
-    name: str, usual: Scalar, choices: tuple[Scalar, ...], environ: Mapping[str, str], note: str
-) -> OfferedVariable:
-    return OfferedVariable(name=name, baseline=environ.get(name, str(usual)), choices=choices, note=note)
+            rows.append(("TF_GPU_THREAD_MODE", "global", ("global", "gpu_private"), "threads that launch kernels"))
+    else:
+        usual = 1 if ranks > 1 and limits_threads(argv) else cores
+        rows = [(name, usual, threads, "threads of the numerical library") for name in _LIBRARY_THREADS]
+    return tuple(
+        OfferedVariable(name=name, baseline=environ.get(name, str(usual)), choices=choices, note=note)
+        for name, usual, choices, note in rows
+    )
 
 
 def _uses_tensorflow(argv: Sequence[str], cwd: Path) -> bool:
@@ -389,13 +376,9 @@ def _why_not_tuned(problem: Problem, path: str, value: Any) -> str:
         return "it is tuned only if knobs: lists it"
     if row is not None:
         return "no other value makes sense on this machine"
-    return _why_not_understood(leaf, leaf.value)
-
-
-def _why_not_understood(leaf: Leaf, value: Scalar) -> str:
-    if value is None:
+    if leaf.value is None:
         return "it is null: what the trainer does then is unknown"
-    if isinstance(leaf.reading_1_1, str) and not isinstance(value, str):
+    if isinstance(leaf.reading_1_1, str) and not isinstance(leaf.value, str):
         return f"YAML parsers disagree on {leaf.text}: PyYAML reads a string, others a number"
     if leaf.style is not None and any(digit in leaf.text for digit in "0123456789"):
         return f"it is a string to the trainer: {leaf.text} is quoted"

@@ -78,10 +78,10 @@ def test_a_section_that_the_trainer_could_not_be_tried_with_gets_a_file_of_its_o
     """So it is where the command does not name the config, or a reason is given; a wish needs no reason."""
     by_values = (sys.executable, "train.py", "{data.batch_size}")
     one = init_plan(config, *by_values)
-    assert (one.edit.path.name, one.changes_config) == ("config.autotune.yaml", False)
+    assert (one.edit.path.name, one.is_new) == ("config.autotune.yaml", True)
     assert "the command does not name config.yaml" in (one.why_separate or "")
     assert init_plan(config, *by_values, separate=True).why_separate is None
-    assert init_plan(config).changes_config
+    assert not init_plan(config).is_new
     rejected = plan_init(config, read_typed(COMMAND), separate=False, state_dir=None, why_separate="it fails")
     assert (rejected.edit.path.name, rejected.why_separate) == ("config.autotune.yaml", "it fails")
     written(rejected)
