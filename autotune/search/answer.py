@@ -33,10 +33,7 @@ from autotune.study.summary import Rating, answer_of, ratings_among, summarize
 
 
 class Study:
-    """Read-only study of a config on this machine.
-
-    Args:
-        storage: As for `autotune.tune`.
+    """Read-only study of a config on this machine; `storage` is as for `autotune.tune`.
 
     Attributes:
         trials: All recorded trials, oldest first.
@@ -90,8 +87,7 @@ class Study:
         """Yield answers of searches whose limits excluded the current answer, latest first."""
         searches = dict.fromkeys(trial.search for trial in reversed(self.current) if trial.conditions.left_out_answer)
         for search in searches:
-            result = answer_of_search(self._problem, self.current, search, self._ratings, excluded=frozenset())
-            if result is not None:
+            if result := answer_of_search(self._problem, self.current, search, self._ratings, excluded=frozenset()):
                 yield result
 
     @cached_property
@@ -106,11 +102,9 @@ class Study:
         others = [trial for trial in self.trials if trial.number not in current]
         if not others:
             return ""
-        names = self._problem.code.changed(others[-1].code)
-        shown = first_of(names, 3)
-        last = others[-1].ended_utc
+        names, last = self._problem.code.changed(others[-1].code), others[-1].ended_utc
         count = f"1 trial ({last})" if len(others) == 1 else f"{len(others)} trials (last: {last})"
-        return f"{count} used other code: {shown} {'differs' if len(names) == 1 else 'differ'}"
+        return f"{count} used other code: {first_of(names, 3)} {'differs' if len(names) == 1 else 'differ'}"
 
     def change_set(self, result: SearchResult, *, trial: TrialRecord | None = None) -> ChangeSet:
         return changes_of_result(self._problem, self.name, self.trials, result, trial=trial)
@@ -147,12 +141,9 @@ class Study:
 def read_study(
     name: str, storage: Storage, *, pending: Path | None = None
 ) -> tuple[Sequence[TrialRecord], Mapping[str, Rating]]:
-    """Return the trials of a study, oldest first, and its ratings of changes by search.
+    """Return the trials of a study, oldest first, and its ratings of changes by search; raise StudyError.
 
     Reads a journal without Optuna, whose import dominates the run time of ``autotune status``.
-
-    Raises:
-        StudyError: The storage cannot be read.
     """
     if isinstance(storage, JournalFolder) and (found := storage.read(name)) is not None:
         trials, attributes = found
@@ -211,11 +202,7 @@ def changes_of_result(
     *,
     trial: TrialRecord | None = None,
 ) -> ChangeSet:
-    """Return the config changes of an answer, or of another trial, as it was judged.
-
-    Raises:
-        ConfigError: The point is no longer in the space.
-    """
+    """Return the config changes of an answer, or of another trial; raise ConfigError if it left the space."""
     side = trial or result.best
     assert side is not None, "the answer has a best point"
     search = trial.search if trial else result.search

@@ -11,24 +11,13 @@ from autotune.errors import TrialError
 from autotune.measure.window import WindowGoal
 from autotune.records import Ending, Purpose, TrialRecord, Validity
 from autotune.sampler.acquisition import Proposal
+from autotune.search import schedule
 from autotune.search.finalists import Finalists
 from autotune.search.other_machines import OtherMachines
 from autotune.search.parts import SearchParts
 from autotune.search.preflight import try_relative_outputs
 from autotune.search.problem import Problem
-from autotune.search.schedule import (
-    EndOfExploring,
-    ExploringEnd,
-    Outcome,
-    baseline_cache_time_limit_s,
-    design_points,
-    expected_trial_s,
-    gain_of_rest,
-    least_confirmation_s,
-    longest_trial_s,
-    time_limit_s,
-    why_exploring_ends,
-)
+from autotune.search.schedule import EndOfExploring, ExploringEnd, Outcome
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import PointTaken, SearchStage, TrialMaker
 from autotune.trial.execution import TrialSpec
@@ -92,7 +81,7 @@ class Explorer(SearchStage):
     def _measured(self) -> TrialRecord:
         limit_s = math.inf
         if self._state.model.space.settles(self._baseline.values):
-            limit_s = baseline_cache_time_limit_s(self._parts.budget.budget_s)
+            limit_s = schedule.baseline_cache_time_limit_s(self._parts.budget.budget_s)
         record = self._trials.make(replace(self._baseline, limit_s=limit_s, goal=self._state.windows.first()))
         if record.validity is Validity.COLD:
             if not self._trials.filled_files:  # else the next trial reads the cache that this one wrote
@@ -115,7 +104,7 @@ class Explorer(SearchStage):
     def _try_current_answer(self) -> None:
         """Try the study's current answer, which may fail on this machine."""
         values, left_s = self._state.answer.contender(), self._parts.budget.left_s()
-        if values is not None and expected_trial_s(self._state.trials.own) < left_s:
+        if values is not None and schedule.expected_trial_s(self._state.trials.own) < left_s:
             with suppress(PointTaken):
                 self.try_point(Proposal(values=values, gain=0.0, is_repeat=True), left_s)
 
@@ -143,15 +132,15 @@ class Explorer(SearchStage):
         kept_s, kept_closely_s = (self._finalists.kept_s(closely=closely) for closely in (False, True))
         explores_s = _EXPLORES * budget.budget_s - budget.elapsed_s()
         left_s = max(all_s - kept_closely_s, min(all_s - kept_s, explores_s))
-        longest_s = math.inf
+        longest_s = all_s - kept_s
         if kept_s:
-            longest_s = longest_trial_s(state.trials.own, state.trials.baseline_point, all_s, budget_s=budget.budget_s)
-        longest_s = min(longest_s, all_s - kept_s)
-        proposal = state.model.next_trial(part, longest_s, design_points(state.trials.own, part.size, left_s))
+            baseline, budget_s = state.trials.baseline_point, budget.budget_s
+            longest_s = min(longest_s, schedule.longest_trial_s(state.trials.own, baseline, all_s, budget_s=budget_s))
+        proposal = state.model.next_trial(part, longest_s, schedule.design_points(state.trials.own, part.size, left_s))
         if self._trials.gpu_lost:
             return EndOfExploring(ExploringEnd.EXHAUSTED, self._trials.gpu_lost)
         is_patient = self._parts.options.exhaust or self.has_resumed
-        target.ended = why_exploring_ends(
+        target.ended = schedule.why_exploring_ends(
             state.trials.own,
             proposal,
             part,
@@ -162,7 +151,7 @@ class Explorer(SearchStage):
         )
         if target.ended is None:
             assert proposal is not None, "without one, exploring ends"
-            self.promised = gain_of_rest(state.trials.own, proposal, left_s)
+            self.promised = schedule.gain_of_rest(state.trials.own, proposal, left_s)
             target.count()
             with suppress(PointTaken):  # the next proposal takes it into account
                 record = self.try_point(proposal, all_s - kept_s)
@@ -175,7 +164,7 @@ class Explorer(SearchStage):
 
     def try_point(self, proposal: Proposal, left_s: float) -> TrialRecord:
         model, values = self._state.model, proposal.values
-        limit_s = time_limit_s(
+        limit_s = schedule.time_limit_s(
             self._state.trials.own,
             settles=model.space.settles(values),
             left_s=left_s,
@@ -207,7 +196,7 @@ class Explorer(SearchStage):
     def _phase_reason(self) -> str:
         why, left_s = "looking for better values", self._parts.budget.left_s()
         trials, baseline = self._state.trials.own, self._state.trials.baseline_point
-        needed_s = least_confirmation_s(trials, baseline, budget_s=self._parts.budget.budget_s)
+        needed_s = schedule.least_confirmation_s(trials, baseline, budget_s=self._parts.budget.budget_s)
         if needed_s <= left_s:
             return why
         left, needed = map(format_duration, (max(0.0, left_s), needed_s))

@@ -153,7 +153,7 @@ class Model:
         return {**values, **{path: baseline[path] for path in unused}}
 
     def next_trial(self, part: Space, longest_s: float, design_points: int) -> Proposal | None:
-        """Return the most promising trial in a part of the space, expected to take `longest_s` at most."""
+        """Return the most promising trial in a part of the space."""
         feasible = self._feasibility()
         why_not = self.why_not(longest_s)
 
@@ -164,9 +164,7 @@ class Model:
         if self._other is not None:
 
             def may_try(values: Values) -> bool:
-                return (
-                    part.contains(values) and why_not(values) is None and self._acquisition.may_take(values, longest_s)
-                )
+                return part.contains(values) and not why_not(values) and self._acquisition.may_take(values, longest_s)
 
             return self._other.next_trial(self._observations, self._trials.baseline_point, may_try)
         heuristic_values = heuristic_proposals(
@@ -179,9 +177,8 @@ class Model:
         )
         first = self._warm_start.among(heuristic_values, part, self._observations, is_doubtful)
         further = map(self._without_unused, self.scope.outposts)  # knobs may be known as unused by now
-        outposts = (
-            one for one in further if part.contains(one) and self._problem.space.name(one) not in self._observations
-        )
+        name = self._problem.space.name
+        outposts = (one for one in further if part.contains(one) and name(one) not in self._observations)
         deciding = feasible.blame.deciding if self._may_decide(feasible.blame.ending) else None
         decisive = [] if deciding is None or not part.contains(deciding) else [deciding]
         possible = next((values for values in chain(decisive, outposts, first) if why_not(values) is None), None)
@@ -191,7 +188,7 @@ class Model:
         )
 
     def _may_decide(self, ending: Ending | None) -> bool:
-        """Limit the trials that test which value is to blame: most would if half of all points crash."""
+        """Return whether few enough trials have tested which value is to blame."""
         return ending is Ending.HUNG or self._deciding_trials <= _DECIDING * len(self._trials.own)
 
     def why_not(self, longest_s: float = math.inf) -> Callable[[Values], str | None]:
@@ -232,7 +229,7 @@ class Model:
         return hang_or_start_s(self._trials.own, self._budget.budget_s)
 
     def expected_s(self, values: Values) -> float:
-        """Predict a trial's length from those of its point, else of similar points."""
+        """Predict a trial's length from its point, else similar ones."""
         known = self._acquisition.expected_s(values) if self.observation(values) is None else None
         return known or expected_trial_s(self._trials.own, self._problem.space.name(values))
 
@@ -267,7 +264,7 @@ class Model:
 
     def predicted(self, points: Sequence[Values]) -> list[float]:
         """Return predicted ln scores."""
-        return list(self._acquisition.predicted(points))
+        return self._acquisition.predicted(points)
 
     def better(self, part: Space | None = None) -> list[Candidate]:
         """Return the points predicted to beat the baseline, best first."""
@@ -278,7 +275,7 @@ class Model:
         return min(1.0, self._acquisition.tried_in(part) / part.size)
 
     def gain_of(self, trials: int, part: Space | None = None) -> float | None:
-        """Predict the average relative gain from more trials, e.g. 0.02; None if too little is known."""
+        """Predict the average relative gain from more trials, e.g. 0.02, if enough is known."""
         tried = [trial for trial in self._trials.own if trial.purpose is not Purpose.CONFIRM]
         scored = [trial for trial in tried if trial.comparable]
         # with fewer the model returns its prior mean, and if most have failed it knows little
@@ -331,7 +328,7 @@ class Scope:
         return self._irrelevant_knobs is None or self._irrelevant_knobs.allows(values)
 
     def freeze_knobs(self, point: str, machine: str) -> str:
-        """Freeze the knobs that cannot matter yet, by the phases of a point; return which and why."""
+        """Freeze the knobs that cannot matter yet; return which and why."""
         self._irrelevant_knobs = irrelevant_knobs(self._trials.of_study(), self.space, point, machine)
         return self._irrelevant_knobs.why if self._irrelevant_knobs else ""
 
@@ -356,11 +353,10 @@ class Scope:
         Returns:
             Whether the next update widens the scope.
         """
-        measured = record.comparable
-        if measured is None:
+        measured, cores = record.comparable, self._problem.machine.cpu_cores
+        if measured is None or measured.data_wait_fraction is None or measured.cpu_cores is None:
             return False
-        waits, busy, cores = measured.data_wait_fraction, measured.cpu_cores, self._problem.machine.cpu_cores
-        if waits is None or busy is None or waits < _STARVED or busy > _IDLE * cores:
+        if measured.data_wait_fraction < _STARVED or measured.cpu_cores > _IDLE * cores:
             return False
         why = "training waits for data with the CPU idle"
         memory_bytes = (1.0 - self._problem.limits.memory_margin) * self._problem.machine.memory_bytes
@@ -419,15 +415,9 @@ class IrrelevantKnobs:
 
 def irrelevant_knobs(records: Iterable[TrialRecord], space: Space, point: str, machine: str) -> IrrelevantKnobs | None:
     """Return the knobs that cannot matter by the latest trial of a point in phases."""
-    shown = [
-        (trial.values, trial.conditions)
-        for trial in records
-        if trial.purpose is Purpose.DIAGNOSE
-        and trial.point == point
-        and trial.machine == machine
-        and trial.conditions.free_data_ratio
-        and trial.conditions.free_step_ratio
-    ]
+    diagnosed = [trial for trial in records if trial.purpose is Purpose.DIAGNOSE and trial.point == point]
+    here = [(trial.values, trial.conditions) for trial in diagnosed if trial.machine == machine]
+    shown = [(values, one) for values, one in here if one.free_data_ratio and one.free_step_ratio]
     if not shown:
         return None
     values, latest = shown[-1]
@@ -440,7 +430,7 @@ def irrelevant_knobs(records: Iterable[TrialRecord], space: Space, point: str, m
     if not 0 < len(paths) < len(free):
         return None
     what, other = ("the step", "the input") if on_step else ("the input", "the step")
-    most = free_step if on_step else free_data
+    most = min(free_data, free_step)
     return IrrelevantKnobs(
         paths=paths,
         point=point,

@@ -19,21 +19,8 @@ from autotune.search.problem import Problem
 from autotune.space.catalog import traits_of
 from autotune.space.knob import Knob, is_number
 from autotune.space.space import Space
-from autotune.study.profiles import (
-    MOST_EXHAUSTED,
-    MOST_POINTS,
-    PROFILE,
-    ExhaustedPoint,
-    Hardware,
-    Likeness,
-    Profile,
-    ProfileIndex,
-    ProfilePoint,
-    Sibling,
-    attribute_of,
-    distinct,
-    siblings,
-)
+from autotune.study import profiles
+from autotune.study.profiles import ExhaustedPoint, Likeness, Profile, ProfilePoint, Sibling
 from autotune.study.record import StudyRecord
 
 KNOWN_POINTS = 10
@@ -133,7 +120,7 @@ def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmSta
     except ValueError:  # keys or texts beyond what a profile holds
         return WarmStart()
     found = _of_earlier_code(problem, records)
-    found += siblings(own, ProfileIndex(problem.storage, problem.state.studies).profiles())
+    found += profiles.siblings(own, profiles.ProfileIndex(problem.storage, problem.state.studies).profiles())
     margin = problem.limits.memory_margin
     return WarmStart(
         points=tuple(imported_points(problem.space, found, problem.machine, memory_margin=margin)),
@@ -152,9 +139,9 @@ def keep_profile(problem: Problem, study: StudyRecord, better: Sequence[Candidat
     except ValueError:  # keys or values beyond what a profile holds
         return
     with suppress(StudyError):
-        study.note(PROFILE, attribute_of(profile))
+        study.note(profiles.PROFILE, profiles.attribute_of(profile))
     with suppress(OSError):
-        ProfileIndex(problem.storage, problem.state.studies).keep(profile)
+        profiles.ProfileIndex(problem.storage, problem.state.studies).keep(profile)
 
 
 def profile_of(
@@ -181,8 +168,8 @@ def profile_of(
     }
     return replace(
         _empty_profile(problem),
-        points=distinct(points, MOST_POINTS),
-        exhausted=tuple(exhausted.values())[-MOST_EXHAUSTED:],
+        points=profiles.distinct(points, profiles.MOST_POINTS),
+        exhausted=tuple(exhausted.values())[-profiles.MOST_EXHAUSTED :],
         ended_utc=utc,
     )
 
@@ -208,7 +195,7 @@ def _empty_profile(problem: Problem) -> Profile:
         command=problem.place.identity.command_hash,
         objective=problem.objective.name,
         kinds={knob.path: knob.kind for knob in problem.space.knobs},
-        hardware=Hardware.of(problem.machine),
+        hardware=profiles.Hardware.of(problem.machine),
         points=(),
         exhausted=(),
         ended_utc="",
