@@ -47,7 +47,7 @@ class Session:
 
     Attributes:
         started_s: Monotonic start of its budget.
-        as_long_as_others: Whether it takes over the remaining budget of the search it joins.
+        as_long_as_others: Whether it takes over the budget of the search it joins.
     """
 
     started_s: float
@@ -107,11 +107,10 @@ def tune(
     Args:
         budget_s: Total time limit.
         command: Training command, with ``{config}`` for the config's path; None for the config's own.
-        seed: Random seed, 0 or more.
         fresh: Whether to start a new record and archive the old one.
         same_training: Whether to vary only knobs that leave the training unchanged.
-        batch: Largest effective batch relative to today's: a factor such as ``4x``, ``same``, or ``free`` for its whole
-            domain. None for that of the config, else the batches listed under ``knobs:``, else ``4x``.
+        batch: Largest effective batch relative to today's: a factor such as ``4x``, ``same``, or ``free``. None for
+            that of the config, else the batches listed under ``knobs:``, else ``4x``.
         exhaust: Whether to use the whole budget, even with an early confirmed answer.
         allow_busy_gpu: Whether to search although another process uses the GPU.
         sampler: Any single-objective Optuna sampler, which sees the index of each value among its knob's choices; None
@@ -120,15 +119,11 @@ def tune(
             evaluation and a checkpoint if they occur; None for no validation.
         race_s: Time to train the best point and today's config alternately and compare their losses; 0 for no race.
             None for a fifth of a budget of 15 minutes or more if the answer changes the batch or the precision.
-        warm_start: Whether to start with the best points of similar trainings, on any hardware; never with ``fresh``.
+        warm_start: Whether to start with the best points of similar trainings; never with ``fresh``.
         state_dir: State folder; None derives it from the config.
-        storage: ``journal:FOLDER``, ``sqlite:FILE``, ``postgresql://user@host/name``, or ``file:FILE`` for a file of
-            mode 0600 that contains one of these. None for ``AUTOTUNE_STORAGE``, else the config's, else journals in the
-            state folder.
+        storage: ``journal:FOLDER``, ``sqlite:FILE``, ``postgresql://user@host/name``, or ``file:FILE`` with one of
+            these, of mode 0600. None for ``AUTOTUNE_STORAGE``, else the config's, else journals in the state folder.
         on_event: Called with every event, in the caller's thread.
-
-    Returns:
-        Verdict, baseline and best point with their metrics, and their ratio with its interval.
 
     Raises:
         AutotuneError: The search cannot start, or all trials failed.
@@ -170,10 +165,7 @@ def open_search(
     *,
     simulator: Simulator | None = None,
 ) -> Iterator[OpenSearch]:
-    """Assemble a search; stops processes left over from an earlier one.
-
-    Arguments and errors are those of `open_parts`.
-    """
+    """Assemble a search; arguments and errors are those of `open_parts`."""
     opened = open_parts(problem, options, session, clock, on_event, simulator=simulator, joins=True)
     with opened as (parts, checkpoints):
         study = parts.study
@@ -216,7 +208,7 @@ def open_parts(
     Raises:
         StudyError: The record is unusable, or locked by another search.
         GpuError: The GPU is busy or missing.
-        ConfigError: The sampler is invalid, or the budget too short for the validation or the race.
+        ConfigError: The sampler is invalid, or the budget too short.
     """
     require_sampler(options.sampler)
     if lacking := why_no_time(options):
@@ -296,11 +288,7 @@ def _open_study(
 
 
 def join(study: StudyRecord, problem: Problem, role: Role, name: str, clock: Clock, remark: OnRemark) -> None:
-    """Join the study as a member, and report the other active members.
-
-    Raises:
-        StudyError: The storage is not writable, or an active member trains other code.
-    """
+    """Join the study as a member; raise StudyError if it is not writable, or an active member trains other code."""
     code = problem.code.now.facts()
     study.refresh()
     for one in [one for one in study.members.others() if one.seems_active(clock.utc())]:  # and was not killed long ago
@@ -355,7 +343,7 @@ def _budget(study: StudyRecord, options: SearchOptions, session: Session, clock:
 
 
 def _warm_start(problem: Problem, options: SearchOptions, study: StudyRecord) -> WarmStart:
-    """Return the warm start; empty for a study with enough points, or with another sampler."""
+    """Return the warm start, empty for a study with enough points."""
     wanted = options.warm_start and not options.fresh and options.sampler is None
     records = study.records()
     is_young = len({trial.point for trial in problem.code.of_now(records)}) < KNOWN_POINTS
@@ -369,7 +357,7 @@ _log = logging.getLogger(__name__)
 
 
 class EventLog:
-    """Event log as JSON lines; write errors are only logged, because the log is just a view."""
+    """Event log as JSON lines; write errors are only logged."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self._path = path

@@ -1,7 +1,4 @@
-"""Preflight: a short baseline trial that checks that steps are seen and the copy of the config is read.
-
-A second trial, whose copy contains the section, shows whether the trainer accepts an unknown key.
-"""
+"""Preflight: a short baseline trial that checks that steps are seen and the copy of the config is read."""
 
 import math
 import os
@@ -82,9 +79,6 @@ def run_preflight(
         settings: For this trial only; None for the problem's.
         wall_s: Deadline on `clock`.
         tell: Called with a sentence if the first step is late.
-
-    Raises:
-        AutotuneError: The trial cannot be planned or started.
     """
     trainer = problem.trainer
     trainer = replace(trainer, settings=replace(settings or trainer.settings, keeps_section=with_section))
@@ -129,9 +123,6 @@ class TrialWatch:
     Args:
         is_over: Returns whether the events, with at least one step, suffice at that time.
         on_wait: Called with the time without a step.
-
-    Attributes:
-        why_not_started: Why no step can be expected; empty if one can.
     """
 
     def __init__(
@@ -183,8 +174,7 @@ def _waiting_message(folder: TrialFolder, waited_s: float, limit_s: float) -> st
 def _backdate_access_time(path: Path) -> Callable[[], bool | None]:
     """Backdate a file's access time so that the first read updates it (``relatime``); return a check for that.
 
-    The check returns None if the file system does not record reads. The runner writes the config into the same file,
-    which keeps its access time.
+    It returns None if the file system does not record reads. Writing the config keeps the access time.
     """
     trial = path.with_name("read.test")
     for one in (trial, path):
@@ -216,12 +206,7 @@ def _reached(problem: Problem, folder: TrialFolder, was_read: Callable[[], bool 
 
 @dataclass(frozen=True, kw_only=True)
 class RelativeOutputs:
-    """Result of a trial with relative output paths.
-
-    Attributes:
-        written: Output keys with the paths of the trial.
-        proposed: The same keys with paths for the section.
-    """
+    """Result of a trial with relative output paths, by key: `written` by it, and `proposed` for the section."""
 
     written: Mapping[str, str]
     proposed: Mapping[str, str]
@@ -231,7 +216,7 @@ class RelativeOutputs:
         return ", ".join(f"{key}: {value}" for key, value in self.written.items())
 
     def error(self, detail: str, *, where: str, go_on: str = "") -> TrialError:
-        """Return the error for a trainer that trains in this trial, but crashed with absolute paths."""
+        """Return the error for a trainer that crashed with absolute paths."""
         keys, values = ", ".join(self.proposed), ", ".join(f"{key}: {path}" for key, path in self.proposed.items())
         return TrialError(
             f"no step was seen with {keys} set to absolute paths in the trial's folder ({detail}); with {self} there "
@@ -247,28 +232,19 @@ def try_relative_outputs(
     problem: Problem, runner: Runner, clock: Clock, *, name: str, wall_s: float = math.inf
 ) -> RelativeOutputs | None:
     """Run a baseline trial with relative output paths, and delete its outputs; None without such paths."""
-    written = _sibling_paths(problem, f"-{name}")
+    written, settings = _sibling_paths(problem, f"-{name}"), problem.settings
     if not written:
         return None
-    settings = problem.settings
-    outputs = replace(
-        settings.outputs, redirected=tuple(key for key in settings.outputs.redirected if key not in written)
-    )
+    redirected = tuple(key for key in settings.outputs.redirected if key not in written)
     section = msgspec.structs.replace(settings.section, fixed={**settings.section.fixed, **written})
+    settings = replace(settings, section=section, outputs=replace(settings.outputs, redirected=redirected))
     with _delete_new_outputs(problem, written, name):
-        trial = run_preflight(
-            problem,
-            runner,
-            clock,
-            name=name,
-            settings=replace(settings, section=section, outputs=outputs),
-            wall_s=wall_s,
-        )
+        trial = run_preflight(problem, runner, clock, name=name, settings=settings, wall_s=wall_s)
     return RelativeOutputs(written=written, proposed=_sibling_paths(problem, "-trials"), trial=trial)
 
 
 def _sibling_paths(problem: Problem, tag: str) -> dict[str, str]:
-    """Return redirected keys with relative paths, each with a sibling path whose name ends in a tag."""
+    """Return sibling paths, with a tag in their names, of redirected keys with relative paths."""
     found = {}
     for key in problem.settings.outputs.redirected:
         leaf = problem.settings.trial_document.leaf(key)

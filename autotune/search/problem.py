@@ -28,7 +28,6 @@ from autotune.config.schema import (
     ENV,
     SECTION,
     BatchLimit,
-    Domain,
     Range,
     TrialLimits,
     parse_batch_limit,
@@ -78,9 +77,8 @@ class Problem:
         address: Storage; None for journals in the state folder.
         batch_remark: Sentence on batches excluded by `batch_limit`.
         whole_space: Space without the limits of this search; None if there are none.
-        allowed: Kinds of change of the training that were requested.
-        excluded: Kinds of change that were ruled out.
-        data_key: Key of the hashes of samples, see `Trainer`.
+        allowed, excluded: Kinds of change of the training that were requested, and ruled out.
+        data_key: Key of the hashes of samples.
     """
 
     config_path: Path
@@ -230,12 +228,14 @@ class Problem:
         return self.settings.changed_on_disk(self.config_path)
 
     def require_runnable(self) -> None:
-        """Check all that a search on this machine needs.
-
-        Raises:
-            AutotuneError: Something is missing.
-        """
-        self.require_searchable()
+        """Raise `AutotuneError` if something is missing that a search on this machine needs."""
+        self.require_command()
+        if not self.can_vary:
+            raise ConfigError(
+                "no knob was found in this config" if not self.space.knobs else "no knob is left to tune",
+                where=str(self.config_path),
+                remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
+            )
         if self.objective.by_utilization and self.hardware.why_no_gpu:
             raise ConfigError(
                 f"objective: utilization needs a GPU whose utilization is measured: {self.hardware.why_no_gpu}",
@@ -245,36 +245,13 @@ class Problem:
         self.require_program()
 
     def require_program(self) -> None:
-        """Check that the program of the command and its folder exist.
-
-        Raises:
-            ConfigError: The folder is missing.
-            CommandError: The program is missing.
-        """
+        """Raise `ConfigError` without the folder of the command, `CommandError` without its program."""
         self.settings.require_folder()
         if not self.command[0].startswith(_PYTHON_FIELD):
             resolve_executable(self.command[0], self.settings.folder)
 
-    def require_searchable(self) -> None:
-        """Check what a search on any machine needs: knobs, and a complete command.
-
-        Raises:
-            AutotuneError: One of them is missing.
-        """
-        self.require_command()
-        if not self.can_vary:
-            raise ConfigError(
-                "no knob was found in this config" if not self.space.knobs else "no knob is left to tune",
-                where=str(self.config_path),
-                remedy="Name what may vary, for example:\n  autotune:\n    knobs:\n      data.batch_size: [8, 16, 32]",
-            )
-
     def require_command(self) -> None:
-        """Check that there is a command whose placeholders can be filled in.
-
-        Raises:
-            AutotuneError: There is none.
-        """
+        """Raise `AutotuneError` unless there is a command whose placeholders can be filled in."""
         if not self.command:
             name = shlex.quote(str(self.config_path))
             sections = {key for key, value in self.settings.document.data.items() if isinstance(value, Mapping)}
@@ -321,7 +298,7 @@ def open_problem(
         machine: Simulated machine; None for this one.
         folder: Base of relative paths of further configs; None for the config's folder.
         runs_in: Working folder of the command; None for the section's, or the shell's for a typed command.
-        storage: As typed; None for that of the environment or the section.
+        storage: As typed.
 
     Raises:
         AutotuneError: The config is invalid.
@@ -397,26 +374,24 @@ def _address(settings: Settings, typed: str | None) -> StorageAddress | None:
 
 
 def _domains(settings: Settings) -> dict[str, tuple[Scalar, ...]] | None:
-    """Return the choices of the user's own knobs by path; None to find known knobs by name.
+    """Return the choices of the user's own knobs, and of those in the code if only variables are listed.
 
-    If only variables are listed, knobs in the code also vary, over default choices.
+    None to find known knobs by name.
     """
     knobs = settings.section.knobs
     if knobs is None:
         return None
     in_code = settings.code if settings.section.varies_environment_alone else ()
-    listed = {path: _choices(domain) for path, domain in knobs.items()}
-    return {**{path: () for path in in_code if is_searched_by_default(path, settings.value(path))}, **listed}
-
-
-def _choices(domain: Domain) -> tuple[Scalar, ...]:
-    if isinstance(domain, Range):
-        return ladder(domain.low, domain.high, step=domain.step, log=domain.log)
-    return domain
+    choices: dict[str, tuple[Scalar, ...]] = {
+        path: () for path in in_code if is_searched_by_default(path, settings.value(path))
+    }
+    for path, one in knobs.items():
+        choices[path] = ladder(one.low, one.high, step=one.step, log=one.log) if isinstance(one, Range) else one
+    return choices
 
 
 def _interpreter(program: str, cwd: Path) -> Path:
-    """Guess the path of the trainer's interpreter; a wrong guess only affects the study's name."""
+    """Guess the path of the trainer's interpreter, which affects the study's name."""
     if program.startswith(_PYTHON_FIELD):
         return Path(sys.executable)
     # Relative, so that it never equals autotune's own interpreter, whose packages count only if PATH finds it.
@@ -431,13 +406,10 @@ def _interpreter(program: str, cwd: Path) -> Path:
 
 
 def limited(problem: Problem, options: "SearchOptions") -> Problem:
-    """Return a problem with the limits of a search; `apply` and `status` ignore them.
+    """Return a problem with the limits of a search; raise ConfigError for an invalid one.
 
     Without a limit in the options or the section, a batch listed under ``knobs:`` varies as listed, others up to
     `DEFAULT_BATCH_LIMIT`.
-
-    Raises:
-        ConfigError: The limit is invalid.
     """
     problem = replace(problem, whole_space=problem.space)
     if options.same_training:
@@ -455,14 +427,11 @@ def limited(problem: Problem, options: "SearchOptions") -> Problem:
 
 
 def growth_remark(problem: Problem, records: Iterable[TrialRecord]) -> str | None:
-    """Return a sentence if `apply` has moved the batch limit since the study began.
-
-    The limit is relative to the current baseline, so repeated searches could grow the batch without end.
-    """
+    """Return a sentence if `apply` has moved the batch limit, relative to the baseline, since the study began."""
     first = next((trial for trial in records if trial.purpose is Purpose.BASELINE), None)
     if first is None or problem.batch_limit is None:
         return None
-    for knob in _batch_sizes(problem.space):
+    for knob in filter(is_batch_size, problem.space.knobs):
         began, now, largest = first.values.get(knob.path), knob.baseline, knob.choices[-1]
         if not (isinstance(began, int) and isinstance(now, int) and isinstance(largest, int)):
             continue
@@ -513,9 +482,4 @@ def _kept(knob: Knob) -> str:
 
 def _up_to(knob: Knob, limit: BatchLimit) -> str:
     today = f"effective {knob.batch.kept_up_to}" if knob.batch and knob.batch.kept_up_to else str(knob.baseline)
-    times = f"at most {limit.factor:g} times today's {today}" if limit.factor > 1 else "as it is today"
-    return f"{knob.path} is searched up to {knob.choices[-1]}, {times}"
-
-
-def _batch_sizes(space: Space) -> list[Knob]:
-    return [knob for knob in space.knobs if is_batch_size(knob) and len(knob.choices) > 1]
+    return f"{knob.path} is searched up to {knob.choices[-1]}, at most {limit.factor:g} times today's {today}"

@@ -1,7 +1,4 @@
-"""Race: trains the answer and the baseline alternately for equal time, to compare their losses.
-
-A change of batch or precision that gives more samples per second may learn less from each.
-"""
+"""Race: trains the answer and the baseline alternately for equal time, to compare their losses."""
 
 from __future__ import annotations
 
@@ -61,10 +58,7 @@ class Racer(SearchStage):
         return 0.0 if values is None or self._why_not(values) else self._wanted_s
 
     def race(self, values: Values) -> None:
-        """Train the baseline and a point alternately, and record the results.
-
-        If the first training does not resume from a copy of the user's newest checkpoint, all start from scratch.
-        """
+        """Train the baseline and a point alternately, from a copy of the newest checkpoint if possible."""
         self.why_not = self._why_not(values)
         if self.why_not:
             return
@@ -242,7 +236,7 @@ class LearningRate:
     Attributes:
         is_linear: Whether it scales linearly with the batch, as for SGD (Goyal et al., "Accurate, large minibatch SGD",
             2017); else with the square root, as for Adam (Malladi et al., "On the SDEs and scaling rules for adaptive
-            gradient algorithms", 2022) and for unknown optimizers.
+            gradient algorithms", 2022).
     """
 
     path: str
@@ -260,8 +254,7 @@ def learning_rate(scalars: Values) -> LearningRate | None:
     found = {
         path: float(value)
         for path, value in scalars.items()
-        if isinstance(value, int | float)
-        and is_number(value)
+        if is_number(value)
         and value > 0
         and _LEARNING_RATE.fullmatch(key_name(path))
         and not _OTHER_RATE.fullmatch(path.lower())
@@ -287,12 +280,9 @@ def seed(scalars: Values) -> tuple[str, int] | None:
 
 
 def _is_linear(scalars: Values) -> bool:
-    names: list[Scalar] = [
-        value
-        for path, value in scalars.items()
-        if any(_OPTIMIZER.fullmatch(part) for part in path.lower().split("."))
-        and (
-            path.lower().split(".")[-1] in ("name", "type", "_target_", "class") or _OPTIMIZER.fullmatch(key_name(path))
-        )
-    ]
-    return any(isinstance(name, str) and _LINEAR.fullmatch(name) for name in names)
+    for path, value in scalars.items():
+        parts = path.lower().split(".")
+        is_name = parts[-1] in ("name", "type", "_target_", "class") or _OPTIMIZER.fullmatch(key_name(path))
+        if is_name and any(map(_OPTIMIZER.fullmatch, parts)) and isinstance(value, str) and _LINEAR.fullmatch(value):
+            return True
+    return False

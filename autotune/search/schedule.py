@@ -77,11 +77,7 @@ class Budget:
 
 
 def expected_trial_s(trials: Sequence[TrialRecord], point: str | None = None) -> float:
-    """Predict the length of the next trial from those of its point, else from all.
-
-    Args:
-        trials: Of this search; others may have run on a colder machine.
-    """
+    """Predict the length of the next trial from those of its point in this search, else from all."""
     durations_s = _usual_durations_s(trials)
     good = [(trial, duration_s) for trial, duration_s in zip(trials, durations_s, strict=True) if trial.comparable]
     own = [duration_s for trial, duration_s in good if trial.point == point]
@@ -134,37 +130,28 @@ def expected_start_s(trials: Sequence[TrialRecord]) -> float:
 
 def why_no_time(options: SearchOptions) -> tuple[str, str] | None:
     """Return which of ``validate`` and ``race`` does not fit the budget, and why."""
-    left = f"leaves too little of a budget of {format_duration(options.budget_s)} for the search: at most"
-    short = "is too short: the minimum is"
-    if (asked_s := options.validate_s) is not None:
-        asked = format_duration(asked_s)
-        if asked_s < LEAST_VALIDATION_S:
-            return "validate", f"{asked} {short} {LEAST_VALIDATION_S:g}s"
-        if asked_s > 0.25 * options.budget_s:
-            trains = f"validation trains two configs for up to {asked} each, which"
-            return "validate", f"{trains} {left} a quarter of it may go to each"
-    if asked_s := options.race_s:
-        asked = format_duration(asked_s)
-        if asked_s < _LEAST_FOR_RACING_S:
-            return "race", f"{asked} {short} {_LEAST_FOR_RACING_S:g}s"
-        if asked_s > 0.5 * options.budget_s:
-            return "race", f"{asked} {left} half of it may go to the race"
+    budget = format_duration(options.budget_s)
+    for what, asked_s, least_s, share, most in (
+        ("validate", options.validate_s, LEAST_VALIDATION_S, 0.25, "a quarter of it may go to each of two trainings"),
+        ("race", options.race_s or None, _LEAST_FOR_RACING_S, 0.5, "half of it may go to the race"),
+    ):
+        asked = format_duration(asked_s or 0.0)
+        if asked_s is not None and asked_s < least_s:
+            return what, f"{asked} is too short: the minimum is {least_s:g}s"
+        if asked_s is not None and asked_s > share * options.budget_s:
+            return what, f"{asked} leaves too little of a budget of {budget} for the search: at most {most}"
     return None
 
 
 def race_s(asked_s: float | None, budget_s: float) -> float:
-    """Return the time for a race; 0 for none.
-
-    Args:
-        asked_s: Requested time; 0 for no race, None for the default.
-    """
+    """Return the time for a race, 0 for none; None asks for the default."""
     if asked_s is not None:
         return asked_s
     return 0.2 * budget_s if budget_s >= RACES_FROM_S else 0.0
 
 
 def hang_or_start_s(trials: Sequence[TrialRecord], budget_s: float) -> float:
-    """Return how long a trial may idle before its first step: the rest of a budget share for hangs."""
+    """Return how long a trial may idle before its first step: the rest of a share for hangs."""
     lost_s = math.fsum(trial.duration_s for trial in trials if trial.ending is Ending.HUNG)
     return min(_LONGEST_IDLE_START_S, _MOST_FOR_HANGS * budget_s - lost_s)
 
@@ -172,8 +159,8 @@ def hang_or_start_s(trials: Sequence[TrialRecord], budget_s: float) -> float:
 def start_timeout_s(trials: Sequence[TrialRecord], limit_s: float, waits_s: float = 0.0) -> float | None:
     """Limit the time to the first step of a new point; None before any trial has started.
 
-    Compiling takes long, but not many times longer than all other starts. A trial still active then is waited for
-    (`StopRule`): a larger batch may take longer to e.g. evaluate first.
+    Compiling does not take many times longer than all other starts. A trial still active then is waited for
+    (`StopRule`).
     """
     starts_s = [trial.measurement.first_step_s for trial in trials if trial.measurement]
     return min(limit_s, max(_LEAST_START_S, 5.0 * max(starts_s), waits_s)) if starts_s else None

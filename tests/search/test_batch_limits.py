@@ -60,7 +60,8 @@ def test_the_screen_says_what_was_left_out(config: Path) -> None:
         "data.batch_size is searched up to 32, at most 4 times today's 8: a larger batch gives more samples per "
         "second, but each teaches less. --batch free searches up to 128."
     )
-    assert "up to 8, as it is today:" in str(limited(problem_of(config, FOUND), SearchOptions(batch="1x")).batch_remark)
+    at_most_now = limited(problem_of(config, FOUND), SearchOptions(batch="1x")).batch_remark
+    assert "up to 8, at most 1 times today's 8:" in str(at_most_now)
     assert limited(problem_of(config, FOUND), SearchOptions(batch="same")).batch_remark == (
         "data.batch_size stays 8, because of batch: same."
     )
