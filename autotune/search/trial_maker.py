@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
 from itertools import count
 from pathlib import Path
 
@@ -43,8 +42,6 @@ MOST_IN_A_SEARCH = 10
 
 CUT_SHORT = frozenset({Ending.KILLED_BY_BUDGET, Ending.INTERRUPTED, Ending.GPU_LOST})
 """Endings that say nothing about the config."""
-
-_NOT_RETRIED = frozenset({Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED})
 
 
 class PointTaken(Exception):  # noqa: N818 - not an error: another point is tried
@@ -114,9 +111,8 @@ class TrialMaker:
 
     def should_retry(self, record: TrialRecord) -> bool:
         """Return whether to retry a failed trial."""
-        if record.comparable or record.ending in _NOT_RETRIED or self.gpu_lost:
-            return False
-        return not never_trains(self._state.trials.own)
+        is_final = record.comparable or record.ending in (Ending.KILLED_BY_BUDGET, Ending.UNCOUNTED)
+        return not (is_final or self.gpu_lost or never_trains(self._state.trials.own))
 
     def make_once(
         self,
@@ -132,7 +128,7 @@ class TrialMaker:
             counts_anyway: Whether it counts even if disturbed.
 
         Raises:
-            Terminated: The supervising daemon is gone, so nothing would stop this search for another process.
+            Terminated: The supervising daemon is gone.
             PointTaken: Another machine has just started a trial of the same new point.
             CodeChanged: The trainer's code has changed since the previous trials.
         """
@@ -166,7 +162,10 @@ class TrialMaker:
         self.latest = done
         self.filled_files = self._state.findings.check_side_effects(claim.number)
         validity = self._validity(trial, done, counts_anyway=counts_anyway)
-        record = self._record(trial, claim.number, done, validity, code, start, judge(done))
+        loaded = [path for event in done.events if event.kind == "files" for path in event.paths]
+        # files known at the start keep their digests from then
+        code = {**self._parts.problem.code.now.digests(loaded, before_s=start.timestamp()), **code}
+        record = self._record(trial, claim.number, done, validity, code, judge(done))
         speeds = done.window.speeds(8) if done.window and done.measurement else ()
         record = study.finish(claim, record, score=self._state.trials.score(record), speeds=speeds)
         # Deleting outputs may take half a second beyond the deadline, or beyond a trial that ignored SIGTERM.
@@ -262,7 +261,7 @@ class TrialMaker:
         return not failed and any(trial.comparable for trial in baseline)
 
     def _rival_pace(self, trial: TrialSpec) -> float:
-        """Return the speed of the fastest trial in the smallest target that contains a point."""
+        """Return the speed of the fastest trial in the smallest target with a point."""
         parts = [target.part for target in self._state.targets]
         return self._state.trials.pace(next((part for part in parts[::-1] if part.contains(trial.values)), None))
 
@@ -273,7 +272,7 @@ class TrialMaker:
         return self._state.windows.in_steps(goal, self._parts.problem.space.name(trial.values))
 
     def _validity(self, trial: TrialSpec, done: Execution, *, counts_anyway: bool) -> Validity:
-        """Return the validity of a trial in this search; notes disturbed trials that count."""
+        """Return the validity of a trial in this search."""
         is_cold = done.measurement and (trial.warms_up or self.filled_files)
         validity = Validity.COLD if is_cold else done.validity
         if validity in DISTURBED and counts_anyway:
@@ -288,12 +287,10 @@ class TrialMaker:
         done: Execution,
         validity: Validity,
         code: Mapping[str, str],
-        start: datetime,
         shown: Validation | RaceLeg | None,
     ) -> TrialRecord:
         problem = self._parts.problem
         data = self._state.data.finding(trial, problem.space, done.data, done.losses)
-        loaded = [path for event in done.events if event.kind == "files" for path in event.paths]
         return TrialRecord(
             number=number,
             search=self._parts.search,
@@ -311,8 +308,7 @@ class TrialMaker:
             data=data,
             validation=shown if isinstance(shown, Validation) else None,
             race=shown if isinstance(shown, RaceLeg) else None,
-            # Files known at the start keep their digests from then.
-            code={**problem.code.now.digests(loaded, before_s=start.timestamp()), **code},
+            code=code,
         )
 
     def _conditions(self, trial: TrialSpec, done: Execution, data: DataFinding | None) -> Conditions:

@@ -87,7 +87,6 @@ class Tuner:
         Raises:
             AutotuneError: All trials failed; mostly a `TrialError`.
             CodeChanged: The trainer's code was edited meanwhile.
-            KeyboardInterrupt: ^C; finished trials are in the record.
         """
         stages: Mapping[Stage, Callable[[], Outcome]] = {
             Stage.MEASURE_BASELINE: self.explorer.measure_baseline,
@@ -130,7 +129,8 @@ class Tuner:
         if confirmed is None:
             self.explorer.has_resumed = True
             return Outcome.UNCONFIRMED
-        self._results.report_early_confirmation()
+        used, budget = map(format_duration, (self._parts.budget.elapsed_s(), self._parts.budget.budget_s))
+        self._events.remark(f"Confirmed after {used} of {budget}; --exhaust uses the rest to search on.")
         return Outcome.HELD
 
     def _race(self) -> Outcome:
@@ -174,10 +174,9 @@ class Tuner:
             )
         )
         if state.claims_sd:
-            missed = math.expm1(state.claims_sd)
             self._events.remark(
-                f"Earlier claims of this study missed the achieved speed by about {100 * missed:.0f} % beyond their "
-                "intervals: those of this search are wider for it."
+                "Earlier claims of this study missed the achieved speed by about "
+                f"{100 * math.expm1(state.claims_sd):.0f} % beyond their intervals: those of this search are wider."
             )
         current = self._results.of_study() if state.answer.contender() else None
         if current and current.best and current.speedup and current.best.point != state.trials.baseline_point:
@@ -233,10 +232,7 @@ class Results:
         return result if result is not None and result.verdict in CONFIRMED else None
 
     def so_far(self) -> SearchResult | None:
-        """Return the study's answer including this search's trials; None before a measurement.
-
-        It has the gains from changes that `rate` has found.
-        """
+        """Return the study's answer including this search's trials; None before a measurement."""
         own = self.of_search()
         is_alone = own is None or own.verdict is Verdict.NO_BASELINE or self._state.answer.left_out
         result = own if is_alone else self.of_study()
@@ -250,25 +246,19 @@ class Results:
         return replace(result, why=why, trials=own.trials, outcomes=own.outcomes, cautions=cautions)
 
     def at_end(self, finalists: Finalists, *, why_not_raced: str, cautions: Sequence[str]) -> SearchResult | None:
-        """Return and publish the final answer, with facts only the search knows.
-
-        Args:
-            why_not_raced: Why an answer that should be raced was not; empty for the record's reason.
-        """
+        """Return and publish the final answer, with facts only the search knows."""
         result = self.so_far()
         if result and result.verdict in CONFIRMED and result.best and not self._state.answer.left_out:
-            trials_of_all = self._state.trials.of_study()
-            if remark := self._parts.warm_start.of_answer(result.best.values, trials_of_all, self._problem.space):
+            trials = self._state.trials.of_study()
+            if remark := self._parts.warm_start.of_answer(result.best.values, trials, self._problem.space):
                 self._events.remark(remark)
-        elapsed_s = self._parts.budget.elapsed_s()
-        changes = {change.path: change.new for change in result.changes} if result else {}
         self._events.publish(
             SearchEnded(
                 verdict=result.verdict if result else None,
                 trials=len(self._state.trials.own),
-                elapsed_s=elapsed_s,
+                elapsed_s=self._parts.budget.elapsed_s(),
                 speedup=result.speedup.ratio if result and result.speedup else None,
-                changes=changes,
+                changes={change.path: change.new for change in result.changes} if result else {},
             )
         )
         return result and replace(
@@ -280,10 +270,9 @@ class Results:
         )
 
     def _budget_enough_s(self, result: SearchResult, finalists: Finalists) -> float | None:
-        """Return the budget in which the shortest full confirmation takes its allowed share.
+        """Return the budget in which the shortest full confirmation takes its share; None if none would help.
 
-        Twice the present one if pairs were inconclusive; that of a few trials and pairs if nothing but the baseline was
-        tried; None if more time would not help.
+        Twice the present one if pairs were inconclusive; that of a few trials if only the baseline was tried.
         """
         own, budget_s = self._state.trials.own, self._parts.budget.budget_s
         if result.verdict is not Verdict.NO_CHANGE:
@@ -299,7 +288,7 @@ class Results:
         return 2.0 * budget_s
 
     def rate(self) -> None:
-        """Compute the gain from each change and store it in the study, where readers do not fit a model."""
+        """Compute the gain from each change, and store it in the study."""
         own = self.of_search()
         known = self._state.trials.of_study(), self._problem.space, self._problem.objective
         rating = own and rate(own, *known)
@@ -308,7 +297,3 @@ class Results:
                 self._parts.study.keep_rating(own.search, rating)
         if own and (knobs := rate_knobs(own, *known)):
             self._events.publish(knobs)
-
-    def report_early_confirmation(self) -> None:
-        used, budget = (format_duration(one) for one in (self._parts.budget.elapsed_s(), self._parts.budget.budget_s))
-        self._events.remark(f"Confirmed after {used} of {budget}; --exhaust uses the rest to search on.")

@@ -90,12 +90,12 @@ def uncompared_findings(done: Execution) -> Validation | None:
     """Return the results of a validation trial without comparison; None if it was cut short."""
     if done.ending in CUT_SHORT:
         return None
-    host, gpu = done.memory
+    (host, gpu), reached = done.memory, done.milestones.reached
     return Validation(
         trained_s=done.milestones.trained_s,
-        epoch_ends=done.milestones.reached[EPOCH_END],
-        evaluations=done.milestones.reached[EVALUATION],
-        checkpoints=done.milestones.reached[CHECKPOINT],
+        epoch_ends=reached[EPOCH_END],
+        evaluations=reached[EVALUATION],
+        checkpoints=reached[CHECKPOINT],
         memory_growth_bytes_per_s=growth_bytes_per_s(host),
         gpu_memory_growth_bytes_per_s=growth_bytes_per_s(gpu),
     )
@@ -155,16 +155,14 @@ def _of_silence(done: Execution, baseline: Execution) -> Iterator[str]:
     silent_s = done.milestones.silent_s
     # times the longest between two steps of today's config
     if done.ending is Ending.STOPPED and silent_s > max(25.0, 3.0 * usual_s):
-        yield Broke(
-            f"it made no step in its last {format_duration(silent_s)}; "
-            f"today's config made one within {format_duration(usual_s)}"
-        )
+        silent, usual = map(format_duration, (silent_s, usual_s))
+        yield Broke(f"it made no step in its last {silent}; today's config made one within {usual}")
 
 
 def _loss_ratios(done: Execution, baseline: Execution) -> tuple[float, float, float] | None:
     """Return the relative losses of both at the end, and the error of their difference; None if too few were seen.
 
-    Compared after as many updates and as many samples; the better result counts.
+    The better result after as many updates and after as many samples counts.
     """
     compared = [
         (level, other)
@@ -224,16 +222,12 @@ def _of_memory(done: Execution, baseline: Execution, uncompared: Validation, mac
 def _speed_ratios(done: Execution, baseline: Execution) -> tuple[float | None, float | None]:
     """Return the relative speed in steady state and with all pauses; None if not comparable."""
     ours, others = done.measurement, baseline.measurement
-    if done.ending not in _NORMAL or ours is None or others is None or _was_disturbed(done, baseline):
+    is_disturbed = done.validity in DISTURBED or baseline.validity in DISTURBED
+    if done.ending not in _NORMAL or ours is None or others is None or is_disturbed:
         return None, None
-    paces = [
-        one.samples / one.trained_s for one in (done.milestones, baseline.milestones) if one.samples and one.trained_s
-    ]
+    both = (done.milestones, baseline.milestones)
+    paces = [one.samples / one.trained_s for one in both if one.samples and one.trained_s]
     return ours.speed / others.speed, paces[0] / paces[1] if len(paces) == 2 else None
-
-
-def _was_disturbed(done: Execution, baseline: Execution) -> bool:
-    return done.validity in DISTURBED or baseline.validity in DISTURBED
 
 
 def _of_speed(done: Execution, baseline: Execution, ratio: float | None, speedup: float, sd: float) -> Iterator[str]:
@@ -245,9 +239,7 @@ def _of_speed(done: Execution, baseline: Execution, ratio: float | None, speedup
     least = math.log(1.0 + 0.5 * (max(1.0, speedup) - 1.0))
     # two standard deviations of the difference of two trials: by chance, 1 in 40 is lower
     if math.log(ratio) + 2.0 * math.sqrt(2) * sd < least:
-        yield Broke(
-            f"it was {ratio:.2f}x as fast as today's config in a longer training, and {speedup:.2f}x in short ones"
-        )
+        yield Broke(f"it was {ratio:.2f}x as fast as today's config in a longer training, {speedup:.2f}x in short ones")
 
 
 def _of_milestones(done: Execution, baseline: Execution) -> Iterator[str]:
@@ -272,7 +264,7 @@ def _ended(done: Execution) -> str:
 
 
 def _trained_as_much(done: Execution, baseline: Execution) -> bool:
-    """Return whether a trial trained on about as many samples as the baseline; steps if samples are unknown."""
+    """Return whether a trial trained on about as many samples (or steps) as the baseline."""
     ours, others = done.milestones, baseline.milestones
     if ours.samples is not None and others.samples is not None:
         return ours.samples >= 0.9 * others.samples

@@ -1,7 +1,4 @@
-"""Warm start: a search starts with the best points of studies of similar trainings, on any hardware.
-
-Each is a proposal that gets its own trial; measurements of other studies are never mixed in.
-"""
+"""Warm start: a search first tries the best points of studies of similar trainings, on any hardware."""
 
 from __future__ import annotations
 
@@ -47,10 +44,7 @@ class WarmStart:
         observations: Mapping[str, Observation],
         is_doubtful: Callable[[Values], bool],
     ) -> Iterator[Values]:
-        """Yield initial proposals: imported points interleaved with heuristics, doubtful ones last.
-
-        A study whose point was no better than the baseline here is dropped: its optimum is elsewhere.
-        """
+        """Yield initial proposals: imported points interleaved with heuristics, doubtful ones last."""
         waiting, imported_tried = self._waiting(space, observations)
         sure = [values for values in waiting if not is_doubtful(values)]
         tried = len(observations) - 1  # without the baseline
@@ -82,7 +76,7 @@ class WarmStart:
                 continue
             imported_tried += 1
             if baseline is not None and known.scores and known.mean <= baseline.mean:
-                disappointing.add(study)
+                disappointing.add(study)  # its optimum is elsewhere
         return [values for study, values in waiting if study not in disappointing], imported_tried
 
     @property
@@ -104,17 +98,12 @@ class WarmStart:
         for point in self.points:
             if space.is_named(name, point.values):
                 tried = [one for one in dict.fromkeys(trial.point for trial in trials) if one != baseline]
-                when = f"the {_ordinal(tried.index(name) + 1)} point tried"
-                return f"The answer is {when}; it came from {point.sibling.text}."
+                return f"The answer, point {tried.index(name) + 1} of those tried, came from {point.sibling.text}."
         return ""
 
 
 def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmStart:
-    """Return the warm start of a problem; empty without a similar study.
-
-    Args:
-        records: The study's own record; trials of earlier code also give points.
-    """
+    """Return the warm start of a problem; trials of earlier code in its own records also give points."""
     try:
         own = _empty_profile(problem)
     except ValueError:  # keys or texts beyond what a profile holds
@@ -129,11 +118,7 @@ def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmSta
 
 
 def keep_profile(problem: Problem, study: StudyRecord, better: Sequence[Candidate], sd: float, utc: str) -> None:
-    """Store the profile of a study for others, if possible.
-
-    Args:
-        sd: SD of ln score between trials of one point.
-    """
+    """Store the profile of a study for others, if possible."""
     try:
         profile = profile_of(problem, study.records(), better, sd, utc)
     except ValueError:  # keys or values beyond what a profile holds
@@ -200,11 +185,6 @@ def _empty_profile(problem: Problem) -> Profile:
         exhausted=(),
         ended_utc="",
     )
-
-
-def _ordinal(number: int) -> str:
-    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{ending}"
 
 
 MOST_IMPORTED_POINTS = 4
@@ -278,10 +258,9 @@ def _had_as_much(sibling: Sibling, machine: Machine, ending: Ending) -> bool:
 
 
 def _values_here(space: Space, profile: Profile, point: ProfilePoint, machine: Machine, memory_margin: float) -> Values:
-    """Return a point's values here: the nearest choices, and the baseline's for values without any.
+    """Return a point's values here: the nearest choices, else the baseline's.
 
-    Resources scale with the machine: a batch that needs more memory than available shrinks in proportion, and at least
-    one worker per core there becomes one per core here.
+    A batch that needs more memory than available shrinks, and a worker per core there becomes one per core here.
     """
     fits = (1.0 - memory_margin) * min(
         _share(_gpu_memory_bytes(machine), point.gpu_memory_bytes),
@@ -290,11 +269,10 @@ def _values_here(space: Space, profile: Profile, point: ProfilePoint, machine: M
     values = {**space.baseline}
     for path, value, near in _placed(space, profile, point.values):
         knob = space.knob(path)
-        values[path] = near
-        counts = traits_of(knob).counts if is_number(value) else None
-        if counts == "samples" and fits < 1.0:
-            values[path] = _largest(knob, fits * float(value or 0))
-        elif counts == "workers" and float(value or 0) >= profile.hardware.cpu_cores:
+        values[path], counts = near, traits_of(knob).counts
+        if counts == "samples" and is_number(value) and fits < 1.0:
+            values[path] = _largest(knob, fits * value)
+        elif counts == "workers" and is_number(value) and value >= profile.hardware.cpu_cores:
             index = nearest(knob, machine.cpu_cores)
             values[path] = near if index is None else knob.choices[index]
     return space.reset_inactive(values)
@@ -310,12 +288,12 @@ def _gpu_memory_bytes(machine: Machine) -> int | None:
 
 
 def _largest(knob: Knob, most: float) -> Scalar:
-    fitting = [choice for choice in knob.choices if is_number(choice) and float(choice or 0) <= most]
+    fitting = [choice for choice in knob.choices if is_number(choice) and choice <= most]
     return fitting[-1] if fitting else knob.choices[0]
 
 
 def _original_values(space: Space, profile: Profile, values: Values) -> Values:
-    """Return a point's values for the knobs here, with numbers as they were, even beyond the choices."""
+    """Return a point's values for the knobs here, with numbers as they were."""
     placed = _placed(space, profile, values)
     return {path: value if is_number(near) and is_number(value) else near for path, value, near in placed}
 
@@ -341,7 +319,7 @@ def _path_there(knob: Knob, space: Space, kinds: Mapping[str, str | None]) -> st
 def nearest(knob: Knob, value: Scalar) -> int | None:
     """Return the index of the choice nearest to a value, by ratio if all are positive."""
     index = knob.index(value)
-    if index is not None or not knob.ordered or isinstance(value, bool) or not isinstance(value, int | float):
+    if index is not None or not knob.ordered or not is_number(value):
         return index
     numbers = [float(choice) for choice in knob.choices if isinstance(choice, int | float)]
     by_ratio = min(*numbers, value) > 0

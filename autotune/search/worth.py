@@ -12,7 +12,7 @@ from autotune.measure.statistics import student_t_quantile
 from autotune.records import CONFIRMED, Purpose, Ratio, Scalar, SearchResult, Side, TrialRecord, Values, Verdict
 from autotune.sampler.gaussian_process import GaussianProcess, Indices, TrainingData
 from autotune.sampler.observations import expected_sd_of
-from autotune.space.knob import Knob, Label, same_scalar, with_baseline
+from autotune.space.knob import Knob, Label, is_among, same_scalar, with_baseline
 from autotune.space.space import Space
 from autotune.study.answer import comparable_trials, has_failed, judged_finalists, until_the_end_of
 from autotune.study.members import on_one_scale
@@ -90,9 +90,9 @@ def change_gains(
 ) -> tuple[RatedChange, ...]:
     """Rate each change of a point: its speed relative to the point without that change.
 
-    Uses ablation trials (`Ablation`), else a model of all trials. In the model, changes that only occur together form
-    one group, as does a change with all that needs it. If a part measured in confirming pairs is certain but not each
-    of its changes, the part is one group; the remaining uncertain changes form a group if that is certain.
+    Uses ablation trials (`Ablation`), else a model of all trials, in which changes that only occur together form one
+    group. If a part measured in confirming pairs is certain but not each of its changes, the part is one group; the
+    remaining uncertain changes form a group if that is certain.
 
     Args:
         records: Trials under the same conditions.
@@ -106,9 +106,7 @@ def change_gains(
     """
     changed = list(_differing(point, baseline))
     known = Ablation(records, baseline, point, noise)
-    trials = _comparable_points(records, baseline)
-    if not (_has_no_nan(baseline) and _has_no_nan(point)):
-        trials = []
+    trials = _comparable_points(records, baseline) if _has_no_nan(baseline) and _has_no_nan(point) else []
     groups: dict[tuple[bool, ...], list[str]] = {}
     for path in changed:
         if path in known or path in known.needed:
@@ -127,9 +125,8 @@ def change_gains(
             gains[column] = whole if whole and not tried.changes(left) else ratio
     rated = [(gains.get(column), paths) for column, paths in groups.items()]
     rated += [(known.ratio(path), [path]) for path in known]
-    rated = _in_parts(
-        rated, [(ratio, [path for path in values if path not in known.needed]) for values, ratio in parts]
-    )
+    measured = [(ratio, [path for path in values if path not in known.needed]) for values, ratio in parts]
+    rated = _in_parts(rated, measured)
     rated = known.together(rated)
     unsure = [(worth, paths) for worth, paths in rated if worth is None or worth.low <= 1.0 <= worth.high]
     if trials and len(unsure) > 1:
@@ -180,9 +177,7 @@ def _wider(ratio: Ratio) -> Ratio:
 
 
 class Ablation:
-    """Gains by ablation: effects on ln speed by regularised least squares.
-
-    Fitted to ablation and confirming trials of a point.
+    """Gains by ablation: effects on ln speed by regularised least squares, from ablation and confirming trials.
 
     Args:
         noise: Of ln speed; replaced by the residual variance if that is larger.
@@ -253,14 +248,11 @@ def _differing(one: Values, other: Values) -> Values:
 def knob_effects(
     records: Sequence[TrialRecord], around: Values, space: Space, *, sd: float
 ) -> dict[str, list[tuple[Scalar, Ratio]]]:
-    """Return the effect of each tuned knob alone: slices through a point, by a model of all trials.
+    """Return the speed with each tried value of each knob, relative to a point, by a model of all trials.
 
     Args:
         records: Trials under the same conditions; other spaces are ignored.
         sd: SD of ln throughput between trials of one point.
-
-    Returns:
-        Ratios to the point's speed by knob and tried value.
     """
     trials = _comparable_points(records, around)
     if not trials or not _has_no_nan(around):
@@ -286,7 +278,7 @@ def _has_no_nan(values: Values) -> bool:
 
 
 def _tried_space(baseline: Values, points: Sequence[Values], space: Space) -> Space:
-    """Return the space of the tried values; the current one, which depends on the config, may lack some."""
+    """Return the space of the tried values, of which the current one may lack some."""
     present = {knob.path: knob for knob in space.knobs}
     return Space(
         knobs=tuple(
@@ -299,7 +291,7 @@ def _tried_space(baseline: Values, points: Sequence[Values], space: Space) -> Sp
 def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: Knob | None) -> Knob:
     tried = [baseline]
     for value in values:
-        if not any(same_scalar(value, known) for known in tried):
+        if not is_among(value, tried):
             tried.append(value)
     choices, ordered = with_baseline(tried, baseline)
     return Knob(
@@ -328,7 +320,7 @@ def without_changes(point: Values, paths: Iterable[str], space: Space) -> Values
 def speed_ratios(
     trials: Sequence[tuple[Values, float]], point: Values, others: Sequence[Values], space: Space, *, sd: float
 ) -> list[Ratio]:
-    """Return the speed of a point relative to each of some others, measured or not; deterministic.
+    """Return the speed of a point relative to each of some others, measured or not.
 
     Args:
         trials: Values and ln speed of at least one trial, in this space.

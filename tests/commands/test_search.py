@@ -236,4 +236,4 @@ def test_a_search_begins_with_what_another_config_of_the_command_showed(recorded
         assert begins not in recorded("search", "--config", "config.yaml", "--dry-run", option).stdout
     second = recorded.search(budget="2m")
     assert "The search starts with " in second.stderr
-    assert "The answer is the 1st point tried; it came from a study of another config" in second.stderr
+    assert "The answer, point 1 of those tried, came from a study of another config" in second.stderr

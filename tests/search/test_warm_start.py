@@ -64,7 +64,7 @@ def test_begins_with_the_best_point_of_another_machine(elsewhere: tuple[Search, 
     assert "a study of this training on B, 8 cores" in start.sentence
     after = search(plain, budget_s=150, fresh=True, warm_start=start)
     assert _tried(after)[0] == before.answer.best.values
-    assert "The answer is the 1st point tried; it came from a study of this training on B" in _remarks(after)
+    assert "The answer, point 1 of those tried, came from a study of this training on B" in _remarks(after)
 
 
 def test_other_numbers_are_not_mixed_in(elsewhere: tuple[Search, Searched]) -> None:
