@@ -38,10 +38,7 @@ _FAR_SLOWER = 0.8
 
 
 def pair_order(pairs: int, rng: random.Random, arms: int = 2) -> Iterator[tuple[int, int]]:
-    """Yield (pair, arm) in ABBA or ABCCBA order with a randomised start; arm 0 is the baseline.
-
-    Consecutive pairs run in opposite order, which cancels a steady drift of the machine.
-    """
+    """Yield (pair, arm) in ABBA or ABCCBA order, which cancels a steady drift, with a randomised start."""
     order = list(range(arms))
     if arms > 2:
         rng.shuffle(order)
@@ -116,11 +113,7 @@ class Confirmation:
         return self.outcome is None and is_whole and self._plan.is_look(self._done)
 
     def look(self, judgements: Sequence[Judgement | None]) -> None:
-        """Interim analysis: stop if further pairs would hardly change the verdict.
-
-        Args:
-            judgements: Of the finalist against each point to beat; None for too few pairs.
-        """
+        """Interim analysis: stop if further pairs would hardly change the verdicts against the points to beat."""
         if all(map(self._plan.is_decided_by, judgements)):
             self.outcome = Outcome.MEASURED
 
@@ -174,10 +167,7 @@ def better_than_baseline(
 
 
 def pairs_wanted(candidate: Candidate, sd: float, pair_length_s: float, *, budget_s: float) -> int:
-    """Return the number of pairs that probably show the gain and rule out a loss of speed.
-
-    It respects a share of the budget; if pairs are expensive, two suffice for a large gain.
-    """
+    """Return the pairs that probably show the gain and rule out a loss of speed, within a share of the budget."""
     if candidate.gain <= math.log(LEAST_SCORE_GAIN):
         return LEAST_PAIRS
     fitting = int(MOST_FOR_CONFIRMING * budget_s / pair_length_s)
@@ -252,7 +242,7 @@ class ConfirmationPlan:
     """Size of a confirmation.
 
     Attributes:
-        longer_s: Additional time per trial, for GPU metrics; negative if time is short.
+        longer_s: Additional time per trial; negative if time is short.
         sequential: Whether it stops once decided.
         further_pairs: Additional pairs if these are inconclusive.
     """
@@ -303,7 +293,7 @@ class ConfirmationPlan:
 
 
 def looks(first: int, most: int) -> list[int]:
-    """Return the numbers of pairs to analyse after: whole ABBA rounds, growing by half, e.g. 2, 4, 6, 10, 16."""
+    """Return the numbers of pairs to analyse after: whole ABBA rounds, e.g. 2, 4, 6, 10, 16."""
     found = [first]
     while (following := found[-1] + 2 * math.ceil(found[-1] / 4)) <= most:
         found.append(following)
@@ -322,7 +312,6 @@ def plan_confirmation(
     """Plan the confirmation of the first candidate that fits, else two pairs, if possible.
 
     Args:
-        left_s: Time for the pairs and `look_s`.
         may_be_cut: Whether no stage follows, so that a sequential plan may be optimistic.
     """
     # Two pairs sometimes show a gain, and the time has no other use.
@@ -360,10 +349,7 @@ def plan_hurried(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_
 
 
 def reserved_s(better: Sequence[Candidate], basis: ConfirmationBasis, *, left_s: float, closely: bool = False) -> float:
-    """Return the time to keep from exploring to confirm the best candidate.
-
-    Two pairs if more do not fit; 0 if these do not either, because exploring then helps the next search.
-    """
+    """Return the time to keep from exploring to confirm the best candidate, 0 if two pairs do not fit."""
     if not better or better[0].gain <= math.log(LEAST_SCORE_GAIN):
         return 0.0
     if affordable(better, basis, left_s=left_s - basis.look_s) is None:

@@ -29,9 +29,9 @@ class DataCheck:
             self._losses += [losses] if is_baseline else []
 
     def finding(self, trial: TrialSpec, space: Space, data: TrialData, losses: Losses) -> DataFinding | None:
-        """Compare the data of a trial with the baseline's; None if there is nothing to report.
+        """Compare the data of a trial with the baseline's, and its losses if samples are inconclusive.
 
-        Losses count if samples are inconclusive. Changes that do not touch the data get negative findings only.
+        Changes that do not touch the data get negative findings only.
         """
         point, baseline_data = space.name(trial.values), self._known.get(self._baseline)
         is_other = point != self._baseline and (trial.purpose not in NOT_COMPARED or trial.purpose is Purpose.VALIDATE)
@@ -60,7 +60,7 @@ class DataCheck:
 
 
 def _with_losses(finding: DataFinding, compared: LossComparison | None) -> DataFinding:
-    """Return a finding updated by the losses, which are equal if the training is the same."""
+    """Return a finding updated by the losses."""
     if compared is not None and compared.are_similar:
         return replace(finding, evidence=f"{finding.evidence}; its loss matches")
     if finding.effect is DataEffect.UNVERIFIED and compared is not None and compared.is_far_above:

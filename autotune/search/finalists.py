@@ -69,11 +69,7 @@ class Finalists(SearchStage):
         self.lacks_time = False
 
     def kept_s(self, *, closely: bool) -> float:
-        """Return the time to keep from exploring; 0 with nothing to confirm, or no time to.
-
-        Args:
-            closely: Whether to include a narrow interval and simplification.
-        """
+        """Return the time to keep from exploring; `closely` includes a narrow interval and simplification."""
         if not self._parts.confirms:
             return 0.0
         better, left_s = self._state.model.better(), self._parts.budget.left_s()
@@ -112,7 +108,7 @@ class Finalists(SearchStage):
         return Outcome.DONE
 
     def _best_of_each(self) -> list[Candidate]:
-        """Return the best point of each target, the one that leaves the training unchanged first."""
+        """Return the best point of each target, the overall best last."""
         best = {one.observation.name: one for target in self._state.targets for one in target.better()[:1]}
         return list(best.values())[::-1]
 
@@ -128,7 +124,7 @@ class Finalists(SearchStage):
     # The confirmation
 
     def confirm(self, ended: EndOfExploring) -> Outcome:
-        """Measure the best point against the baseline, interleaved, in trials that did not select it."""
+        """Measure the best point against the baseline, interleaved."""
         left_s = self._parts.budget.left_s()
         is_short = ended.kind is ExploringEnd.TIME
         if not self._chosen or self._trials.gpu_lost:
@@ -164,8 +160,7 @@ class Finalists(SearchStage):
     def _groups(self) -> Iterator[tuple[Sequence[Candidate], ConfirmationBasis, float]]:
         """Yield groups of points to confirm the best of, their basis, and the time to keep for the next group.
 
-        The best point that leaves the training unchanged joins the pairs of the overall best. Without time for three
-        arms, it gets separate pairs first, because `apply` writes it.
+        Without time for three arms, the best point that leaves the training unchanged gets separate pairs first.
         """
         basis, own = self.basis(), self._separate_pairs(self._chosen[0], self._unchanging)
         if own is not None and not self._validator.has_broken:
@@ -396,21 +391,15 @@ class Simplifier(SearchStage):
         return has_only_failed(point, self._state.trials.own) or self._state.model.why_not()(values) is not None
 
     def _can_drop(self, path: str, values: Values, without: Values | None = None) -> bool:
-        """Return whether a change probably does not pay off, and is not promising enough to keep in doubt."""
-        ratio = self._gain(path, values, without)
-        least = self._least_gain(path, values, without)
-        if ratio is None or ratio.ratio > _PROMISING * least:
-            return False
-        return _likely(ratio)[0] < math.log(least)
+        """Return whether a change probably does not pay off, and is not promising."""
+        ratio, least = self._gain(path, values, without), self._least_gain(path, values, without)
+        return ratio is not None and ratio.ratio <= _PROMISING * least and _likely(ratio)[0] < math.log(least)
 
     def _is_decided(self, path: str, values: Values, without: Values | None = None) -> bool:
         """Return whether a change is shown to pay off, or hardly ever will be."""
-        ratio = self._gain(path, values, without)
-        if ratio is None:
-            return False
-        least = self._least_gain(path, values, without)
-        is_shown = ratio.ratio > least and ratio.low > 1.0
-        return is_shown or _likely(ratio)[1] < math.log(least)
+        ratio, least = self._gain(path, values, without), self._least_gain(path, values, without)
+        is_shown = ratio is not None and ratio.ratio > least and ratio.low > 1.0
+        return is_shown or (ratio is not None and _likely(ratio)[1] < math.log(least))
 
     def _least_gain(self, path: str, values: Values, without: Values | None) -> float:
         space = self._state.model.space

@@ -59,19 +59,13 @@ class Findings:
         return tuple(self._cautions)
 
     def check_side_effects(self, number: int) -> bool:
-        """Check for files that one of the first trials left outside its folder.
-
-        Returns:
-            Whether it seems to have filled a cache next to its data, which makes later trials faster.
-        """
+        """Report files that a first trial left outside its folder; return whether they seem to be a cache."""
         if self._checked_trials >= TRIALS_LOOKED_AROUND:
             return False
         self._checked_trials += 1
-        side_effect = self._side_effects.since_then(f"trial {number}")
-        if side_effect is None:
-            return False
-        self.add_caution(side_effect.sentence)
-        return side_effect.fills_a_cache
+        if side_effect := self._side_effects.since_then(f"trial {number}"):
+            self.add_caution(side_effect.sentence)
+        return side_effect is not None and side_effect.fills_a_cache
 
     def check_late_side_effects(self) -> None:
         """Check for files of later trials, e.g. of a best model."""
@@ -81,11 +75,7 @@ class Findings:
             self.add_caution(seen.sentence)
 
     def learn(self, record: TrialRecord, losses: Losses, stdout: Path, *, samples: Series | None, space: Space) -> None:
-        """Add a trial.
-
-        Args:
-            samples: Per step of its steady window; None if not seen.
-        """
+        """Add a trial, with the samples per step of its steady window if seen."""
         if record.purpose is Purpose.BASELINE and losses.are_no_numbers and not self.baseline_has_no_loss:
             self.baseline_has_no_loss = True
             self.add_caution(_NO_LOSS)
@@ -116,7 +106,7 @@ class Findings:
     def find_unused(
         self, trials: Iterable[TrialRecord], observations: Mapping[str, Observation], *, space: Space, sd: float
     ) -> bool:
-        """Search all trials for knobs that the trainer ignores; return whether there is a new one."""
+        """Return whether the trials show a new knob that the trainer ignores."""
         printed, seen = printed_the_same(self._printed, space), same_batch(trials, space)
         if not (printed.keys() | seen.keys() | self._unreached.keys()) - self.unused.keys():
             return False  # the usual case: skip fitting the effects
@@ -124,10 +114,9 @@ class Findings:
         evidence = {path: why for path, why in printed.items() if path in without_effect}
         evidence |= {path: why for path, why in seen.items() if path not in used}
         found = {path: why for path, why in {**evidence, **self._unreached}.items() if path not in self.unused}
+        check = "it is kept fixed from now on. Check whether a flag or another key overrides it"
         for path, why in found.items():
-            self.add_caution(
-                f"{path}: {why}; it is kept fixed from now on. Check whether a flag or another key overrides it"
-            )
+            self.add_caution(f"{path}: {why}; {check}")
         self.unused.update(found)
         return bool(found)
 
@@ -135,14 +124,9 @@ class Findings:
         path, size = self._problem.batch_key, self._problem.batch_size(values)
         if path is None or size is None or self._samples_differ:
             return
-        sentence = batch_size_mismatch(
-            path,
-            size,
-            samples,
-            config={**self._problem.settings.scalars, **self._problem.space.keys(values)},
-            devices=max(1, ranks, len(visible_to(self._problem, values).uuids)),
-        )
-        if sentence is not None:
+        config = {**self._problem.settings.scalars, **self._problem.space.keys(values)}
+        devices = max(1, ranks, len(visible_to(self._problem, values).uuids))
+        if sentence := batch_size_mismatch(path, size, samples, config=config, devices=devices):
             self._samples_differ = True
             self.add_caution(sentence)
 
@@ -154,7 +138,7 @@ class Findings:
 
 
 def untunable_knobs(records: Iterable[TrialRecord], space: Space) -> dict[str, str]:
-    """Return untunable knobs with the evidence: a trial did not reach them, or an error names them."""
+    """Return knobs that a trial did not reach, or an error names, with the evidence."""
     found = {}
     for record in records:
         for path in sorted(record.conditions.unheeded):
@@ -177,9 +161,9 @@ def _head(path: Path) -> str:
 def batch_size_mismatch(
     path: str, size: float, samples: Series, *, config: Mapping[str, Scalar], devices: int
 ) -> str | None:
-    """Return a sentence if the samples per step contradict the config's batch size, else None.
+    """Return a sentence if the samples per step contradict the config's batch size.
 
-    Varying batches, a smaller last batch, and multiples or fractions by devices or gradient accumulation are fine.
+    Varying batches, a smaller last one, and multiples or parts by devices or accumulation are fine.
     """
     held = float(np.median(samples))
     # Samples of steps that are only seen together are means, which include smaller last batches.

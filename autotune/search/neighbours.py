@@ -1,7 +1,4 @@
-"""Coordination of searches and workers on the GPUs of one machine.
-
-They share its memory, disk and CPU: they explore concurrently, and run pairs alone.
-"""
+"""Coordination of searches and workers on the GPUs of one machine: they run pairs alone."""
 
 import fcntl
 import os
@@ -41,8 +38,6 @@ class Neighbours:
     @contextmanager
     def turn(self, clock: Clock, *, alone: bool, until_s: float) -> Iterator[None]:
         """Hold the lock for one trial: shared, or exclusive after running trials have ended.
-
-        Later processes wait behind a waiting exclusive one.
 
         Args:
             until_s: Monotonic time at which waiting ends without the lock.

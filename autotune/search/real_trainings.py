@@ -1,7 +1,4 @@
-"""Real trainings counted by `autotune run`, as trials of their study, to compare claimed and achieved speeds.
-
-Readers of a study add those of this machine; a search or an export writes them into it once they have ended.
-"""
+"""Real trainings counted by `autotune run`, as trials of their study, to compare claimed and achieved speeds."""
 
 from __future__ import annotations
 
@@ -26,11 +23,7 @@ if TYPE_CHECKING:
 def trainings_here(
     study: str, known: Collection[str], environ: Mapping[str, str] = os.environ
 ) -> Iterator[tuple[TrialRecord, bool]]:
-    """Yield measured trainings of a study's config on this machine, and whether each has ended.
-
-    Args:
-        known: Names to skip.
-    """
+    """Yield measured trainings of a study's config on this machine but the known ones, and whether each has ended."""
     try:
         folder = user_folder(environ) / TRAININGS
     except AutotuneError:  # another user could have written there
@@ -46,11 +39,7 @@ def trainings_here(
 
 
 def keep_trainings(study: StudyRecord, found: Iterable[tuple[TrialRecord, bool]] | None = None) -> None:
-    """Write this machine's ended trainings of a config into its study, once each.
-
-    Raises:
-        StudyError: They cannot be written.
-    """
+    """Write this machine's ended trainings of a config into its study, once each; raise StudyError."""
     known = {trial.search for trial in study.records() if trial.purpose is Purpose.TRAINING}
     for record, has_ended in trainings_here(study.name, known) if found is None else found:
         if has_ended and record.search not in known:

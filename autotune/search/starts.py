@@ -1,8 +1,4 @@
-"""Times to the first step, by value.
-
-Compiling takes seconds to minutes, and again for each batch size. A value that starts slowly gets a longer limit, or is
-not tried.
-"""
+"""Times to the first step, by value: one that starts slowly gets a longer limit, or is not tried."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -29,7 +25,7 @@ class StartTimes:
 
     Attributes:
         usual_s: Of the baseline.
-        known_s: Shortest start with each value; in longer ones another value may be to blame.
+        known_s: Shortest start with each value.
         waited_s: Longest wait without a step, for values that never started.
     """
 
@@ -46,7 +42,7 @@ class StartTimes:
         return bool(_of_changes(self.waited_s, space, values))
 
     def least_limit_s(self, space: Space, values: Values) -> float:
-        """Return the least start limit of a point, longer than earlier waits; 0 for none."""
+        """Return the least start limit of a point, longer than earlier waits."""
         waited = _of_changes(self.waited_s, space, values)
         return max([*(_AGAIN * one for one in waited), CAUTION * (self.needed_s(space, values) or 0.0)])
 
@@ -60,7 +56,7 @@ class StartTimes:
         return None
 
     def explain(self, space: Space, trial: TrialRecord) -> bool:
-        """Return whether a trial without a step was only too short: a value of it started later in another."""
+        """Return whether a trial without a step was too short for a value that started later in another."""
         is_unknown = trial.measurement is None and trial.ending in (Ending.HUNG, *_STILL_STARTING)
         known_s = _of_changes(self.known_s, space, trial.values)
         return is_unknown and max(known_s, default=0.0) >= trial.duration_s
@@ -77,7 +73,7 @@ def _of_changes(times_s: Mapping[Choice, float], space: Space, values: Values) -
 
 
 def start_times(trials: Iterable[TrialRecord], space: Space) -> StartTimes:
-    """Return the start times of trials of this machine and space; exits and hangs do not count."""
+    """Return the start times of trials of this machine and space."""
     usual_s: float | None = None
     known_s: dict[Choice, float] = {}
     waits: list[tuple[Values, float]] = []

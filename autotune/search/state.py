@@ -1,4 +1,4 @@
-"""State of one search: trials, model, window lengths, current answer and best points."""
+"""State of one search."""
 
 import math
 from collections.abc import Sequence
@@ -71,17 +71,14 @@ class SearchState:
     @property
     def scratch_loss(self) -> float | None:
         """First loss of the baseline, if known."""
-        losses = self.findings.baseline_losses
-        return losses.first if losses else None
+        return self.findings.baseline_losses.first if self.findings.baseline_losses else None
 
     def _targets(self, parts: SearchParts) -> "Sequence[Target]":
         """Return the targets; a user's sampler has only one."""
-        by_utilization = parts.problem.objective.by_utilization
-        whole = Target(self, is_same_training=False, by_utilization=by_utilization)
-        space = parts.problem.space
-        if parts.options.sampler is not None or same_training(space).size == space.size:
-            return [whole]
-        return [whole, Target(self, is_same_training=True, by_utilization=by_utilization)]
+        space, by_utilization = parts.problem.space, parts.problem.objective.by_utilization
+        has_one = parts.options.sampler is not None or same_training(space).size == space.size
+        kinds = (False,) if has_one else (False, True)
+        return [Target(self, is_same_training=one, by_utilization=by_utilization) for one in kinds]
 
 
 _FIRST_LOOK, _MOST_OF_SHORT_BUDGETS = 0.06, 0.08  # of the budget
@@ -147,21 +144,16 @@ class Windows:
     def _steady_s(self) -> float:
         """Return the window for training without stalls."""
         starts_s = [trial.measurement.first_step_s for trial in self._trials.own if trial.measurement]
-        target_s = self._least_steady_s
-        if starts_s and self._within_variances_s:
-            within = median(self._within_variances_s)
-            # remaining variance between trials, at least that of `_LEAST_SD`
-            between = max(_LEAST_SD**2, self._model.sd**2 - 2.0 * within / median(self._windows_s))
-            target_s = optimal_window_s(
-                median(starts_s), within, between, min_s=target_s, max_s=self._problem.limits.max_s
-            )
-        return target_s
+        least_s, most_s = self._least_steady_s, self._problem.limits.max_s
+        if not (starts_s and self._within_variances_s):
+            return least_s
+        within = median(self._within_variances_s)
+        # remaining variance between trials, at least that of `_LEAST_SD`
+        between = max(_LEAST_SD**2, self._model.sd**2 - 2.0 * within / median(self._windows_s))
+        return optimal_window_s(median(starts_s), within, between, min_s=least_s, max_s=most_s)
 
     def in_steps(self, goal: WindowGoal, point: str) -> WindowGoal:
-        """Return a goal in steps, of whole cycles if they are regular, as known for the point.
-
-        If steps get slower, every point is measured over the same steps.
-        """
+        """Return a goal in steps, of whole cycles if they are regular; the same steps for all if they get slower."""
         if (until := self.until_step) is not None:
             return replace(goal, steps=until - until // 4, until_step=until)
         measured = [trial.comparable for trial in self._trials.own if trial.point == point]
@@ -192,10 +184,7 @@ class Windows:
         return longest
 
     def _cycle(self, point: str) -> int | None:
-        """Return the steps per cycle of a point; None if unknown or irregular.
-
-        A single observed cycle has to resemble the baseline's.
-        """
+        """Return the steps per cycle of a point, if known and regular; a single one has to resemble the baseline's."""
         if self.cycle_s is None:  # cycles do not matter
             return None
         own, of_baseline = (self._longest_cycles(one) for one in (point, self._trials.baseline_point))
@@ -205,7 +194,7 @@ class Windows:
 
     @property
     def finalist_look_s(self) -> float:
-        """Window of a finalist's first trial: those that chose it may have been too short to show stalls."""
+        """Window of a finalist's first trial, to show stalls."""
         return min(_LEAST_FIRST_LOOK_S, _MOST_OF_SHORT_BUDGETS * self._budget_s)
 
     def first(self) -> WindowGoal:
@@ -240,13 +229,9 @@ class Windows:
 
     @property
     def cycle_s(self) -> float | None:
-        """Longest usual cycle of the baseline and the finalists.
-
-        None if unknown, or if stalls are short enough to count as noise.
-        """
+        """Longest usual cycle of the baseline and the finalists, if known; short stalls count as noise."""
         cycles_s: dict[str, list[float]] = {}
-        trials = (trial for trial in self._trials.own if trial.purpose in (Purpose.BASELINE, Purpose.CONFIRM))
-        for trial in trials:
+        for trial in [one for one in self._trials.own if one.purpose in (Purpose.BASELINE, Purpose.CONFIRM)]:
             measured = trial.comparable
             if measured and measured.cycles is not None and (measured.stall_fraction or 0.0) > SHORT_STALL:
                 # a cycle seen once is at least as long as the window
@@ -271,10 +256,7 @@ class CurrentAnswer:
         self.current = current_answer(trials.of_study(), problem.objective, excluded=problem.excluded)
 
     def contender(self) -> Values | None:
-        """Return the current answer as a point to try.
-
-        None if it is the baseline, outside this space, or failed in this search.
-        """
+        """Return the current answer as a point to try, unless it is the baseline, or failed in this search."""
         if self.current is None or self.left_out:
             return None
         point, values = self.current.point, self.current.trial.values
@@ -285,9 +267,7 @@ class CurrentAnswer:
         """Return the current answer, to confirm if nothing seems better than the baseline."""
         values = self.contender()
         known = self._model.observation(values) if values else None
-        if known is None:
-            return []
-        return [Candidate(observation=known, gain=0.0, speed_gain=None, speed_sd=self._model.sd)]
+        return [Candidate(observation=known, gain=0.0, speed_gain=None, speed_sd=self._model.sd)] if known else []
 
     def is_current(self, candidate: Candidate) -> bool:
         return self.current is not None and self._problem.space.name(candidate.observation.values) == self.current.point
@@ -324,17 +304,14 @@ class CurrentAnswer:
     def further(self, candidate: Candidate, unchanging: Values | None) -> list[Values]:
         """Return the points that join the pairs of a candidate and the baseline.
 
-        These are the current answer, and the best point that leaves the training unchanged if the candidate does not
-        and there is time.
+        These are the current answer, and if there is time the best point that leaves the training unchanged.
         """
         contender = self.contender()
         points = [] if contender is None or self.is_current(candidate) else [contender]
         if unchanging is None or self.is_same_training(candidate.observation.values) or unchanging in points:
             return points
-        named = map(
-            self._problem.space.name, (self._problem.space.baseline, candidate.observation.values, *points, unchanging)
-        )
-        pair_s = sum(expected_trial_s(self._trials.own, name) for name in named)
+        all_points = (self._problem.space.baseline, candidate.observation.values, *points, unchanging)
+        pair_s = sum(expected_trial_s(self._trials.own, name) for name in map(self._problem.space.name, all_points))
         if FEWEST_PAIRS * pair_s > MOST_FOR_CONFIRMING * self._budget_s:
             return points  # it gets separate pairs, if there is time
         return [*points, unchanging]

@@ -20,7 +20,6 @@ class StudyPlace:
     """Place of the study of a problem.
 
     Attributes:
-        identity: What its trials share.
         address: Storage; None for journals in the state folder.
         known_knobs: Paths of all known knobs, tuned or not.
     """
@@ -59,8 +58,8 @@ class StudyPlace:
     def known_study(self) -> str | None:
         """Return the study to report and apply: this one, else the latest with another command.
 
-        So results for a command typed after ``--`` can be applied without it. A config without a command also matches
-        any framework versions. Last come studies of a part of this machine: one GPU and its share of the cores.
+        A config without a command also matches any framework versions. Last come studies of a part of this machine: one
+        GPU and its share of the cores.
         """
         for name in (self.name, *self._studies_of_parts()):
             if self.storage.latest(glob.escape(name)):

@@ -1,8 +1,7 @@
 """Digests of a trainer's own files; trials are compared only if these are equal.
 
 A Python file is hashed by its syntax tree, without comments, layout and values that a search may vary there, but with
-the line numbers that identify them. Other files are hashed by their bytes. The config is part of the study's identity
-instead.
+the line numbers that identify them. Other files are hashed by their bytes.
 """
 
 import ast
@@ -38,26 +37,26 @@ class TrainerCode:
     Args:
         words: The command.
         folder: Working folder; file names are relative to it, so that a project may move.
-        excluded: Excluded files and folders: configs and trial data.
+        excluded: Files and folders: configs and trial data.
     """
 
     def __init__(self, words: Sequence[str], folder: Path, excluded: Sequence[Path] = ()) -> None:
         self._words = words
         self._folder = folder.absolute()
         self._real = os.path.realpath(folder)
-        self._project = _project_of(Path(self._real))
+        above = (Path(self._real), *Path(self._real).parents)
+        self._project = str(next((place for place in above if (place / ".git").exists()), self._real))
         temporary = os.path.realpath(tempfile.gettempdir())
         if not _is_below(self._real, temporary):  # on clusters TMPDIR is often inside the project
             excluded = (*excluded, Path(temporary))
         self._excluded = tuple(os.path.realpath(path) for path in excluded)
 
     def digests(self, loaded: Iterable[str] = (), *, before_s: float = math.inf) -> dict[str, str]:
-        """Return the digests of the project's files that the command loads, by name; at most 500.
+        """Return the digests of the project's files that the command loads, by name.
 
         Args:
             loaded: Files that a trial reported.
-            before_s: Start of that trial in Unix time; reported files written later are generated (AutoGraph,
-                torch.compile).
+            before_s: Start of that trial in Unix time; files written later are generated (AutoGraph, torch.compile).
         """
         found = [*trainer_files(self._words, self._folder), *self._scripts()]
         found += [Path(path) for path in loaded if self._is_own(path, before_s)]
@@ -76,11 +75,7 @@ class TrainerCode:
         return {_WHOLE: whole, **dict(list(digests.items())[:40])} if digests else {}
 
     def changed(self, code: Mapping[str, str], present: Mapping[str, str] | None = None) -> tuple[str, ...]:
-        """Return the names of files that were changed or deleted since a trial.
-
-        Args:
-            code: Digests, possibly from an untrusted storage; files outside this project are never read.
-        """
+        """Return the names of files changed or deleted since a trial; files outside this project are never read."""
         present = self.digests() if code and present is None else present or {}
         return tuple(
             name
@@ -91,10 +86,8 @@ class TrainerCode:
 
     def _scripts(self) -> Iterator[Path]:
         """Yield the project's scripts that the command names, apart from a trainer in Python."""
-        for word in self._words:
-            path = self._folder / word
-            if path.suffix in _SOURCES and self._is_own(str(path)):
-                yield path
+        paths = (self._folder / word for word in self._words)
+        yield from (path for path in paths if path.suffix in _SOURCES and self._is_own(str(path)))
 
     def _is_own(self, path: str, before_s: float = math.inf) -> bool:
         if "\0" in path:
@@ -155,20 +148,11 @@ class ProjectCode:
 
 
 def why_code_differs(here: Mapping[str, Scalar], there: Mapping[str, Scalar]) -> str | None:
-    """Compare the `TrainerCode.facts` of two machines.
-
-    Returns:
-        What differs, as part of a sentence that needs escaping, since `there` may come from a storage; None if nothing
-        does or either is unknown.
-    """
+    """Return what differs between the `TrainerCode.facts` of two machines, if known; to be escaped by the caller."""
     if not here or not there or here.get(_WHOLE) == there.get(_WHOLE):
         return None
     names = [name for name in here if name != _WHOLE and there.get(name, here[name]) != here[name]]
     return f"{' and '.join(names[:_NAMED]) or 'a module that the trainer loads'} is not the same there"
-
-
-def _project_of(folder: Path) -> str:
-    return str(next((place for place in (folder, *folder.parents) if (place / ".git").exists()), folder))
 
 
 def _is_below(path: str, folder: str) -> bool:

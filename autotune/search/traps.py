@@ -1,7 +1,6 @@
 """Traps in a trainer's sources: code in which other values of a knob give other data; `traps.toml` is the table.
 
-Sources are parsed with `ast`, never imported, one file at a time; of others, only functions and classes imported by
-name count. Ambiguous names and branches give no finding.
+Sources are parsed, never imported. Ambiguous names and branches give no finding.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import msgspec
 from autotune.config.sources import CHAINED, CodeScope, LiveCode, dataset_calls, last_part, read_sources, spelled
 from autotune.files import read_beginning
 from autotune.records import Scalar
-from autotune.space.knob import Knob, same_scalar
+from autotune.space.knob import Knob, is_among, same_scalar
 from autotune.space.space import Space
 
 _LOADS = re.compile(rb"DataLoader\(|Trainer\(|\.cache\(")
@@ -40,13 +39,12 @@ class Trap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         """Return the values of a knob that give other data than its baseline."""
         if knob.kind not in self.kinds:
             return ()
-        if self.above is None:
-            snapping: Sequence[Scalar] = knob.settling
-        else:
-            snapping = [one for one in knob.choices if isinstance(one, int | float) and one > self.above]
-        if any(same_scalar(one, knob.baseline) for one in snapping):
+        snapping = knob.settling
+        if self.above is not None:
+            snapping = tuple(one for one in knob.choices if isinstance(one, int | float) and one > self.above)
+        if is_among(knob.baseline, snapping):
             return tuple(one for one in knob.choices if not same_scalar(one, knob.baseline))
-        return tuple(snapping)
+        return snapping
 
 
 TRAPS = msgspec.convert(
@@ -56,11 +54,7 @@ TRAPS = msgspec.convert(
 
 @dataclass(frozen=True, kw_only=True)
 class FoundTrap:
-    """Trap at a place in the trainer's sources.
-
-    Attributes:
-        name: Class, attribute or function.
-    """
+    """Trap at a place in the trainer's sources; the name is of a class, attribute or function."""
 
     trap: Trap
     place: str
@@ -88,7 +82,6 @@ def find_traps(paths: Sequence[Path], folder: Path, named: Iterable[str], *, has
 
     Args:
         paths: The sources, the script first.
-        folder: Base of relative file names.
         named: Words of the config, which may name classes and functions.
     """
     if not any(_LOADS.search(read_beginning(path, 1 << 20)) for path in paths):
@@ -125,7 +118,7 @@ _HANDLES = re.compile(
 
 
 def repeated_streams(code: _Code) -> _Places:
-    """Yield iterable datasets read by a loader that neither query their worker nor are random."""
+    """Yield iterable datasets of a loader that neither query their worker nor are random."""
     if code.mentions("worker_init_fn") or any(file.imports(*_STREAM_LIBRARIES) for file in code.live.files):
         return
     for one in code.readers:
@@ -178,7 +171,7 @@ def cuda_in_workers(code: _Code) -> _Places:
 
 
 def _is_iterable(one: CodeScope) -> bool:
-    """Return whether a class directly extends PyTorch's iterable dataset, and nothing else that may handle workers."""
+    """Return whether a class extends PyTorch's iterable dataset, and nothing else."""
     bases = [base.value if isinstance(base, ast.Subscript) else base for base in getattr(one.node, "bases", ())]
     names = {one.file.full_name(base) for base in bases}
     streams = {name for name in names if re.fullmatch(r"torch\.utils\.data\.(?:\w+\.)*IterableDataset", name)}
@@ -281,7 +274,7 @@ class _Code:
         return max(values, key=lambda value: value.lineno, default=None)
 
     def named(self, unit: CodeScope, node: ast.AST) -> list[CodeScope]:
-        """Return the unambiguous function or class that an expression names, in its file or imported by name."""
+        """Return the function or class that an expression names, in its file or imported by name."""
         module, _, name = (own(node) or unit.file.full_name(node)).rpartition(".")
         if module and spelled(node).partition(".")[0] not in unit.file.imported:
             return []
@@ -314,7 +307,7 @@ class _Code:
         return found
 
     def knows_workers(self, one: CodeScope) -> bool:
-        """Return whether a class, or any definition whose name it uses, refers to workers."""
+        """Return whether a class, or a definition whose name it uses, refers to workers."""
         found = [one]
         for unit in found:  # grows during iteration
             names = {last_part(node) or getattr(node, "arg", None) or "" for node in unit.nodes}
@@ -335,7 +328,7 @@ class _Code:
         return False
 
     def is_kept(self, one: CodeScope, name: str) -> bool:
-        """Return whether an attribute is assigned once, and not closed in the same function."""
+        """Return whether an attribute is assigned once, and not closed there."""
         made = [
             unit
             for (_, target), pairs in self._assigned.items()

@@ -46,7 +46,7 @@ class SearchTrials:
         return [trial.comparable for trial in self.good_baseline() if trial.comparable]
 
     def speedup(self, trials: Sequence[TrialRecord]) -> float | None:
-        """Return the speed of trials relative to the baseline in this search, if both are comparable."""
+        """Return the speed of trials relative to the baseline in this search, if comparable."""
         baseline = self.good_baseline()
         good = [trial for trial in trials if trial.comparable]
         return speed_over(good, baseline) if good and baseline else None
@@ -64,7 +64,7 @@ class SearchTrials:
     def pace(self, part: Space | None = None) -> float:
         """Return the samples per second of the fastest trial in a part of the space, 0 without one.
 
-        If the objective is utilization, only baseline trials count.
+        For utilization only baseline trials count.
         """
         asked = self.good_baseline() if self._problem.objective.by_utilization else self.own
         speeds = (
@@ -81,5 +81,5 @@ class SearchTrials:
         return median(known) if known else None
 
     def has_settled(self, space: Space) -> bool:
-        """Return whether any trial filled its caches in time, so that others were too large or slow."""
+        """Return whether any trial filled its caches in time."""
         return any(trial.comparable and space.settles(trial.values) for trial in self.own)
