@@ -319,7 +319,7 @@ def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
     before, after = number_of(knob.baseline), number_of(switch.changes[knob.path])
     times = math.inf
     if counts in ("workers", "samples") and is_number(before) and is_number(after) and after > 0:
-        times = max(1.0, float(after) / max(1.0, float(before)))  # type: ignore[arg-type]
+        times = max(1.0, float(after) / max(1.0, float(before)))
     if whole is None or (loading is None and not switch.on_step) or (switch.on_step and math.isinf(times)):
         return whole
     if switch.on_step:
