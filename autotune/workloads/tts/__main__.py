@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from autotune.tf import text
-from autotune.tf.options import cache_home
+from autotune.tf.options import TextOptions, cache_home
 from autotune.workloads.tts.config import TrainerConfig, read_config
 from autotune.workloads.tts.ljspeech import InputError, encode, read_clips
 
@@ -29,7 +29,6 @@ def main() -> int:
         # Errors above are reported before the slow import of TensorFlow.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         train = _load_training()
-
         train(config, arguments.config, clips, steps=arguments.steps, epochs=arguments.epochs)
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -40,10 +39,10 @@ def main() -> int:
 
 
 def prepare_texts(config: TrainerConfig, config_file: Path, lines: Sequence[str]) -> list[text.Tokens]:
-    """Return the symbol numbers of each line; raise an InputError if a worker process failed."""
+    """Return the symbol numbers of each line."""
     cache = text.TokenCache(cache_home(near=config_file), encode) if config.data.text_cache else None
     try:
-        return text.prepare(lines, encode, config.text_options(), cache=cache)
+        return text.prepare(lines, encode, TextOptions(workers=config.data.text_workers), cache=cache)
     except text.TextWorkerError as error:
         raise InputError(
             str(error),

@@ -53,8 +53,8 @@ def sound_maxima(data: DataConfig) -> dict[str, int]:
 def sound_loader(clips: Sequence[Clip], data: DataConfig) -> Load:
     """Return the function that loads a clip for `mel_features`, which computes its spectrogram.
 
-    Features: ``text`` and ``text_length`` as in `loader`, ``sound`` (16 bits, mirrored at its ends), ``mel_length``.
-    The others are int64, because TensorFlow keeps int32 in host memory.
+    Features: ``sound`` (16 bits, mirrored at its ends), and those of `loader` in int64, because TensorFlow keeps int32
+    in host memory.
     """
     with tf.device("CPU:0"):
         texts, frames = _cropped(clips, data)
@@ -77,16 +77,12 @@ def mel_features(batch: Features, _number: tf.Tensor) -> Features:
     """Replace sounds by spectrograms: the feature stage of a pipeline over two devices."""
     mel = log_mel_of_mirrored(batch["sound"])
     mask = tf.sequence_mask(batch["mel_length"], mel.shape[1], tf.float32)
-    return {
-        "text": batch["text"],
-        "text_length": batch["text_length"],
-        "mel": mel * mask[:, :, None],
-        "mel_length": batch["mel_length"],
-    }
+    others = {name: value for name, value in batch.items() if name != "sound"}
+    return {**others, "mel": mel * mask[:, :, None]}
 
 
 def store(clips: Sequence[Clip], data: DataConfig, config_file: Path) -> Store | None:
-    """Return the cache that ``data.cache`` selects, of spectrograms, or of sounds with two devices."""
+    """Return the cache of spectrograms, or of sounds with two devices."""
     if data.cache is Cache.NONE:
         return None
     if data.cache is Cache.MEMORY:
@@ -103,15 +99,8 @@ def store(clips: Sequence[Clip], data: DataConfig, config_file: Path) -> Store |
 
 
 def _cropped(clips: Sequence[Clip], data: DataConfig) -> tuple[tf.RaggedTensor, tf.Tensor]:
-    kept = [
-        crop(
-            len(clip.text),
-            frame_count(clip.samples),
-            max_text=data.max_text_length,
-            max_frames=data.max_mel_frames,
-        )
-        for clip in clips
-    ]
+    limits = {"max_text": data.max_text_length, "max_frames": data.max_mel_frames}
+    kept = [crop(len(clip.text), frame_count(clip.samples), **limits) for clip in clips]
     texts = tf.RaggedTensor.from_row_lengths(
         np.concatenate([clip.text[:symbols] for clip, (symbols, _) in zip(clips, kept, strict=True)]).astype("int32"),
         [symbols for symbols, _ in kept],
@@ -203,14 +192,7 @@ def mirrored_samples(frames: int) -> int:
 
 
 def log_mel_of_mirrored(sound: tf.Tensor) -> tf.Tensor:
-    """Compute the spectrograms of `mirrored` samples.
-
-    Args:
-        sound: Shape (..., samples), 16 bits.
-
-    Returns:
-        Shape (..., n_frames, N_MELS).
-    """
+    """Compute the spectrograms of `mirrored` 16-bit samples, shape (..., samples) to (..., n_frames, N_MELS)."""
     frames = tf.signal.frame(tf.cast(sound, tf.float32) / 32768.0, N_FFT, HOP)
     magnitudes = tf.abs(tf.signal.rfft(frames * tf.constant(_window(), tf.float32)))
     mel = magnitudes @ tf.constant(_mel_filters(), tf.float32)
@@ -224,7 +206,7 @@ def _window() -> npt.NDArray[np.float64]:
 
 @cache
 def _mel_filters() -> npt.NDArray[np.float64]:
-    """Return the filters, shape (n_bins, N_MELS): triangles between neighbouring band edges, each of area 1."""
+    """Return triangles of area 1 between neighbouring band edges, shape (n_bins, N_MELS)."""
     edges = _mel_to_hz(np.linspace(0.0, _hz_to_mel(TOP_HZ), N_MELS + 2))
     bins = np.linspace(0.0, SAMPLE_RATE / 2, N_FFT // 2 + 1)[:, None]
     low, middle, high = edges[:-2], edges[1:-1], edges[2:]

@@ -15,7 +15,6 @@ from autotune.tf.options import (
     Precision,
     RuntimeOptions,
     StepOptions,
-    TextOptions,
     require_at_least,
 )
 from autotune.workloads.tts.ljspeech import InputError
@@ -110,9 +109,6 @@ class TrainerConfig:
             throughput=self.data.throughput_options,
         )
 
-    def text_options(self) -> TextOptions:
-        return TextOptions(workers=self.data.text_workers)
-
     def device_options(self) -> DeviceOptions:
         return DeviceOptions(
             data_gpu=self.data.data_gpu,
@@ -141,11 +137,7 @@ SECTIONS: dict[str, type] = {"data": DataConfig, "training": TrainingConfig, "ru
 
 
 def read_config(path: Path) -> TrainerConfig:
-    """Read and check a config file, ignoring the ``autotune:`` section.
-
-    Raises:
-        InputError: The file cannot be read, or has an unknown key or invalid value.
-    """
+    """Read and check a config file, ignoring the ``autotune:`` section; raise InputError."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:

@@ -3,7 +3,6 @@
     python -m autotune.workloads.tts.corpus --out data/quickstart
 
 Each letter is three tones at a vowel's or voiced consonant's formants, mixed with noise; spaces and stops are silent.
-Length and sound depend on the text, so a model can learn it.
 """
 
 import argparse
@@ -42,10 +41,7 @@ def _sounds() -> dict[str, tuple[tuple[float, ...], float, float, float]]:
 
 
 def write_corpus(folder: Path, *, clips: int = CLIPS, seed: int = 0) -> bool:
-    """Write the corpus completely or not at all; return False if it already exists.
-
-    Args:
-        clips: Number of clips, of about 1 to 10 seconds.
+    """Write clips of about 1 to 10 seconds, all or none; return False if they exist.
 
     Raises:
         InputError: The folder has other content.

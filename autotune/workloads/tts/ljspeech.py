@@ -1,7 +1,4 @@
-"""Reader of the LJSpeech layout: ``metadata.csv`` with ``id|text|normalized text``, and ``wavs/<id>.wav``.
-
-Everything is validated here, so that a broken line or file is reported at the start.
-"""
+"""Reader of the LJSpeech layout: ``metadata.csv`` with ``id|text|normalized text``, and ``wavs/<id>.wav``."""
 
 import wave
 from collections.abc import Callable, Sequence
@@ -30,13 +27,10 @@ class Clip:
 
 
 def read_clips(folder: Path, tokens_of: TokensOf | None = None) -> list[Clip]:
-    """Read the listing and the header of every file.
+    """Read the listing and the header of every file; raise InputError if one is missing or malformed.
 
     Args:
         tokens_of: Prepares the texts; None encodes them unchanged.
-
-    Raises:
-        InputError: The data are missing or malformed.
     """
     metadata = folder / "metadata.csv"
     try:
@@ -48,11 +42,8 @@ def read_clips(folder: Path, tokens_of: TokensOf | None = None) -> list[Clip]:
             remedy="set data.dataset_path to a folder in the LJSpeech layout, or create one: "
             f"python -m autotune.workloads.tts.corpus --out {folder}",
         ) from error
-    listed = [
-        (_split(line, f"{metadata}:{number}"), f"{metadata}:{number}")
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    ]
+    numbered = [(line, f"{metadata}:{number}") for number, line in enumerate(lines, start=1) if line.strip()]
+    listed = [(_split(line, where), where) for line, where in numbered]
     if not listed:
         raise InputError("lists no clips", where=str(metadata), remedy="it needs lines of id|text|normalized text")
     texts = [parts[-1] for parts, _ in listed]
@@ -66,15 +57,7 @@ def encode(text: str) -> tuple[int, ...]:
 
 
 def crop(text: int, frames: int, *, max_text: int, max_frames: int) -> tuple[int, int]:
-    """Return the lengths to crop a clip to: text and sound lose the same share, because text is stretched evenly.
-
-    Args:
-        text: Symbols, at least 1.
-        frames: Spectrogram frames, at least 1.
-
-    Returns:
-        Symbols and frames to keep from the start, at least 1 each.
-    """
+    """Return the symbols and frames of a clip to keep from the start, the same share of both, at least 1 each."""
     if text <= max_text and frames <= max_frames:
         return text, frames
     if max_text * frames < max_frames * text:  # the text exceeds its limit by more

@@ -25,21 +25,16 @@ class Speech(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         weights = _Weights(seed)
         self._embedding = weights(VOCABULARY, CHANNELS)
         self._encoder = _Block(weights, self._dtype)
-        self._place = _Dense(weights, 2, CHANNELS, self._dtype)
+        self._place = _Dense(weights, 2, CHANNELS, dtype=self._dtype)
         self._decoder = _Block(weights, self._dtype)
-        self._out = _Dense(weights, CHANNELS, REDUCTION * N_MELS, self._dtype)
+        self._out = _Dense(weights, CHANNELS, REDUCTION * N_MELS, dtype=self._dtype)
 
     def __call__(self, text: tf.Tensor, text_length: tf.Tensor, frames: tf.Tensor, mel_length: tf.Tensor) -> tf.Tensor:
-        """Predict spectrograms.
+        """Predict spectrograms, (batch, frames, mel bands).
 
         Args:
             text: Symbol numbers, (batch, symbols), padded with 0.
-            text_length: Symbols without padding.
             frames: Frames to predict, including padding.
-            mel_length: Frames without padding.
-
-        Returns:
-            (batch, frames, mel bands), float32.
         """
         text_length, mel_length = tf.cast(text_length, tf.int32), tf.cast(mel_length, tf.int32)
         text_mask = tf.sequence_mask(text_length, tf.shape(text)[1])
@@ -82,25 +77,21 @@ class _Weights:
         )
 
 
-class _Dense(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    def __init__(self, weights: _Weights, inputs: int, outputs: int, dtype: Any) -> None:
+class _Layer(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
+    def __init__(self, weights: _Weights, *shape: int, dtype: Any) -> None:
         super().__init__()
-        self._kernel = weights(inputs, outputs)
-        self._bias = tf.Variable(tf.zeros([outputs]))
+        self._kernel = weights(*shape)
+        self._bias = tf.Variable(tf.zeros([shape[-1]]))
         self._dtype = dtype
 
+
+class _Dense(_Layer):
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
         product = tf.tensordot(values, tf.cast(self._kernel, self._dtype), 1)
         return product + tf.cast(self._bias, self._dtype)
 
 
-class _Convolution(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    def __init__(self, weights: _Weights, dtype: Any) -> None:
-        super().__init__()
-        self._kernel = weights(KERNEL_WIDTH, CHANNELS, CHANNELS)
-        self._bias = tf.Variable(tf.zeros([CHANNELS]))
-        self._dtype = dtype
-
+class _Convolution(_Layer):
     def __call__(self, values: tf.Tensor) -> tf.Tensor:
         convolved = tf.nn.conv1d(values, tf.cast(self._kernel, self._dtype), stride=1, padding="SAME")
         return tf.nn.relu(convolved + tf.cast(self._bias, self._dtype))
@@ -111,8 +102,8 @@ class _Attention(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
     def __init__(self, weights: _Weights, dtype: Any) -> None:
         super().__init__()
-        self._project = _Dense(weights, CHANNELS, 3 * CHANNELS, dtype)
-        self._out = _Dense(weights, CHANNELS, CHANNELS, dtype)
+        self._project = _Dense(weights, CHANNELS, 3 * CHANNELS, dtype=dtype)
+        self._out = _Dense(weights, CHANNELS, CHANNELS, dtype=dtype)
         self._dtype = dtype
 
     def __call__(self, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:
@@ -123,14 +114,12 @@ class _Attention(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
 
 class _Block(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
-    """Two convolutions and attention, with residuals.
-
-    Padding is zeroed before each convolution, so that its length does not affect predictions.
-    """
+    """Two convolutions and attention, with residuals; padding is zeroed before each convolution."""
 
     def __init__(self, weights: _Weights, dtype: Any) -> None:
         super().__init__()
-        self._convolutions = [_Convolution(weights, dtype), _Convolution(weights, dtype)]
+        shape = (KERNEL_WIDTH, CHANNELS, CHANNELS)
+        self._convolutions = [_Convolution(weights, *shape, dtype=dtype) for _ in range(2)]
         self._attention = _Attention(weights, dtype)
 
     def __call__(self, values: tf.Tensor, mask: tf.Tensor) -> tf.Tensor:

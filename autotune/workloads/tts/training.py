@@ -164,11 +164,7 @@ class Progress(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
 
 class Checkpoints:
-    """Checkpoints of a training, in a folder that is created if missing.
-
-    Raises:
-        InputError: The folder cannot be used.
-    """
+    """Checkpoints of a training, in a folder that is created if missing."""
 
     def __init__(self, model: Speech, optimizer: Adam, folder: str) -> None:
         self.progress = Progress()
@@ -198,7 +194,7 @@ class Checkpoints:
         self._checkpoint.loss_scale = loss_scale
 
     def save_if_new(self, every_steps: int = 1) -> None:
-        """Save at multiples of this step count, unless this step is saved; 0 never saves."""
+        """Save at multiples of this step count, once each; 0 never saves."""
         if not every_steps or self.progress.steps % every_steps or self.progress.steps <= self._saved_at:
             return
         started_s = time.monotonic()
