@@ -110,10 +110,8 @@ def require_free_gpus(problem: Problem, clock: Clock) -> None:
 def _visible(problem: Problem) -> Iterator[VisibleDevices]:
     baseline = problem.space.baseline
     yield visible_to(problem, baseline)
-    for knob in problem.space.knobs:
-        if knob.path in _SELECTION_PATHS:
-            for choice in knob.choices:
-                yield visible_to(problem, {**baseline, knob.path: choice})
+    for knob in [knob for knob in problem.space.knobs if knob.path in _SELECTION_PATHS]:
+        yield from (visible_to(problem, {**baseline, knob.path: choice}) for choice in knob.choices)
 
 
 def _gpu_index(problem: Problem, values: Values, device: str) -> int | None:

@@ -79,17 +79,11 @@ def _visible_to_trials(
     found: Sequence[GpuFacts], environment: Mapping[str, str], domains: Mapping[str, Sequence[Scalar]]
 ) -> tuple[Gpu, ...]:
     """Return the GPUs in CUDA's order: the baseline's, then those of other choices."""
-    if not found:
-        return ()
     environments = [environment]
     for name in GPU_SELECTION_VARIABLES:
         environments += [{**environment, name: str(choice)} for choice in domains.get(f"{ENV}{name}", ())]
     uuids = [uuid for one in environments for uuid in visible_gpus(found, one, None).uuids]
-    whole = {gpu.uuid: gpu for gpu in found}
-    parts = {uuid: gpu for gpu in found for uuid in gpu.mig_uuids or ()}
-    return tuple(
-        Gpu(name=whole[uuid].name, uuid=uuid, memory_bytes=whole[uuid].memory_bytes)
-        if uuid in whole
-        else Gpu(name=f"{parts[uuid].name} MIG", uuid=uuid, memory_bytes=None)
-        for uuid in dict.fromkeys(uuids)
-    )
+    known = {gpu.uuid: Gpu(name=gpu.name, uuid=gpu.uuid, memory_bytes=gpu.memory_bytes) for gpu in found}
+    for gpu in found:
+        known |= {uuid: Gpu(name=f"{gpu.name} MIG", uuid=uuid, memory_bytes=None) for uuid in gpu.mig_uuids or ()}
+    return tuple(known[uuid] for uuid in dict.fromkeys(uuids))

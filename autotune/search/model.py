@@ -18,8 +18,7 @@ from autotune.search.confirm import Candidate, better_than_baseline
 from autotune.search.findings import Findings
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem
-from autotune.search.schedule import expected_trial_s, hang_or_start_s
-from autotune.search.starts import start_times
+from autotune.search.schedule import expected_trial_s, hang_or_start_s, start_times
 from autotune.search.traps import with_traps
 from autotune.search.trials import SearchTrials
 from autotune.space.catalog import traits_of

@@ -88,19 +88,16 @@ def run_preflight(
     with Instruments.of_machine(clock, None) as instruments:
         instruments.expect(plan.trial_id, TrialGpus(uuids=()), folder.samples)
         limit_s = problem.limits.start_timeout_s if start_timeout_s is None else start_timeout_s
-        is_reported, enough = False, 1 if with_section else 3
+        enough = 1 if with_section else 3
 
         def is_over(events: Sequence[TraineeEvent], now_s: float) -> bool:
             steps = _steps(events)
             return len(steps) >= enough or now_s - steps[0].t_s > _TIME_LIMIT_S
 
-        def report_once(waited_s: float) -> None:
-            nonlocal is_reported
-            if waited_s > _REPORT_AFTER_S and not is_reported:
-                is_reported = True
-                tell(_waiting_message(folder, waited_s, limit_s))
+        def report(waited_s: float) -> None:
+            tell(_waiting_message(folder, waited_s, limit_s))
 
-        watch = TrialWatch(clock, instruments, limit_s, is_over, report_once)
+        watch = TrialWatch(clock, instruments, limit_s, is_over, report)
         trial_exit = trainer.run(runner, plan, watch, min(wall_s, clock.now_s() + limit_s + 2 * _TIME_LIMIT_S))
     folder.discard_temporary()  # the rest stays, to diagnose a failure
     stdout = folder.stdout_tail()
@@ -122,7 +119,7 @@ class TrialWatch:
 
     Args:
         is_over: Returns whether the events, with at least one step, suffice at that time.
-        on_wait: Called with the time without a step.
+        on_wait: Called once with the time without a step, if that is long.
     """
 
     def __init__(
@@ -140,6 +137,7 @@ class TrialWatch:
         self._on_wait = on_wait
         self._started_s = clock.now_s()
         self._unseen = UnseenSteps(instruments.cpu_cores, start_timeout_s)
+        self._has_reported = False
         self.events: list[TraineeEvent] = []
         self.first_step_s: float | None = None
         self.why_not_started = ""
@@ -156,7 +154,9 @@ class TrialWatch:
         self.why_not_started = self._unseen.why(now_s)
         if self.why_not_started or now_s - self._started_s > self._start_timeout_s:
             return Stop.NEVER_STARTED
-        self._on_wait(now_s - self._started_s)
+        if now_s - self._started_s > _REPORT_AFTER_S and not self._has_reported:
+            self._has_reported = True
+            self._on_wait(now_s - self._started_s)
         return None
 
 

@@ -1,15 +1,15 @@
 """Schedule of a search: expected and allowed lengths of trials, and division of the budget."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from statistics import median
 
 from autotune.clock import Clock, format_duration
 from autotune.measure.score import FEWEST_PAIRS, LEAST_PAIRS
 from autotune.options import SearchOptions
-from autotune.records import Ending, PooledGpus, Purpose, TrialRecord
+from autotune.records import Ending, PooledGpus, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.acquisition import WORTH_THE_REST, Proposal
 from autotune.space.space import Space
 from autotune.trial.stop_rule import LEAST_VALIDATION_S
@@ -102,13 +102,9 @@ def _usual_durations_s(trials: Sequence[TrialRecord]) -> list[float]:
 
 def shortest_trial_s(trials: Sequence[TrialRecord], point: str, *, least_s: float, min_steps: int) -> float:
     """Predict the length of this point's next trial with the shortest window."""
-    own = [trial.comparable for trial in trials if trial.point == point]
+    own = [measured for trial in trials if trial.point == point and (measured := trial.comparable)]
     usual_s = median([trial.measurement.window_s for trial in trials if trial.measurement] or [0.0])
-    spare_s = [
-        min(usual_s, one.window_s) - max(least_s, min_steps * one.window_s / one.steps)
-        for one in own
-        if one is not None
-    ]
+    spare_s = [min(usual_s, one.window_s) - max(least_s, min_steps * one.window_s / one.steps) for one in own]
     return expected_trial_s(trials, point) - max(0.0, min(spare_s, default=0.0))
 
 
@@ -297,3 +293,93 @@ def never_trains(trials: Sequence[TrialRecord]) -> bool:
     """Return whether two or more trials all lack steps, for reasons independent of the values."""
     independent_of_values = (Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING, Ending.UNCOUNTED)
     return len(trials) >= 2 and all(trial.ending in independent_of_values for trial in trials)
+
+
+# Times to the first step, by value: one that starts slowly gets a longer limit, or is not tried.
+
+
+_START_CAUTION = 1.5  # safety factor on a known start
+_AGAIN = 2.0  # next limit, relative to one that was too short
+_MOST_FOR_A_START = 0.25  # of the time left, for one start
+_STILL_STARTING = (Ending.NEVER_STARTED, Ending.OBSERVER_MISSING)  # an idle one hangs
+
+Choice = tuple[str, Scalar]
+"""Path of a knob, and a value other than the baseline's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartTimes:
+    """Times to the first step.
+
+    Attributes:
+        usual_s: Of the baseline.
+        known_s: Shortest start with each value.
+        waited_s: Longest wait without a step, for values that never started.
+    """
+
+    usual_s: float | None = None
+    known_s: Mapping[Choice, float] = field(default_factory=dict)
+    waited_s: Mapping[Choice, float] = field(default_factory=dict)
+
+    def needed_s(self, space: Space, values: Values) -> float | None:
+        known = _of_changes(self.known_s, space, values)
+        return max([*known, *([] if self.usual_s is None else [self.usual_s])], default=None)
+
+    def has_waited(self, space: Space, values: Values) -> bool:
+        """Return whether a value of a point has never started."""
+        return bool(_of_changes(self.waited_s, space, values))
+
+    def least_limit_s(self, space: Space, values: Values) -> float:
+        """Return the least start limit of a point, longer than earlier waits."""
+        waited = _of_changes(self.waited_s, space, values)
+        return max([*(_AGAIN * one for one in waited), _START_CAUTION * (self.needed_s(space, values) or 0.0)])
+
+    def why_not(self, space: Space, values: Values, left_s: float, longest_s: float = math.inf) -> str | None:
+        """Return why there is no time for the start of a point."""
+        if (needed_s := self.needed_s(space, values) or 0.0) > longest_s:
+            return f"it takes {format_duration(needed_s)} to start"
+        for path, value in space.changes(values).items():
+            if (waited_s := self.waited_s.get((path, value), 0.0)) and _AGAIN * waited_s > _MOST_FOR_A_START * left_s:
+                return f"{path}: {value} takes more than {format_duration(waited_s)} to start"
+        return None
+
+    def explain(self, space: Space, trial: TrialRecord) -> bool:
+        """Return whether a trial without a step was too short for a value that started later in another."""
+        is_unknown = trial.measurement is None and trial.ending in (Ending.HUNG, *_STILL_STARTING)
+        known_s = _of_changes(self.known_s, space, trial.values)
+        return is_unknown and max(known_s, default=0.0) >= trial.duration_s
+
+    def untried(self) -> Iterator[str]:
+        for (path, value), waited_s in self.waited_s.items():
+            waited, budget = map(format_duration, (waited_s, 2.0 * _AGAIN * waited_s / _MOST_FOR_A_START))
+            why = f"{path}: {value} was not measured, because it takes more than {waited} to start"
+            yield f"{why}; --budget {budget} gives it the time."
+
+
+def _of_changes(times_s: Mapping[Choice, float], space: Space, values: Values) -> list[float]:
+    return [times_s[one] for one in space.changes(values).items() if one in times_s]
+
+
+def start_times(trials: Iterable[TrialRecord], space: Space) -> StartTimes:
+    """Return the start times of trials of this machine and space."""
+    usual_s: float | None = None
+    known_s: dict[Choice, float] = {}
+    waits: list[tuple[Values, float]] = []
+    for trial in trials:
+        changes = space.changes(trial.values)
+        if trial.measurement is not None:
+            start_s = trial.measurement.first_step_s
+            if not changes:
+                usual_s = start_s if usual_s is None else min(start_s, usual_s)
+            for one in changes.items():
+                known_s[one] = min(start_s, known_s.get(one, start_s))
+        elif trial.ending in _STILL_STARTING:
+            waits.append((changes, trial.duration_s))
+    waited_s: dict[Choice, float] = {}
+    for changes, wait_s in waits:
+        if max((known_s.get(one, 0.0) for one in changes.items()), default=0.0) >= wait_s:
+            continue  # that value explains the wait
+        for one in changes.items():
+            if one not in known_s:
+                waited_s[one] = max(wait_s, waited_s.get(one, 0.0))
+    return StartTimes(usual_s=usual_s, known_s=known_s, waited_s=waited_s)

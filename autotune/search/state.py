@@ -16,8 +16,7 @@ from autotune.measure.window import Window, WindowGoal
 from autotune.records import DataEffect, DataFinding, Purpose, Scalar, TrialRecord, Values
 from autotune.sampler.observations import of_space
 from autotune.search.confirm import Candidate, ConfirmationBasis
-from autotune.search.data_check import DataCheck
-from autotune.search.findings import Findings
+from autotune.search.findings import DataCheck, Findings
 from autotune.search.model import Model, explores
 from autotune.search.parts import SearchParts
 from autotune.search.problem import Problem

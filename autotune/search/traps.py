@@ -369,9 +369,8 @@ class _Code:
         if isinstance(call.func, ast.Attribute) and call.func.attr not in ("split", "seed", "spawn"):
             for where, made in self._values(unit, call.func.value):
                 if isinstance(made, ast.Call) and _GENERATORS.fullmatch(where.file.full_name(made.func)):
-                    return (
-                        where is not unit or not unit.name or not (made.args or made.keywords)
-                    )  # else the sample may seed it
+                    may_be_seeded = made.args or made.keywords  # by the sample
+                    return where is not unit or not unit.name or not may_be_seeded
         is_on = all(getattr(one.value, "value", None) is True for one in call.keywords if one.arg == "training")
         return is_on and any(  # on is Keras's default
             isinstance(one, ast.Call) and _KERAS_LAYER.fullmatch(where.file.full_name(one.func))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from autotune.records import Ending, Purpose, TrialRecord, Verdict
-from autotune.search.starts import start_times
+from autotune.search.schedule import start_times
 from autotune.space.space import Space
 from scripts.bench.simulated_runner import Training
 from tests.runs import MakeTrial, knob
