@@ -69,15 +69,12 @@ class ConfigSampler(BaseSampler):
         """Return the values of the next trial; raise ValueError for several objectives."""
         _require_one_objective(study)
         grids = {name: grid for name, one in search_space.items() if (grid := Grid.of(one)) is not None}
-        params = {
-            name: self.sample_independent(study, trial, name, distribution)
-            for name, distribution in search_space.items()
-            if name not in grids
-        }
+        others = {name: one for name, one in search_space.items() if name not in grids}
+        params = {name: self.sample_independent(study, trial, name, one) for name, one in others.items()}
         if grids:
-            others = [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
+            trials = [other for other in study.get_trials(deepcopy=False) if other.number != trial.number]
             with self._lock:
-                params |= self._propose(grids, others, study.direction)
+                params |= self._propose(grids, trials, study.direction)
         return {name: params[name] for name in search_space}
 
     def sample_independent(
@@ -227,11 +224,8 @@ class _Model:
 
 def _scores(trials: Iterable[FrozenTrial], *, maximize: bool) -> dict[int, float]:
     """Return the score of each successful trial by number: higher is better, logarithmic."""
-    values = {
-        trial.number: trial.value
-        for trial in trials
-        if trial.state is TrialState.COMPLETE and trial.value is not None and not _is_violated(trial)
-    }
+    complete = (trial for trial in trials if trial.state is TrialState.COMPLETE and not _is_violated(trial))
+    values = {trial.number: trial.value for trial in complete if trial.value is not None}
     finite = {number: value for number, value in values.items() if math.isfinite(value)}
     if not finite:
         return {}
@@ -271,9 +265,7 @@ SamplerChoice = BaseSampler | None
 def require_sampler(sampler: object) -> None:
     """Raise `ConfigError` if an argument isn't a sampler."""
     if not isinstance(sampler, SamplerChoice):
-        raise ConfigError(
-            f"{sampler!r} is not a sampler", where="sampler", remedy="Pass an instance of an Optuna sampler."
-        )
+        raise ConfigError(f"{sampler!r} is not a sampler", where="sampler", remedy="Pass an Optuna sampler.")
 
 
 def sampler_name(sampler: SamplerChoice) -> str:
@@ -337,9 +329,8 @@ class OtherSampler:
                 if asked := self._asked.pop(name, None):
                     self._study.tell(asked, score, state=state)
                 else:
-                    self._study.add_trial(
-                        create_trial(state=state, value=score, params=params, distributions=self._distributions)
-                    )
+                    added = create_trial(state=state, value=score, params=params, distributions=self._distributions)
+                    self._study.add_trial(added)
             self._reported[name] = len(results)
         for asked in self._asked.values():  # never run, or disturbed
             self._study.tell(asked, state=TrialState.FAIL)

@@ -55,11 +55,9 @@ class FailingValues:
     def where(self, space: Space) -> str:
         if not self.only_with:
             return "in every trial"
-        with_others = [
-            f"{path}: {scalar_text(value)}"
-            for path, value in self.only_with.items()
-            if not same_scalar(value, space.knob(path).baseline)
-        ]
+        pairs = self.only_with.items()
+        changed = [(path, value) for path, value in pairs if not same_scalar(value, space.knob(path).baseline)]
+        with_others = [f"{path}: {scalar_text(value)}" for path, value in changed]
         return f"with {', '.join(with_others)}" if with_others else f"with the current {', '.join(self.only_with)}"
 
     def remedy(self, space: Space) -> str:
@@ -263,11 +261,10 @@ class _Suspects:
             return True
         conclusive = (point for point, how in self.failed if how is one.ending and point not in self.brief)
         changes = [self._changes(point) for point in conclusive]
-        return any(
-            change == one.values
-            or (len(one.values) == 1 and change.keys() == one.values.keys() and _holds(change, one.values, self.space))
-            for change in changes
-        )
+        if one.values in changes:
+            return True
+        same = (change for change in changes if change.keys() == one.values.keys())
+        return len(one.values) == 1 and any(_holds(change, one.values, self.space) for change in same)
 
     def _nearest(self, values: Values) -> Values:
         if len(values) > 1:

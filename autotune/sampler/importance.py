@@ -105,9 +105,8 @@ def _effects(observations: Mapping[str, Observation], space: Space, sd: float) -
     changes = [(path, value) for path, values in tried.items() for value in values]
     if not changes or len(good) <= len(changes):
         return []
-    design = np.array(
-        [[1.0, *(float(same_scalar(one.values[path], value)) for path, value in changes)] for one in good]
-    )
+    rows = [[1.0, *(float(same_scalar(one.values[path], value)) for path, value in changes)] for one in good]
+    design = np.array(rows)
     means = np.array([observation.mean for observation in good])
     weights = np.array([float(len(observation.scores)) for observation in good])
     prior = np.diag([0.0, *([0.5**-2] * len(changes))])  # 0.5: standard deviation of an effect, in ln score

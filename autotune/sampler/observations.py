@@ -131,9 +131,8 @@ class Observations(Mapping[str, Observation]):
         losses = [self._objective.penalty(0.0, rough - fmean(baseline.ln_speeds)) for rough in observation.rough_scores]
         penalty = 0.0
         if observation.scores:
-            penalty = self._objective.penalty(
-                observation.mean - baseline.mean, fmean(observation.ln_speeds) - fmean(baseline.ln_speeds)
-            )
+            ln_speedup = fmean(observation.ln_speeds) - fmean(baseline.ln_speeds)
+            penalty = self._objective.penalty(observation.mean - baseline.mean, ln_speedup)
         return replace(
             observation,
             scores=tuple(score - penalty for score in observation.scores),

@@ -115,11 +115,8 @@ class Study:
         except StorageAway as away:
             if not (waiting := _count_undelivered(problem)):
                 raise
-            raise StorageAway(
-                f"{away.message}; trials waiting here to be delivered: {waiting}",
-                where=away.where,
-                remedy=away.remedy,
-            ) from None
+            message = f"{away.message}; trials waiting here to be delivered: {waiting}"
+            raise StorageAway(message, where=away.where, remedy=away.remedy) from None
         if known is None:
             place = problem.address.shown if problem.address else str(problem.state.studies)
             path = problem.address.path if problem.address else None

@@ -164,12 +164,8 @@ class Explorer(SearchStage):
 
     def try_point(self, proposal: Proposal, left_s: float) -> TrialRecord:
         model, values = self._state.model, proposal.values
-        limit_s = schedule.time_limit_s(
-            self._state.trials.own,
-            settles=model.space.settles(values),
-            left_s=left_s,
-            budget_s=self._parts.budget.budget_s,
-        )
+        settles, budget_s = model.space.settles(values), self._parts.budget.budget_s
+        limit_s = schedule.time_limit_s(self._state.trials.own, settles=settles, left_s=left_s, budget_s=budget_s)
         waits_s = model.waits_s(values)
         record = self._trials.make(
             TrialSpec(
@@ -218,10 +214,7 @@ def require_baseline(
         why, remedy = f"today's config cannot be measured: {record.detail}", EXPLANATIONS[record.ending].remedy
     elif measured:
         why = "objective: utilization, but no GPU utilization was measured while today's config ran"
-        remedy = (
-            "Check with `autotune monitor` that the trainer uses the GPU, or set\n"
-            "objective: effective_utilization or throughput."
-        )
+        remedy = "Check with `autotune monitor` that the trainer uses the GPU, or set objective: throughput."
     elif record.ending is Ending.KILLED_BY_BUDGET:
         why, remedy = _why_budget_too_short(record, earlier, format_duration(budget_s))
     else:

@@ -237,13 +237,9 @@ class DataCheck:
             if knob.batch and knob.label_of(value) is Label.SAME_TRAINING
             if isinstance(value, int) and isinstance(knob.baseline, int)
         )
-        finding = compare_data(
-            baseline_data,
-            data,
-            self._known.get(point, ()),
-            may_freeze=any(knob.settling or knob.kind is None for knob, _ in changed),
-            accumulated=prod(compensation),
-        )
+        may_freeze = any(knob.settling or knob.kind is None for knob, _ in changed)
+        known, accumulated = self._known.get(point, ()), prod(compensation)
+        finding = compare_data(baseline_data, data, known, may_freeze=may_freeze, accumulated=accumulated)
         if finding.effect in (DataEffect.SAME, DataEffect.UNVERIFIED) and all(
             knob.label_of(value) is Label.SAME_TRAINING and not knob.batch for knob, value in changed
         ):

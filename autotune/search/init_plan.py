@@ -126,10 +126,7 @@ def _why_separate(config: Path, document: Document, typed: TypedCommand, tokens:
     if document.syntax is not Syntax.YAML:
         return f"a {document.syntax.value} config cannot hold a section: it goes into a separate file, {separate_file}"
     if not names_config(tokens):
-        return (
-            f"the command does not name {config.name}, so the trainer cannot be tested with a copy that holds the "
-            f"section: {own_file}"
-        )
+        return f"the command does not name {config.name}, so no copy with the section can be tested: {own_file}"
     return None
 
 
@@ -148,9 +145,7 @@ def plan_init_from_flags(config: Path, typed: TypedCommand, *, state_dir: Path |
             remedy="Give --config a new file name; if the trainer reads a config, omit --from-flags.",
         )
     if syntax_of(config.name) is not Syntax.YAML:
-        raise ConfigError(
-            "the config for the flags has to be YAML", where=str(config), remedy="Give it a name that ends in .yaml."
-        )
+        raise ConfigError("the config for the flags has to be YAML", where=str(config), remedy="Name it *.yaml.")
     if not config.parent.is_dir():
         raise ConfigError("no such folder", where=str(config.parent), remedy="Create it, or check the path.")
     flags = read_flags(typed.words, has_known_name, find_script(typed.words, Path.cwd()))
@@ -323,10 +318,8 @@ def keys_beaten(problem: Problem) -> Iterator[str]:
         flag, _, value = word.partition("=")
         path = paths.get(key_name(flag.lstrip("-"))) if flag.startswith("--") else None
         if path is not None and "{" not in value and f"{{{path}}}" not in problem.command:
-            yield (
-                f"{flag} in the command may override {path}: then no other value of it reaches the trainer. "
-                f"Omit the flag, or give it {{{path}}}"
-            )
+            override = f"{flag} in the command may override {path}: then no other value of it reaches the trainer"
+            yield f"{override}. Omit the flag, or give it {{{path}}}"
 
 
 _MOST_FILES = 40

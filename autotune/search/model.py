@@ -371,10 +371,8 @@ class Scope:
             if knob.reach is not None and further > self._extended.get(knob.path, knob.reach):
                 outpost[knob.path] = self._extended[knob.path] = further
             elif value == numbers[-1] and traits_of(knob).beyond:
-                self._findings.add_caution(
-                    f"At {knob.path}: {value}, the largest value tried, {why}: list larger values under knobs: to "
-                    "try them."
-                )
+                at = f"At {knob.path}: {value}, the largest value tried"
+                self._findings.add_caution(f"{at}, {why}: list larger values under knobs: to try them.")
         if outpost:
             # together, because more samples at a time need more threads
             self.outposts.append({**record.values, **outpost})

@@ -326,10 +326,8 @@ def join(study: StudyRecord, problem: Problem, role: Role, name: str, clock: Clo
     # A heartbeat from the future shows a wrong clock; one from the past may be of a killed member.
     for one in [one for one in study.members.others() if one.renewed_utc - clock.utc() > RECENT][:1]:
         ahead = format_duration((one.renewed_utc - clock.utc()).total_seconds())
-        remark(
-            f"The clock of {one.host} is ahead of this machine's by {ahead}: each runs a separate search, with the "
-            "other's trials. Synchronise the clocks (NTP) to share one search."
-        )
+        separate = f"The clock of {one.host} is ahead of this machine's by {ahead}: each runs a separate search"
+        remark(f"{separate}, with the other's trials. Synchronise the clocks (NTP) to share one search.")
 
 
 def _budget(study: StudyRecord, options: SearchOptions, session: Session, clock: Clock) -> Budget:

@@ -172,11 +172,8 @@ class OtherMachines:
 
     def _elsewhere(self) -> list[TrialRecord]:
         own = self._members.own.machine if self._members.own else ""
-        return [
-            trial
-            for trial in self._study.records()
-            if trial.comparable and trial.machine != own and trial.search == self._parts.search
-        ]
+        of_search = (trial for trial in self._study.records() if trial.search == self._parts.search)
+        return [trial for trial in of_search if trial.comparable and trial.machine != own]
 
     # Members of the joint search
 

@@ -347,11 +347,8 @@ _UNREAD = "it would not reach the trainer: the command contains neither {config}
 def _loads_by_pytorch(command: Sequence[str], folder: Path) -> bool:
     """Return whether the trainer's code has a loader known to work without workers."""
     scripts = (Script(path=path, text=path.read_text("utf-8", "replace")) for path in trainer_files(command, folder))
-    return any(
-        any(word in script.text for word in ("DataLoader", "TrainingArguments"))
-        and any(map(script.imports, ("torch", "torch_geometric", "transformers")))
-        for script in scripts
-    )
+    loading = (one for one in scripts if "DataLoader" in one.text or "TrainingArguments" in one.text)
+    return any(one.imports(name) for one in loading for name in ("torch", "torch_geometric", "transformers"))
 
 
 def _with_workers(knob: Knob) -> Knob:
@@ -382,9 +379,8 @@ def _domains(settings: Settings) -> dict[str, tuple[Scalar, ...]] | None:
     if knobs is None:
         return None
     in_code = settings.code if settings.section.varies_environment_alone else ()
-    choices: dict[str, tuple[Scalar, ...]] = {
-        path: () for path in in_code if is_searched_by_default(path, settings.value(path))
-    }
+    found = (path for path in in_code if is_searched_by_default(path, settings.value(path)))
+    choices: dict[str, tuple[Scalar, ...]] = dict.fromkeys(found, ())
     for path, one in knobs.items():
         choices[path] = ladder(one.low, one.high, step=one.step, log=one.log) if isinstance(one, Range) else one
     return choices
@@ -436,10 +432,8 @@ def growth_remark(problem: Problem, records: Iterable[TrialRecord]) -> str | Non
         if not (isinstance(began, int) and isinstance(now, int) and isinstance(largest, int)):
             continue
         if 0 < began < now < largest and largest > problem.batch_limit.factor * began:
-            return (
-                f"{knob.path} was {began} when this study began and is {now} now: the search goes up to {largest}, "
-                f"{largest / began:g} times the first value. --batch same keeps it at {now}."
-            )
+            grown = f"{knob.path} was {began} when this study began and is {now} now: the search goes up to {largest}"
+            return f"{grown}, {largest / began:g} times the first value. --batch same keeps it at {now}."
     return None
 
 
@@ -459,19 +453,16 @@ def _limit(problem: Problem, typed: str | None) -> BatchLimit | None:
 def _limit_remark(whole: Space, space: Space, limit: BatchLimit) -> str | None:
     if space.most_batch is not None:
         return f"Combinations of batch size and accumulation are searched up to {limit.factor:g} times today's batch."
-    cut = [
-        (knob, space.knob(knob.path)) for knob in whole.knobs if len(space.knob(knob.path).choices) < len(knob.choices)
-    ]
+    pairs = ((knob, space.knob(knob.path)) for knob in whole.knobs)
+    cut = [(knob, left) for knob, left in pairs if len(left.choices) < len(knob.choices)]
     if not cut:
         return None
     if limit.is_fixed:
         return f"{' and '.join(_kept(knob) for _, knob in cut)}, because of batch: same."
     text = " and ".join(_up_to(knob, limit) for _, knob in cut)
     most = " and ".join(str(knob.choices[-1]) for knob, _ in cut)
-    return (
-        f"{text}: a larger batch gives more samples per second, but each teaches less. --batch free searches up to "
-        f"{most}."
-    )
+    why = "a larger batch gives more samples per second, but each teaches less"
+    return f"{text}: {why}. --batch free searches up to {most}."
 
 
 def _kept(knob: Knob) -> str:

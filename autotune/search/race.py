@@ -18,6 +18,7 @@ from autotune.search.parts import SearchParts
 from autotune.search.schedule import CAUTION, RACES_FROM_S, STOPPING_S, expected_start_s, race_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import CUT_SHORT, SearchStage, TrialMaker
+from autotune.space.catalog import is_count
 from autotune.space.knob import Label, is_number, key_name, same_scalar
 from autotune.space.space import effective_batch_ratio
 from autotune.trial.execution import Execution, TrialSpec
@@ -109,11 +110,9 @@ class Racer(SearchStage):
 
     def _arms(self, values: Values) -> list[_Arm]:
         """Return the configs to race; the winner also with a scaled learning rate if a key sets it."""
-        arms = [
-            _Arm(arm=RaceArm.BASELINE, values=self._state.model.space.baseline),
-            _Arm(arm=RaceArm.WINNER, values=values),
-        ]
-        ratio = effective_batch_ratio(self._state.model.space.knobs, values)
+        space = self._state.model.space
+        arms = [_Arm(arm=RaceArm.BASELINE, values=space.baseline), _Arm(arm=RaceArm.WINNER, values=values)]
+        ratio = effective_batch_ratio(space.knobs, values)
         rate = learning_rate(self._parts.problem.settings.scalars)
         if rate is not None and abs(math.log(ratio)) > _OTHER_BATCH:
             arms.append(_Arm(arm=RaceArm.SCALED, values=values, rate_key=rate.path, rate=rate.scaled(ratio)))
@@ -251,14 +250,9 @@ class LearningRate:
 
 def learning_rate(scalars: Values) -> LearningRate | None:
     """Return the learning rate of a config; None if no or several keys may set it."""
-    found = {
-        path: float(value)
-        for path, value in scalars.items()
-        if is_number(value)
-        and value > 0
-        and _LEARNING_RATE.fullmatch(key_name(path))
-        and not _OTHER_RATE.fullmatch(path.lower())
-    }
+    numbers = ((path, float(value)) for path, value in scalars.items() if is_number(value) and value > 0)
+    named = ((path, value) for path, value in numbers if _LEARNING_RATE.fullmatch(key_name(path)))
+    found = {path: value for path, value in named if not _OTHER_RATE.fullmatch(path.lower())}
     main = [path for path in found if key_name(path) in _MAIN_LEARNING_RATE]
     chosen = main if len(main) == 1 else list(found)
     if len(chosen) != 1:
@@ -268,14 +262,8 @@ def learning_rate(scalars: Values) -> LearningRate | None:
 
 def seed(scalars: Values) -> tuple[str, int] | None:
     """Return the key of the training's seed and its value; None if no or several keys may set it."""
-    found = [
-        (path, value)
-        for path, value in scalars.items()
-        if isinstance(value, int)
-        and not isinstance(value, bool)
-        and 0 <= value < 2**31
-        and _SEED.fullmatch(key_name(path))
-    ]
+    named = ((path, value) for path, value in scalars.items() if _SEED.fullmatch(key_name(path)))
+    found = [(path, value) for path, value in named if is_count(value) and value < 2**31]
     return found[0] if len(found) == 1 else None
 
 

@@ -193,12 +193,9 @@ def verdict_s(gpus: PooledGpus | None) -> float:
 
 def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget_s: float) -> float:
     """Return the shortest time of a confirmation's pairs, without starts, because the first is slow."""
-    measured = [
-        trial.duration_s - trial.measurement.first_step_s
-        for trial in trials
-        if trial.point == baseline and trial.measurement
-    ]
-    return 2 * _fewest_pairs(trials, baseline, budget_s) * min(measured, default=0.0)
+    own = (trial for trial in trials if trial.point == baseline)
+    measured_s = [trial.duration_s - trial.measurement.first_step_s for trial in own if trial.measurement]
+    return 2 * _fewest_pairs(trials, baseline, budget_s) * min(measured_s, default=0.0)
 
 
 class Outcome(Enum):

@@ -205,20 +205,18 @@ class Windows:
     def why_longer(self) -> str:
         """Return why windows are longer than for steady steps; empty if they are not."""
         if self.until_step is not None:
-            return (
-                f"Steps get slower during training, {self._growth:.1f}x in the first trial: each point is measured "
-                f"over the same steps, up to step {self.until_step}."
-            )
+            slower = f"Steps get slower during training, {self._growth:.1f}x in the first trial"
+            return f"{slower}: each point is measured over the same steps, up to step {self.until_step}."
         cycle_s, goal, point = self.cycle_s, self.usual(), self._trials.baseline_point
         if cycle_s is None:
             return ""
         seen = self._trials.baseline_measurements()
         if not any(one.beat_s for one in seen):
-            longest_s = max(one.step_max_s or 0.0 for one in seen)
-            return (
-                f"Training stalled for {format_duration(longest_s)}, and the period of stalls was not seen: intervals "
-                "are wider for it. A longer --budget measures for longer."
+            longest = format_duration(max(one.step_max_s or 0.0 for one in seen))
+            unseen = (
+                f"Training stalled for {longest}, and the period of stalls was not seen: intervals are wider for it"
             )
+            return f"{unseen}. A longer --budget measures for longer."
         if LEAST_CYCLES * cycle_s <= goal.min_s:
             return ""
         every, length = format_duration(cycle_s), format_duration(goal.length_s)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -47,9 +48,8 @@ class Trap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return snapping
 
 
-TRAPS = msgspec.convert(
-    msgspec.toml.decode(Path(__file__).with_name("traps.toml").read_bytes())["trap"], tuple[Trap, ...]
-)
+_TABLE = tomllib.loads(Path(__file__).with_name("traps.toml").read_text("utf-8"))
+TRAPS = msgspec.convert(_TABLE["trap"], tuple[Trap, ...])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,12 +329,9 @@ class _Code:
 
     def is_kept(self, one: CodeScope, name: str) -> bool:
         """Return whether an attribute is assigned once, and not closed there."""
-        made = [
-            unit
-            for (_, target), pairs in self._assigned.items()
-            for unit, _ in pairs
-            if target.endswith(f".{name}") and (unit.outer is one or not target.startswith("self."))
-        ]
+        pairs = ((target, unit) for (_, target), made in self._assigned.items() for unit, _ in made)
+        named = ((target, unit) for target, unit in pairs if target.endswith(f".{name}"))
+        made = [unit for target, unit in named if unit.outer is one or not target.startswith("self.")]
         return len(made) == 1 and not any(spelled(node) == f"self.{name}.close" for node in made[0].nodes)
 
     # Randomness

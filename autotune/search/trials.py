@@ -67,12 +67,8 @@ class SearchTrials:
         For utilization only baseline trials count.
         """
         asked = self.good_baseline() if self._problem.objective.by_utilization else self.own
-        speeds = (
-            trial.comparable.samples_per_s
-            for trial in asked
-            if trial.comparable and (part is None or part.contains(trial.values))
-        )
-        return max(speeds, default=0.0)
+        inside = (trial.comparable for trial in asked if part is None or part.contains(trial.values))
+        return max((measured.samples_per_s for measured in inside if measured), default=0.0)
 
     def data_wait(self) -> float | None:
         """Return the share of time that the baseline waits for data, if known."""

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from autotune.clock import format_duration
 from autotune.measure.window import growth_bytes_per_s
@@ -63,19 +64,16 @@ class Validator(SearchStage):
             self._baseline = self._trials.latest
         baseline, sd, machine = self._baseline, self._state.model.sd, self._parts.problem.machine
         assert baseline is not None
-        record = self._train(
-            result.best.values,
-            lambda done: judge_validation(done, baseline, speedup=speedup, sd=sd, machine=machine),
-        )
+        judge = partial(judge_validation, baseline=baseline, speedup=speedup, sd=sd, machine=machine)
+        record = self._train(result.best.values, judge)
         if record.validation is None:
             return self._give_up(f"its training was cut short: {record.ending.value}")
         self.has_broken |= bool(record.validation.broke)
         return bool(record.validation.broke)
 
     def _train(self, values: Values, judge: Callable[[Execution], Validation | None]) -> TrialRecord:
-        return self._trials.make_once(
-            TrialSpec(values=values, purpose=Purpose.VALIDATE, validate_s=self._longest_s), judge=judge
-        )
+        trial = TrialSpec(values=values, purpose=Purpose.VALIDATE, validate_s=self._longest_s)
+        return self._trials.make_once(trial, judge=judge)
 
     def _give_up(self, why: str) -> bool:
         self._events.change_phase("ending", f"the answer is not validated: {why}")

@@ -87,10 +87,8 @@ class WarmStart:
         best = max(self.points, key=lambda point: point.gain)
         count = "a point" if len(self.points) == 1 else f"the best {len(self.points)} points"
         gain = f"up to {math.exp(best.gain):.2f}x today's score there"
-        return (
-            f"The search starts with {count} of {' and of '.join(origins)} ({gain}); their gain here is re-measured. "
-            "--no-warm-start skips them."
-        )
+        starts = f"The search starts with {count} of {' and of '.join(origins)} ({gain})"
+        return f"{starts}; their gain here is re-measured. --no-warm-start skips them."
 
     def of_answer(self, values: Values, trials: Sequence[TrialRecord], space: Space) -> str:
         """Return a remark on the imported point that became the answer; empty if none did."""
@@ -111,10 +109,8 @@ def warm_start(problem: Problem, records: Sequence[TrialRecord] = ()) -> WarmSta
     found = _of_earlier_code(problem, records)
     found += profiles.siblings(own, profiles.ProfileIndex(problem.storage, problem.state.studies).profiles())
     margin = problem.limits.memory_margin
-    return WarmStart(
-        points=tuple(imported_points(problem.space, found, problem.machine, memory_margin=margin)),
-        hints=tuple(memory_hints(problem.space, found, problem.machine)),
-    )
+    points = imported_points(problem.space, found, problem.machine, memory_margin=margin)
+    return WarmStart(points=tuple(points), hints=tuple(memory_hints(problem.space, found, problem.machine)))
 
 
 def keep_profile(problem: Problem, study: StudyRecord, better: Sequence[Candidate], sd: float, utc: str) -> None:
@@ -262,10 +258,8 @@ def _values_here(space: Space, profile: Profile, point: ProfilePoint, machine: M
 
     A batch that needs more memory than available shrinks, and a worker per core there becomes one per core here.
     """
-    fits = (1.0 - memory_margin) * min(
-        _share(_gpu_memory_bytes(machine), point.gpu_memory_bytes),
-        _share(machine.memory_bytes, point.host_memory_bytes),
-    )
+    of_gpu = _share(_gpu_memory_bytes(machine), point.gpu_memory_bytes)
+    fits = (1.0 - memory_margin) * min(of_gpu, _share(machine.memory_bytes, point.host_memory_bytes))
     values = {**space.baseline}
     for path, value, near in _placed(space, profile, point.values):
         knob = space.knob(path)

@@ -191,16 +191,12 @@ class Ablation:
         failed = ((record.values, _differing(point, record.values)) for record in records if has_failed(record))
         single = ((path, values[path]) for values, paths in failed if len(paths) == 1 for path in paths)
         self.needed = {path for path, value in single if same_scalar(value, baseline[path])}
-        made = [
-            (record.values, math.log(record.comparable.speed))
-            for record in records
-            if record.comparable and (record.purpose is Purpose.TAKE_BACK or _confirms(record, point))
-        ]
+        fitted = (one for one in records if one.purpose is Purpose.TAKE_BACK or _confirms(one, point))
+        made = [(one.values, math.log(one.comparable.speed)) for one in fitted if one.comparable]
         tried = {(path, value) for values, _ in made for path, value in _differing(values, baseline).items()}
         terms = sorted(tried, key=repr)
-        design = np.array(
-            [[1.0, *(float(same_scalar(values[path], value)) for path, value in terms)] for values, _ in made]
-        ).reshape(len(made), len(terms) + 1)
+        rows = [[1.0, *(float(same_scalar(values[path], value)) for path, value in terms)] for values, _ in made]
+        design = np.array(rows).reshape(len(made), len(terms) + 1)
         speeds = np.array([speed for _, speed in made])
         # prior: ln effects of standard deviation 1; terms that only occur together share their gain
         precision = design.T @ design + noise.variance * np.diag([1e-6, *([1.0] * len(terms))])
@@ -280,12 +276,9 @@ def _has_no_nan(values: Values) -> bool:
 def _tried_space(baseline: Values, points: Sequence[Values], space: Space) -> Space:
     """Return the space of the tried values, of which the current one may lack some."""
     present = {knob.path: knob for knob in space.knobs}
-    return Space(
-        knobs=tuple(
-            _tried_knob(path, today, [values[path] for values in points], present.get(path))
-            for path, today in baseline.items()
-        )
-    )
+    tried = {path: [values[path] for values in points] for path in baseline}
+    knobs = (_tried_knob(path, today, tried[path], present.get(path)) for path, today in baseline.items())
+    return Space(knobs=tuple(knobs))
 
 
 def _tried_knob(path: str, baseline: Scalar, values: Iterable[Scalar], present: Knob | None) -> Knob:

@@ -122,12 +122,8 @@ class _Table:
 
 _TABLE = msgspec.convert(tomllib.loads(Path(__file__).with_name("knobs.toml").read_text("utf-8")), _Table)
 BATCH_NAMES = _TABLE.batch.complete()
-KNOWN_KNOBS = tuple(
-    replace(row, names=BATCH_NAMES.plain + BATCH_NAMES.per_device + BATCH_NAMES.all_devices)
-    if row.counts == "samples"
-    else row
-    for row in _TABLE.knob
-)
+_SIZES = BATCH_NAMES.plain + BATCH_NAMES.per_device + BATCH_NAMES.all_devices
+KNOWN_KNOBS = tuple(replace(row, names=_SIZES) if row.counts == "samples" else row for row in _TABLE.knob)
 """Known knobs, in the order in which an expert would tune them."""
 
 ROWS = {row.kind: row for row in KNOWN_KNOBS}
@@ -219,9 +215,8 @@ def batch_count(path: str, config: Mapping[str, Scalar]) -> BatchCount:
     if is_global(path):
         return BatchCount(where="of all devices together", accumulated=1)
     steps = list(accumulations(config).values())
-    return BatchCount(
-        where="of each device" if is_per_device(path) else "", accumulated=steps[0] if len(steps) == 1 else 1
-    )
+    accumulated = steps[0] if len(steps) == 1 else 1
+    return BatchCount(where="of each device" if is_per_device(path) else "", accumulated=accumulated)
 
 
 def accumulations(config: Mapping[str, Scalar]) -> dict[str, int]:

@@ -328,10 +328,8 @@ def untried_placement(data: Scalar, model: Scalar, gpus: Sequence[Gpu]) -> str |
     first, second = split[0]
     if not _differ(first, second, gpus):
         return f"GPUs {first} and {second} are equal: data on {first} and training on {second} stands for both orders"
-    return (
-        f"data on {second} and training on {first} is not tried, because today both are on {first}: set both keys to "
-        "null to try it"
-    )
+    untried = f"data on {second} and training on {first} is not tried, because today both are on {first}"
+    return f"{untried}: set both keys to null to try it"
 
 
 def _differ(one: Scalar, other: Scalar, gpus: Sequence[Gpu]) -> bool:

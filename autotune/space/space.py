@@ -13,9 +13,8 @@ from autotune.space.knob import Knob, Label, is_among, is_number, key_name, numb
 
 def point_name(values: Values) -> str:
     """Return a hash of the keys that a point sets, equal on every machine; whole floats equal integers."""
-    canonical = {
-        path: int(value) if isinstance(value, float) and value.is_integer() else value for path, value in values.items()
-    }
+    whole = {path: int(value) for path, value in values.items() if isinstance(value, float) and value.is_integer()}
+    canonical = {**values, **whole}
     return hashlib.sha256(json.dumps(canonical, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -58,9 +57,8 @@ class Space:
 
     def contains(self, values: Values) -> bool:
         """Return whether these values are a point of this space."""
-        return set(values) == {knob.path for knob in self.knobs} and all(
-            knob.index(values[knob.path]) is not None for knob in self.knobs
-        )
+        has_all = set(values) == {knob.path for knob in self.knobs}
+        return has_all and all(knob.index(values[knob.path]) is not None for knob in self.knobs)
 
     def indices(self, values: Values) -> tuple[int, ...]:
         """Encode a point as positions among the choices; raise ValueError for other values."""
@@ -74,9 +72,8 @@ class Space:
         return {knob.path: knob.choices[index] for knob, index in zip(self.knobs, indices, strict=True)}
 
     def changes(self, values: Values) -> Values:
-        return {
-            knob.path: values[knob.path] for knob in self.knobs if not same_scalar(values[knob.path], knob.baseline)
-        }
+        pairs = ((knob, values[knob.path]) for knob in self.knobs)
+        return {knob.path: value for knob, value in pairs if not same_scalar(value, knob.baseline)}
 
     def is_same_training(self, values: Values, baseline: Values | None = None) -> bool:
         """Return whether the changes from `baseline`, or else the config, leave the training unchanged."""

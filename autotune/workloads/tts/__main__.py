@@ -15,9 +15,8 @@ from autotune.workloads.tts.ljspeech import InputError, encode, read_clips
 
 def main() -> int:
     """Train; return the exit status, 2 for unusable config or data."""
-    parser = argparse.ArgumentParser(
-        prog="python -m autotune.workloads.tts", description="Trains a text-to-speech model."
-    )
+    program = "python -m autotune.workloads.tts"
+    parser = argparse.ArgumentParser(prog=program, description="Trains a text-to-speech model.")
     parser.add_argument("--config", type=Path, required=True, help="config file")
     parser.add_argument("--steps", type=_count, help="stop after this number of steps in total")
     parser.add_argument("--epochs", type=_count, help="stop after this number of epochs, instead of training.epochs")
@@ -44,11 +43,8 @@ def prepare_texts(config: TrainerConfig, config_file: Path, lines: Sequence[str]
     try:
         return text.prepare(lines, encode, TextOptions(workers=config.data.text_workers), cache=cache)
     except text.TextWorkerError as error:
-        raise InputError(
-            str(error),
-            where="data.text_workers",
-            remedy="reduce it to use less memory; 0 prepares texts in the trainer",
-        ) from error
+        remedy = "reduce it to use less memory; 0 prepares texts in the trainer"
+        raise InputError(str(error), where="data.text_workers", remedy=remedy) from error
 
 
 def _load_training() -> Callable[..., None]:

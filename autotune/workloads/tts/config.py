@@ -141,9 +141,7 @@ def read_config(path: Path) -> TrainerConfig:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(
-            f"cannot be read: {error}", where=str(path), remedy="pass a YAML file with --config"
-        ) from error
+        raise InputError(f"cannot be read: {error}", where=str(path), remedy="pass a YAML file") from error
     if not isinstance(content, dict):
         raise InputError("has no sections", where=str(path), remedy=f"it needs {', '.join(SECTIONS)}")
     sections = {str(name): section or {} for name, section in content.items() if name != "autotune"}
@@ -164,7 +162,6 @@ def read_config(path: Path) -> TrainerConfig:
         key = text.split(maxsplit=1)[0]
         named = place.rstrip("`") or next(name.partition(".")[0] for name in known if name.endswith(f".{key}"))
         message = f"{named}.{text}" if named in SECTIONS and f"{named}.{key}" in known else f"{named}: {text}"
-        raise InputError(
-            message, where=str(path), remedy="change the value; autotune's configs/config.yaml describes all keys"
-        ) from error
+        remedy = "change the value; autotune's configs/config.yaml describes all keys"
+        raise InputError(message, where=str(path), remedy=remedy) from error
     return config

@@ -53,9 +53,7 @@ def write_corpus(folder: Path, *, clips: int = CLIPS, seed: int = 0) -> bool:
         listing = folder / "metadata.csv"
         if listing.is_file() and listing.read_text(encoding="utf-8") == metadata:
             return False
-        raise InputError(
-            "already exists with other content", where=str(folder), remedy="remove it, or name another folder"
-        )
+        raise InputError("already exists with other content", where=str(folder), remedy="name another folder")
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     try:
@@ -85,9 +83,8 @@ def _speak(text: str, random: np.random.Generator) -> npt.NDArray[np.int16]:
     table = _sounds()
     formants, voiced, loudness, seconds = zip(*(table[letter] for letter in text.lower()), strict=True)
     pace = random.normal(1.0, 0.05)
-    lengths = np.maximum(100, SAMPLE_RATE * pace * np.array(seconds) * random.normal(1.0, 0.12, len(seconds))).astype(
-        int
-    )
+    samples = SAMPLE_RATE * pace * np.array(seconds) * random.normal(1.0, 0.12, len(seconds))
+    lengths = np.maximum(100, samples).astype(int)
 
     def track(values: Sequence[float]) -> npt.NDArray[np.float64]:
         """Return one value per sample, smoothed over 10 ms between letters."""
@@ -103,9 +100,8 @@ def _speak(text: str, random: np.random.Generator) -> npt.NDArray[np.int16]:
 
 def main() -> int:
     """Write the corpus; return the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m autotune.workloads.tts.corpus", description="Write a synthetic corpus for the trainer."
-    )
+    program = "python -m autotune.workloads.tts.corpus"
+    parser = argparse.ArgumentParser(prog=program, description="Write a synthetic corpus for the trainer.")
     parser.add_argument("--out", type=Path, required=True, help="output folder")
     parser.add_argument("--clips", type=int, default=CLIPS, help=f"number of clips ({CLIPS})")
     parser.add_argument("--seed", type=int, default=0, help="seed of texts and sound (0)")

@@ -68,11 +68,8 @@ def crop(text: int, frames: int, *, max_text: int, max_frames: int) -> tuple[int
 def _split(line: str, where: str) -> list[str]:
     parts = line.split("|")
     if len(parts) not in (2, 3) or not parts[0]:
-        raise InputError(
-            f"expected id|text|normalized text, got {len(parts)} field(s): {line[:60]!r}",
-            where=where,
-            remedy="fix the line",
-        )
+        message = f"expected id|text|normalized text, got {len(parts)} field(s): {line[:60]!r}"
+        raise InputError(message, where=where, remedy="fix the line")
     return parts
 
 
@@ -85,13 +82,11 @@ def _read_clip(folder: Path, parts: list[str], text: tuple[int, ...], where: str
         with wav.open("rb") as file:
             offset, samples = find_samples(file, stat.st_size)
     except OSError as error:
-        raise InputError(
-            f"cannot be read: {error.strerror}", where=f"{wav} ({where})", remedy="restore the file"
-        ) from error
+        message = f"cannot be read: {error.strerror}"
+        raise InputError(message, where=f"{wav} ({where})", remedy="restore the file") from error
     except ValueError as error:
-        raise InputError(
-            str(error), where=str(wav), remedy=f"convert it: ffmpeg -i IN -ac 1 -ar {SAMPLE_RATE} -c:a pcm_s16le OUT"
-        ) from error
+        remedy = f"convert it: ffmpeg -i IN -ac 1 -ar {SAMPLE_RATE} -c:a pcm_s16le OUT"
+        raise InputError(str(error), where=str(wav), remedy=remedy) from error
     return Clip(
         wav=wav, text=text, offset_bytes=offset, samples=samples, size_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns
     )

@@ -172,11 +172,8 @@ class Checkpoints:
         try:
             Path(folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(
-                f"training.checkpoint_dir cannot be used: {error}",
-                where=folder,
-                remedy="name a folder that can be written",
-            ) from error
+            message = f"training.checkpoint_dir cannot be used: {error}"
+            raise InputError(message, where=folder, remedy="name a folder that can be written") from error
         self._manager = tf.train.CheckpointManager(self._checkpoint, folder, max_to_keep=3)
         self._saved_at = 0
 
