@@ -89,7 +89,7 @@ def left_out_lines(problem: Problem, further: Mapping[str, str] | None = None) -
 
 def redirected_line(problem: Problem) -> list[str]:
     """Return the line on redirected outputs, if any."""
-    outputs = ", ".join(map(plain, problem.redirected))
+    outputs = ", ".join(map(plain, problem.settings.redirected(problem.command)))
     return [f"redirected into each trial's folder, initially empty: {outputs}"] if outputs else []
 
 

@@ -77,7 +77,7 @@ def search_with_display(
         begin(problem, search, display.close)
         with workers:
             result = _result(search, display, progress)
-    if problem.config_changed():
+    if problem.settings.changed_on_disk(problem.config_path):
         progress.print(
             f"{request.config} was edited during the search; the answer is for the file as it was at the start.",
             soft_wrap=True,

@@ -173,11 +173,7 @@ def answer_of_search(
 
 
 def answer_of_study(
-    problem: Problem,
-    records: Sequence[TrialRecord],
-    ratings: Mapping[str, Rating],
-    *,
-    excluded: Kinds | None = None,
+    problem: Problem, records: Sequence[TrialRecord], ratings: Mapping[str, Rating], *, excluded: Kinds | None = None
 ) -> SearchResult | None:
     """Return the study's current answer."""
     return answer_of(

@@ -63,17 +63,13 @@ class Findings:
         self._side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
         self._checked_trials = 0
         self._samples_differ = False
-        self._cautions: list[str] = []
+        self.cautions: list[str] = []
         self._unreached: dict[str, str] = {}
         self._printed: list[tuple[Values, Mapping[str, frozenset[str]]]] = []
         self.unused: dict[str, str] = {}
         self.baseline_losses: Losses | None = None
         self.baseline_has_no_loss = False
         self.remark = remark
-
-    @property
-    def cautions(self) -> tuple[str, ...]:
-        return tuple(self._cautions)
 
     def check_side_effects(self, number: int) -> bool:
         """Report files that a first trial left outside its folder; return whether they seem to be a cache."""
@@ -149,8 +145,8 @@ class Findings:
 
     def add_caution(self, sentence: str) -> None:
         """Tell the user once, and add a caution to the answer."""
-        if sentence not in self._cautions:
-            self._cautions.append(sentence)
+        if sentence not in self.cautions:
+            self.cautions.append(sentence)
             self.remark(sentence)
 
 
@@ -240,9 +236,8 @@ class DataCheck:
         may_freeze = any(knob.settling or knob.kind is None for knob, _ in changed)
         known, accumulated = self._known.get(point, ()), prod(compensation)
         finding = compare_data(baseline_data, data, known, may_freeze=may_freeze, accumulated=accumulated)
-        if finding.effect in (DataEffect.SAME, DataEffect.UNVERIFIED) and all(
-            knob.label_of(value) is Label.SAME_TRAINING and not knob.batch for knob, value in changed
-        ):
+        is_same = all(knob.label_of(value) is Label.SAME_TRAINING and not knob.batch for knob, value in changed)
+        if is_same and finding.effect in (DataEffect.SAME, DataEffect.UNVERIFIED):
             finding = _with_losses(finding, compare_losses(self._losses, losses))
         may_touch_data = any(traits_of(knob).on_data or knob.kind is None for knob, _ in changed)
         return finding if may_touch_data or finding.effect is not DataEffect.UNVERIFIED else None

@@ -176,11 +176,6 @@ class Problem:
         return list(filter(None, (found.remark(self.space) for found in self.traps)))
 
     @property
-    def redirected(self) -> tuple[str, ...]:
-        """Output keys and overrides of the command that point into a trial's folder."""
-        return self.settings.redirected(self.command)
-
-    @property
     def limits(self) -> TrialLimits:
         return self.settings.section.trial
 
@@ -222,10 +217,6 @@ class Problem:
         held = self.space.keys(values) if self.space.contains(values) else values
         size = number_of(held.get(self.batch_key, self.settings.scalars[self.batch_key]))
         return float(size) if isinstance(size, int) else None
-
-    def config_changed(self) -> bool:
-        """Return whether the file has changed; trials use what was read."""
-        return self.settings.changed_on_disk(self.config_path)
 
     def require_runnable(self) -> None:
         """Raise `AutotuneError` if something is missing that a search on this machine needs."""

@@ -78,16 +78,15 @@ class Racer(SearchStage):
         problem = self._parts.problem
         into = problem.state.searches / f"{self._parts.name}.checkpoint"
         copy = copy_newest_checkpoint(problem.trainer, into, times=rounds * len(arms))
-        if not isinstance(copy, CheckpointCopy):
-            if copy:
-                self._begin_from_scratch(copy)
-            self._train_all(arms, rounds, trains_s)
-            return
-        self._copy = copy
+        if isinstance(copy, CheckpointCopy):
+            self._copy = copy
+        elif copy:
+            self._begin_from_scratch(copy)
         try:
             self._train_all(arms, rounds, trains_s)
         finally:
-            copy.discard()
+            if isinstance(copy, CheckpointCopy):
+                copy.discard()
 
     def _why_not(self, values: Values) -> str:
         if self._parts.options.race_s == 0.0:

@@ -213,9 +213,7 @@ class Windows:
         seen = self._trials.baseline_measurements()
         if not any(one.beat_s for one in seen):
             longest = format_duration(max(one.step_max_s or 0.0 for one in seen))
-            unseen = (
-                f"Training stalled for {longest}, and the period of stalls was not seen: intervals are wider for it"
-            )
+            unseen = f"Training stalled for {longest}, and the period of stalls was not seen: intervals are wider"
             return f"{unseen}. A longer --budget measures for longer."
         if LEAST_CYCLES * cycle_s <= goal.min_s:
             return ""
@@ -374,7 +372,5 @@ class Target:
         if speedup is None or not (speedup > self._least or self._by_utilization):
             return None
         self.best, self._least, self._has_found, self.trials_since_better = best.name, 1.0, True, 0
-        changes = self._state.model.space.changes(best.values)
-        return IncumbentChanged(
-            values=best.values, changes=changes, speedup=speedup, same_training=self._is_same_training
-        )
+        changes, is_same = self._state.model.space.changes(best.values), self._is_same_training
+        return IncumbentChanged(values=best.values, changes=changes, speedup=speedup, same_training=is_same)

@@ -182,10 +182,7 @@ def _compared_losses(done: Execution, baseline: Execution) -> LossComparison | N
 
 
 def _of_losses(
-    done: Execution,
-    baseline: Execution,
-    fall: tuple[float, float, float] | None,
-    compared: LossComparison | None,
+    done: Execution, baseline: Execution, fall: tuple[float, float, float] | None, compared: LossComparison | None
 ) -> Iterator[str]:
     """Judge whether its loss fell like the baseline's."""
     if compared is not None and compared.is_far_above:
@@ -203,11 +200,10 @@ def _of_losses(
 
 def _of_memory(done: Execution, baseline: Execution, uncompared: Validation, machine: Machine) -> Iterator[str]:
     """Judge whether memory grows faster than the baseline's, and would be full within a day."""
-    totals = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None]
-    for what, place, growth, total_bytes in (
-        ("memory", 0, uncompared.memory_growth_bytes_per_s, machine.memory_bytes),
-        ("GPU memory", 1, uncompared.gpu_memory_growth_bytes_per_s, min(totals, default=0)),
-    ):
+    gpu_bytes = min((gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes is not None), default=0)
+    on_host = ("memory", 0, uncompared.memory_growth_bytes_per_s, machine.memory_bytes)
+    on_gpu = ("GPU memory", 1, uncompared.gpu_memory_growth_bytes_per_s, gpu_bytes)
+    for what, place, growth, total_bytes in (on_host, on_gpu):
         if not growth:
             continue
         usual = growth_bytes_per_s(baseline.memory[place]) or 0.0

@@ -71,7 +71,7 @@ def test_a_value_that_the_trainer_prints_otherwise(findings: Findings, learn: Le
     why = "the trainer printed 1 every time, with 1 and 2 set"
     assert findings.unused == {"data.num_workers": why}
     assert len(remarks) == 1
-    assert findings.cautions == tuple(remarks)
+    assert findings.cautions == remarks
     assert findings.cautions[0].startswith(f"data.num_workers: {why}; it is kept fixed from now on")
 
 
