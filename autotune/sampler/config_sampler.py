@@ -166,19 +166,18 @@ class _Model:
     def __init__(self, grids: Mapping[str, Grid], conditions: Mapping[str, _Condition], *, seed: int) -> None:
         self.grids = grids
         self.conditions = conditions
-        self._space = Space(
-            knobs=tuple(
-                Knob(
-                    path=name,
-                    choices=tuple(range(len(grid.values))),
-                    ordered=grid.ordered,
-                    baseline=0,
-                    label=Label.UNKNOWN,
-                    inactive_if=self._missing(name),
-                )
-                for name, grid in grids.items()
+        knobs = [
+            Knob(
+                path=name,
+                choices=tuple(range(len(grid.values))),
+                ordered=grid.ordered,
+                baseline=0,
+                label=Label.UNKNOWN,
+                inactive_if=self._missing(name),
             )
-        )
+            for name, grid in grids.items()
+        ]
+        self._space = Space(knobs=tuple(knobs))
         self._acquisition = Acquisition(self._space, seed)
 
     def next_point(self, trials: Sequence[FrozenTrial], direction: StudyDirection) -> dict[str, int] | None:

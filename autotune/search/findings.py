@@ -227,12 +227,9 @@ class DataCheck:
         if not is_other or not baseline_data or trial.warms_up:
             return None
         changed = [(space.knob(path), value) for path, value in space.changes(trial.values).items()]
-        compensation = (
-            value / knob.baseline
-            for knob, value in changed
-            if knob.batch and knob.label_of(value) is Label.SAME_TRAINING
-            if isinstance(value, int) and isinstance(knob.baseline, int)
-        )
+        kept = [(knob, value) for knob, value in changed if knob.label_of(value) is Label.SAME_TRAINING]
+        sizes = ((knob.baseline, value) for knob, value in kept if knob.batch)
+        compensation = (new / old for old, new in sizes if isinstance(old, int) and isinstance(new, int))
         may_freeze = any(knob.settling or knob.kind is None for knob, _ in changed)
         known, accumulated = self._known.get(point, ()), prod(compensation)
         finding = compare_data(baseline_data, data, known, may_freeze=may_freeze, accumulated=accumulated)

@@ -181,6 +181,8 @@ def _edit(
         document = Document(bare, str(config))
     else:
         texts = {config.name: document.text, separate_path(config).name: bare}
+    is_composed = has_keys and compose(config, document, command, Path.cwd()) is not None
+    is_opened = has_keys and opens_by_name(command, Path.cwd(), (config, *(further or {}).values()))
     argv = fill_command(
         tuple(command),
         config=config,
@@ -188,9 +190,7 @@ def _edit(
         trial_config=document,
         where="command line",
         further=further,
-        needs_values=has_keys
-        and compose(config, document, command, Path.cwd()) is None
-        and not opens_by_name(command, Path.cwd(), (config, *(further or {}).values())),
+        needs_values=has_keys and not (is_composed or is_opened),
     )
     resolve_executable(argv[0], Path.cwd(), env.get("PATH") if has_keys else environ.get("PATH"))
     found = _opened(config, texts, state_dir)

@@ -80,13 +80,9 @@ class Model:
         broken = {self.observed_name(values) for values in broken_points(records)}
         self._broken = broken - {self._trials.baseline_point}
         self._failing = failing_in_pairs(self.space, [trial for trial in records if trial.purpose is Purpose.CONFIRM])
-        records = [
-            trial
-            for trial in records
-            if explores(trial)
-            and self.observed_name(trial.values) not in self._broken
-            and not any(one.are_in(trial.values, self._problem.space) for one in self._failing)
-        ]
+        exploring = [one for one in records if explores(one) and self.observed_name(one.values) not in self._broken]
+        space = self._problem.space
+        records = [one for one in exploring if not any(some.are_in(one.values, space) for some in self._failing)]
         on_scale = on_one_scale(records, self._study.members.own.machine if self._study.members.own else None)
         self._known_feasibility = None
         self._observations = Observations(self.space, self._problem.objective, on_scale, unused=self._findings.unused)

@@ -219,8 +219,7 @@ class RelativeOutputs:
         """Return the error for a trainer that crashed with absolute paths."""
         keys, values = ", ".join(self.proposed), ", ".join(f"{key}: {path}" for key, path in self.proposed.items())
         return TrialError(
-            f"no step was seen with {keys} set to absolute paths in the trial's folder ({detail}); with {self} there "
-            "were steps",
+            f"no step was seen with absolute paths for {keys} ({detail}), but with {self}",
             where=where,
             remedy="The trainer may not accept absolute paths there. Give trials a relative one in the section, with a "
             f"unique name, such as:\n  redirect_except: [{keys}]\n  set: {{{values}}}\n"

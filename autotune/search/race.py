@@ -101,11 +101,10 @@ class Racer(SearchStage):
 
     def _changes_training(self, values: Values) -> bool:
         knobs = self._state.model.space.knobs
-        return abs(math.log(effective_batch_ratio(knobs, values))) > _OTHER_BATCH or any(
-            knob.label_of(values[knob.path]) in (Label.BATCH, Label.PRECISION)
-            and not same_scalar(values[knob.path], knob.baseline)
-            for knob in knobs
-        )
+        changed = [knob for knob in knobs if not same_scalar(values[knob.path], knob.baseline)]
+        labels = {knob.label_of(values[knob.path]) for knob in changed}
+        is_other_batch = abs(math.log(effective_batch_ratio(knobs, values))) > _OTHER_BATCH
+        return is_other_batch or not labels.isdisjoint((Label.BATCH, Label.PRECISION))
 
     def _arms(self, values: Values) -> list[_Arm]:
         """Return the configs to race; the winner also with a scaled learning rate if a key sets it."""

@@ -140,13 +140,10 @@ def profile_of(
         for candidate in better
         if candidate.gain > 0.0
     ]
-    space = problem.space
-    exhausted = {
-        trial.point: ExhaustedPoint(values=trial.values, ending=trial.ending)
-        for trial in records
-        if trial.ending in (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_HOST_MEMORY)
-        and trial.values.keys() <= {knob.path for knob in space.knobs}
-    }
+    paths = {knob.path for knob in problem.space.knobs}
+    lacked = [one for one in records if one.ending in (Ending.OUT_OF_GPU_MEMORY, Ending.OUT_OF_HOST_MEMORY)]
+    here = (one for one in lacked if one.values.keys() <= paths)
+    exhausted = {one.point: ExhaustedPoint(values=one.values, ending=one.ending) for one in here}
     return replace(
         _empty_profile(problem),
         points=profiles.distinct(points, profiles.MOST_POINTS),
@@ -186,12 +183,7 @@ def _empty_profile(problem: Problem) -> Profile:
 MOST_IMPORTED_POINTS = 4
 """Most imported points of a search."""
 
-_MOST_OF_A_SIBLING: Mapping[Likeness, int] = {
-    Likeness.EARLIER_CODE: 3,
-    Likeness.SAME_TRAINING: 3,
-    Likeness.SAME_COMMAND: 2,
-    Likeness.SAME_KNOBS: 1,
-}
+_MOST_OF_A_SIBLING = {Likeness.SAME_COMMAND: 2, Likeness.SAME_KNOBS: 1}  # of others, 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,7 +210,7 @@ def imported_points(
                 sibling=sibling,
                 gain=point.gain,
             )
-            for point in sibling.profile.points[: _MOST_OF_A_SIBLING[sibling.likeness]]
+            for point in sibling.profile.points[: _MOST_OF_A_SIBLING.get(sibling.likeness, 3)]
         ]
         for sibling in found
     ]

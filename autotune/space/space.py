@@ -171,11 +171,8 @@ def same_training(space: Space) -> Space:
 
 
 def _unchanging(knob: Knob, space: Space) -> Knob:
-    kept = [
-        choice
-        for choice in knob.choices
-        if same_scalar(choice, knob.baseline) or space.label_of(knob.path, choice) is Label.SAME_TRAINING
-    ]
+    same = [choice for choice in knob.choices if space.label_of(knob.path, choice) is Label.SAME_TRAINING]
+    kept = [choice for choice in knob.choices if is_among(choice, (knob.baseline, *same))]
     return knob if len(kept) == len(knob.choices) else fixed(knob) if len(kept) == 1 else knob.narrowed(kept)
 
 
@@ -188,13 +185,13 @@ def with_batch_up_to(space: Space, factor: float) -> Space:
 
 def with_batch_fixed(space: Space) -> Space:
     """Return a space with the baseline's effective batch only."""
-    return replace(
-        space,
-        knobs=tuple(
-            fixed(knob) if is_accumulation(knob) else _unchanging(knob, space) if knob.label is Label.BATCH else knob
-            for knob in space.knobs
-        ),
-    )
+
+    def kept(knob: Knob) -> Knob:
+        if is_accumulation(knob):
+            return fixed(knob)
+        return _unchanging(knob, space) if knob.label is Label.BATCH else knob
+
+    return replace(space, knobs=tuple(map(kept, space.knobs)))
 
 
 def without_settling(space: Space) -> Space:

@@ -76,15 +76,12 @@ def _placement(config: TrainerConfig, config_file: Path) -> Placement | None:
 
 
 def _dataset(config: TrainerConfig, config_file: Path, clips: list[Clip], options: PipelineOptions) -> tf.data.Dataset:
-    two_stages = config.data.data_gpu is not None
-    return pipeline.build(
-        len(clips),
-        batches.sound_loader(clips, config.data) if two_stages else batches.loader(clips, config.data),
-        options,
-        maxima=batches.sound_maxima(config.data) if two_stages else batches.maxima(config.data),
-        length_of="sound" if two_stages else "mel",
-        store=batches.store(clips, config.data, config_file),
-    )
+    data, store = config.data, batches.store(clips, config.data, config_file)
+    if data.data_gpu is not None:  # two stages
+        load, maxima, length_of = batches.sound_loader(clips, data), batches.sound_maxima(data), "sound"
+    else:
+        load, maxima, length_of = batches.loader(clips, data), batches.maxima(data), "mel"
+    return pipeline.build(len(clips), load, options, maxima=maxima, length_of=length_of, store=store)
 
 
 def _feed(config: TrainerConfig, config_file: Path, dataset: tf.data.Dataset, placement: Placement | None) -> BatchFeed:
