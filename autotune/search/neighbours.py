@@ -48,14 +48,14 @@ class Neighbours:
             return
         with self._open("next") as queue, self._open("training") as training:
             _lock(queue, fcntl.LOCK_EX, clock, until_s)
-            is_shared = not _is_free(training)
+            is_shared = not _lock(training, fcntl.LOCK_EX, clock, until_s=0.0)  # without waiting
             has_turn = _lock(training, fcntl.LOCK_EX if alone else fcntl.LOCK_SH, clock, until_s)
             if not alone:
                 fcntl.flock(queue, fcntl.LOCK_UN)
             yield
             if alone:
                 self.waited = has_turn or None
-            elif is_shared or not _is_free(training):
+            elif is_shared or not _lock(training, fcntl.LOCK_EX, clock, until_s=0.0):
                 self.waited = False
 
     def _open(self, name: str) -> BinaryIO:
@@ -74,11 +74,3 @@ def _lock(file: BinaryIO, kind: int, clock: Clock, until_s: float) -> bool:
             clock.wait(_POLL_S)
         else:
             return True
-
-
-def _is_free(file: BinaryIO) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -307,11 +307,8 @@ def open_problem(
     unread: dict[str, str] = {}
     if used and settings.code and not is_read and not takes_values(used):
         unread = {path: _UNREAD for path in values if not path.startswith((ENV, CODE))}
-    refused = {
-        **unread,
-        **of_other_sections(values, [word for part in used or () for word in part.split("=")]),
-        **settings.refused,
-    }
+    words = [word for part in used or () for word in part.split("=")]
+    refused = {**unread, **of_other_sections(values, words), **settings.refused}
     # each rank has its own loader workers and threads
     own_cores = max(1, hardware.machine.cpu_cores // ranks_on_node(used or ()))
     space, skipped = build_space(values, domains, replace(hardware.machine, cpu_cores=own_cores), refused)
@@ -352,13 +349,12 @@ def _with_workers(knob: Knob) -> Knob:
 def _address(settings: Settings, typed: str | None) -> StorageAddress | None:
     """Return the storage: as typed, else of the environment, else of the section."""
     here, section = Path.cwd(), settings.section
-    return address_of(
-        GivenAddress(text=typed, where="--storage", folder=here) if typed else None,
-        address_in_environment(os.environ, here),
-        GivenAddress(text=section.storage, where=section.place("storage"), folder=settings.path.absolute().parent)
-        if section.storage
-        else None,
-    )
+    given = GivenAddress(text=typed, where="--storage", folder=here) if typed else None
+    listed = None
+    if section.storage:
+        folder = settings.path.absolute().parent
+        listed = GivenAddress(text=section.storage, where=section.place("storage"), folder=folder)
+    return address_of(given, address_in_environment(os.environ, here), listed)
 
 
 def _domains(settings: Settings) -> dict[str, tuple[Scalar, ...]] | None:
