@@ -219,7 +219,7 @@ class RelativeOutputs:
         """Return the error for a trainer that crashed with absolute paths."""
         keys, values = ", ".join(self.proposed), ", ".join(f"{key}: {path}" for key, path in self.proposed.items())
         return TrialError(
-            f"no step was seen with absolute paths for {keys} ({detail}), but with {self}",
+            f"no step was seen with absolute paths for {keys} ({detail}); with {self} there were steps",
             where=where,
             remedy="The trainer may not accept absolute paths there. Give trials a relative one in the section, with a "
             f"unique name, such as:\n  redirect_except: [{keys}]\n  set: {{{values}}}\n"
