@@ -264,7 +264,8 @@ SamplerChoice = BaseSampler | None
 def require_sampler(sampler: object) -> None:
     """Raise `ConfigError` if an argument isn't a sampler."""
     if not isinstance(sampler, SamplerChoice):
-        raise ConfigError(f"{sampler!r} is not a sampler", where="sampler", remedy="Pass an Optuna sampler.")
+        remedy = "Pass an instance of an Optuna sampler."
+        raise ConfigError(f"{sampler!r} is not a sampler", where="sampler", remedy=remedy)
 
 
 def sampler_name(sampler: SamplerChoice) -> str:
