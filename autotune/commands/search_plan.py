@@ -35,7 +35,8 @@ def show_plan(console: Console, problem: Problem, request: SearchRequest) -> Non
     lines = list(_knob_lines(problem))
     if left_out := len(problem.skipped) + len(not_taken(problem)) + len(problem.settings.outputs.left):
         lines.append(f"not tuned: {left_out} key{'' if left_out == 1 else 's'}; --dry-run lists the reasons")
-    outputs = f"; redirected: {first_of([*map(plain, problem.redirected)], 3)}" if problem.redirected else ""
+    redirected = [plain(key) for key in problem.settings.redirected(problem.command)]
+    outputs = f"; redirected: {first_of(redirected, 3)}" if redirected else ""
     lines += [f"command: {' '.join(masked(problem.command))}{outputs}", _size_line(problem, request)]
     print_dim(console, [*lines, *_notes(problem)])
 
