@@ -95,6 +95,9 @@ def blame(space: Space, observations: Mapping[str, Observation], lacks_memory: C
     if len(failed) < 2:
         return Blame()
     worked = [one.values for one in known if one.scores or one.rough_scores]
+    if not worked:  # no value explains what the baseline does too, unless a smaller one needs less memory
+        also = {ending for values, ending in failed if not space.changes(values)}.difference(_MEMORY)
+        failed = [(values, ending) for values, ending in failed if ending not in also]
     # the first trials that hang are stopped early; only a deciding trial gets the full timeout
     hung = [one for one in known if _ending(one) is Ending.HUNG][:2]
     brief = [one.values for one in hung if one.trials == 1]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from autotune.events import Remark
 from autotune.records import Ending, Purpose, TrialRecord, Verdict
 from autotune.study.answer import has_failed
 from scripts.bench.simulated_runner import Training
@@ -106,6 +107,16 @@ def test_a_value_that_always_fails_is_left_out(search: Search, train, ending: En
     assert share <= (0.26 if train is hang_after_steps else 0.15)  # as it waits where steps have come
     assert any(said.partition(": ")[0] in caution for caution in searched.answer.cautions)
     assert any("fails in every trial" in caution for caution in searched.answer.cautions)
+
+
+def test_no_value_is_blamed_for_what_the_baseline_does_too(search: Search) -> None:
+    """Its data are missing, say: then every trial crashes, and no value has anything to do with it."""
+    searched = search(
+        lambda config: replace(works(config), steps=0, exit_code=1, stderr="no\n"), config=CONFIG, budget_s=60.0
+    )
+    assert "none of " in str(searched.error)
+    assert len(searched.trials) >= 3
+    assert not [event.text for event in searched.events if isinstance(event, Remark) and "fails" in event.text]
 
 
 @pytest.mark.parametrize("seed", range(3))
