@@ -19,12 +19,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Fetched:
-    """Batch.
-
-    Attributes:
-        wait_s: Time that the training loop waited for it.
-        work: Sum of the feature that counts valid work, e.g. lengths without padding.
-    """
+    """Batch, the time that the training loop waited for it, and its valid work, e.g. the sum of lengths."""
 
     batch: dict[str, tf.Tensor]
     wait_s: float
@@ -32,7 +27,7 @@ class Fetched:
 
 
 class BatchFeed(Iterator[Fetched]):
-    """Iterator over training batches on a device, None for host memory; a context manager that stops its threads."""
+    """Iterator over batches on a device, None for host memory; a context manager that stops its threads."""
 
     element_spec: dict[str, tf.TensorSpec]
     device: str | None
@@ -53,19 +48,14 @@ class Feed(BatchFeed):
     Work is counted before the copy: reading it from an accelerator would wait for all pending steps.
 
     Args:
-        batches: Dataset by `autotune.tf.pipeline.build`.
         work: Integer feature whose sum is the valid work in a batch.
-        device: Device to copy batches to, one ahead, e.g. that of `accelerator`.
+        device: Device to copy batches to, one ahead.
     """
 
     def __init__(self, batches: tf.data.Dataset, *, work: str, device: str | None = None) -> None:
-        if not isinstance(batches.element_spec, dict):
-            raise ValueError(f"batches must be dicts of tensors by name, got {batches.element_spec!r:.80}")
-        if work not in batches.element_spec or not batches.element_spec[work].dtype.is_integer:
-            integers = ", ".join(name for name, spec in batches.element_spec.items() if spec.dtype.is_integer)
-            raise ValueError(
-                f"work must be an integer feature of the batches, got {work!r}; there are: {integers or 'none'}"
-            )
+        specs = batches.element_spec
+        if not isinstance(specs, dict) or work not in specs or not specs[work].dtype.is_integer:
+            raise ValueError(f"batches must be dicts with an integer tensor {work!r}, got {specs}")
         counts: deque[int] = deque()
 
         def count(values: np.ndarray) -> None:
@@ -76,7 +66,7 @@ class Feed(BatchFeed):
             return batch
 
         counted = batches.map(count_and_pass)
-        self.element_spec = batches.element_spec
+        self.element_spec = specs
         self.device = device
         if device is not None:
             counted = staged_prefetch(counted, device)
@@ -90,7 +80,7 @@ class Feed(BatchFeed):
 
 
 def accelerator() -> str | None:
-    """Return the device that `Feed` can copy batches to; log and return None if there is only a CPU."""
+    """Return the device to copy batches to; log and return None if there is only a CPU."""
     accelerators = tf.config.list_logical_devices("GPU") + tf.config.list_logical_devices("TPU")
     if accelerators:
         return str(accelerators[0].name)
@@ -111,14 +101,10 @@ def staged_prefetch(
     Args:
         host_batches: Batches in host memory, in addition to those that ``batches`` buffers.
         device_batches: Batches copied ahead, in device memory.
-        ready_batches: Batches in device memory that a host thread fetches ahead, so that the training loop does not
-            wait for the device's iterator.
+        ready_batches: Batches in device memory that a host thread fetches ahead.
     """
-    if min(host_batches, ready_batches) < 0 or device_batches < 1:
-        raise ValueError(
-            "host_batches and ready_batches must be at least 0, device_batches at least 1; got "
-            f"{host_batches}, {ready_batches}, {device_batches}"
-        )
+    require_at_least(0, host_batches=host_batches, ready_batches=ready_batches)
+    require_at_least(1, device_batches=device_batches)
     if host_batches:
         batches = batches.prefetch(host_batches)
     staged = batches.apply(tf.data.experimental.prefetch_to_device(device, device_batches))
@@ -136,16 +122,13 @@ def optimize(
 ) -> tf.data.Dataset:
     """Return a dataset of batches with padding, buffers and options for speed.
 
-    Elements are tensors, tuples, dicts, or nested ones; ragged tensors become dense if they have a shape. For a cache
-    and parallel loads, which act on examples, use `autotune.tf.pipeline.build`.
+    Elements are tensors, tuples, dicts, or nested ones; ragged tensors become dense if they have a shape.
 
     Args:
         shapes: Shape without the batch dimension to zero-pad each batch to, in the structure of an element, e.g.
-            ``([160, 80], None)``; None keeps a part, or all. A fixed shape is compiled once, if the last batch of a
-            pass is full (``drop_remainder``).
+            ``([160, 80], None)``; None keeps a part, or all.
         throughput: Apply `autotune.tf.pipeline.for_throughput` instead of keeping the pipeline as written.
         parallel_calls: Threads of the pipeline, at least the parallel calls of its maps.
-        prefetch_batches: Batches prefetched for the training loop.
         device: Accelerator to copy batches to ahead, e.g. ``"/GPU:0"``.
 
     Raises:

@@ -19,7 +19,7 @@ class Cache(StrEnum):
 
 
 class Precision(StrEnum):
-    """Dtype of a training step's computations; variables stay float32 (Micikevicius et al. 2018)."""
+    """Dtype of a step's computations; variables stay float32 (Micikevicius et al. 2018)."""
 
     FLOAT32 = "float32"
     MIXED_FLOAT16 = "mixed_float16"
@@ -48,13 +48,10 @@ class DeviceOptions:
     """Devices of a two-stage pipeline.
 
     Attributes:
-        data_gpu: GPU that computes features, as TensorFlow numbers them, possibly the ``model_gpu``; None for both lets
-            TensorFlow place everything.
-        logical_cpu_devices: Logical devices to split the CPU into, to use instead of GPUs; 0 for GPUs.
+        data_gpu: GPU that computes features, by TensorFlow's number; None for both GPUs lets TensorFlow place
+            everything.
+        logical_cpu_devices: Logical CPU devices to use instead of GPUs; 0 for GPUs.
         data_gpu_memory_mb: Memory limit in MiB; 0 for none.
-
-    Raises:
-        ValueError: Only one GPU is named, or a limit has no GPU, or one GPU has two.
     """
 
     data_gpu: int | None = None
@@ -67,19 +64,10 @@ class DeviceOptions:
         if (self.data_gpu is None) != (self.model_gpu is None):
             named, missing = ("model_gpu", "data_gpu") if self.data_gpu is None else ("data_gpu", "model_gpu")
             raise ValueError(f"{missing} is not set, but {named} is: set both or neither")
-        require_at_least(
-            0,
-            data_gpu=self.data_gpu or 0,
-            model_gpu=self.model_gpu or 0,
-            logical_cpu_devices=self.logical_cpu_devices,
-            data_gpu_memory_mb=self.data_gpu_memory_mb,
-            model_gpu_memory_mb=self.model_gpu_memory_mb,
-        )
-        limit = "data_gpu_memory_mb" if self.data_gpu_memory_mb else "model_gpu_memory_mb"
-        if self.limits_mb and self.logical_cpu_devices:
-            raise ValueError(f"{limit} limits a GPU, but logical_cpu_devices uses none")
-        if self.limits_mb and self.data_gpu is None:
-            raise ValueError(f"{limit} limits the GPU of {limit.removesuffix('_memory_mb')}, which is not set")
+        require_at_least(0, **{name: number or 0 for name, number in vars(self).items()})
+        if self.limits_mb and (self.logical_cpu_devices or self.data_gpu is None):
+            limit = "data_gpu_memory_mb" if self.data_gpu_memory_mb else "model_gpu_memory_mb"
+            raise ValueError(f"{limit} limits a GPU, but none is set, or logical_cpu_devices is used instead")
         if self.data_gpu == self.model_gpu and self.data_gpu_memory_mb and self.model_gpu_memory_mb:
             raise ValueError(
                 f"data_gpu_memory_mb and model_gpu_memory_mb both limit GPU {self.data_gpu}: set only the second"
@@ -96,7 +84,7 @@ class BufferOptions:
     """Buffer between the two stages, on the features' device.
 
     Attributes:
-        megabytes: Limit in MiB; 0 for none. The lower limit counts.
+        megabytes: Limit in MiB; 0 for none.
         warmup_batches: Batches to buffer before the first is handed out.
     """
 
@@ -127,12 +115,10 @@ class PipelineOptions:
         batch_size: Examples per batch; every batch is full.
         parallel_calls: Examples loaded in parallel.
         prefetch_batches: Batches prefetched for the training loop.
-        fixed_length: Pad to the maximum instead of the longest in the batch, for one static shape; with buckets, to the
-            bucket's upper end.
+        fixed_length: Pad to the maximum, or the bucket's upper end, instead of the longest in the batch.
         buckets: Number of length classes of equal width; a batch holds examples of one class.
         one_shape: Pad every feature to its maximum, in buckets too, as `autotune.tf.two_stage` needs.
-        seed: Seed of the order of examples, which differs in each pass and also depends on ``buckets`` and
-            ``throughput``.
+        seed: Seed of the order of examples, which also depends on ``buckets`` and ``throughput``.
         throughput: Apply `autotune.tf.pipeline.for_throughput`; the numbers above are then minima.
     """
 
@@ -172,7 +158,7 @@ class TextOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class StepOptions:
-    """Execution mode of a training step: eager, a traced graph, or that compiled with XLA, once per batch shape."""
+    """Execution mode of a training step: eager, graph, or XLA, which compiles once per batch shape."""
 
     graph: bool = True
     xla: bool = False
@@ -196,11 +182,10 @@ CACHE_DIR_VARIABLE = "AUTOTUNE_CACHE_DIR"
 
 
 def cache_home(near: Path) -> Path:
-    """Return the parent folder of all caches of the project of a file, e.g. its config.
+    """Return the folder of all caches of the project of a file, e.g. its config.
 
     It is ``AUTOTUNE_CACHE_DIR``, else ``.autotune/cache`` in the nearest folder above with ``.autotune`` or ``.git``,
-    else in the working directory. If that ``.autotune`` is a link, another user's, or writable by others, it is below
-    ``$XDG_STATE_HOME``.
+    else in the working directory, or below ``$XDG_STATE_HOME`` if others can write to that ``.autotune``.
     """
     given = os.environ.get(CACHE_DIR_VARIABLE)
     if given:
@@ -228,7 +213,7 @@ def _is_private(folder: Path) -> bool:
 
 
 def write_atomically(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a temporary file and rename it; the last of several writers wins, an OSError leaves nothing behind."""
+    """Write a temporary file and rename it; an OSError leaves nothing behind."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

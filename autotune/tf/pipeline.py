@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from autotune.tf.options import PipelineOptions, cache_home, write_atomically
+from autotune.tf.options import PipelineOptions, cache_home, require_at_least, write_atomically
 
 
 def build(
@@ -31,13 +31,11 @@ def build(
     length_of: str,
     store: Store | None = None,
 ) -> tf.data.Dataset:
-    """Assemble an endless dataset of batches: draw an order, load or look up, batch, prefetch.
-
-    Passes follow each other, also within a batch, each in another order.
+    """Assemble an endless dataset of batches; passes follow each other, also within a batch, each in another order.
 
     Args:
-        load: Function from an example's index to its features, whose first dimension may be unknown.
-        maxima: Largest first dimension of each such feature.
+        load: Function from an example's index to its features.
+        maxima: Largest first dimension of each feature in which it varies.
         length_of: Feature whose first dimension is an example's length, for buckets.
         store: Cache of loaded examples; None loads them in each pass.
     """
@@ -111,9 +109,7 @@ def interleaved(
     in_order: bool = True,
     seed: int | None = None,
 ) -> tf.data.Dataset:
-    """Return one pass over the records of all files, interleaved.
-
-    Readers run on the pipeline's threads: pass `as_written` enough of them.
+    """Return one pass over the records of all files, interleaved; readers run on the pipeline's threads.
 
     Args:
         open_files: Files to interleave.
@@ -121,12 +117,8 @@ def interleaved(
         in_order: Whether the order depends on files and seed only; else any ready record comes next.
         seed: Seed of the order of files, which differs in each pass; None keeps the given order.
     """
-    parallel_calls = open_files if parallel_calls is None else parallel_calls
-    if not files or min(open_files, parallel_calls, block_records) < 1:
-        raise ValueError(
-            f"needs files, and numbers of at least 1; got {len(files)} files, open_files={open_files}, "
-            f"parallel_calls={parallel_calls}, block_records={block_records}"
-        )
+    calls = open_files if parallel_calls is None else parallel_calls
+    require_at_least(1, files=len(files), open_files=open_files, parallel_calls=calls, block_records=block_records)
     paths = tf.data.Dataset.from_tensor_slices([str(file) for file in files])
     if seed is not None:
         paths = paths.shuffle(len(files), seed=seed)
@@ -134,7 +126,7 @@ def interleaved(
         read_file,
         cycle_length=min(open_files, len(files)),
         block_length=block_records,
-        num_parallel_calls=min(parallel_calls, open_files, len(files)),
+        num_parallel_calls=min(calls, open_files, len(files)),
         deterministic=in_order,
     )
 
@@ -152,9 +144,6 @@ def as_written(threads: int) -> tf.data.Options:
 
 def for_throughput(parallel_calls: int) -> tf.data.Options:
     """Return options that let tf.data reorder examples, batch in parallel, and tune ``tf.data.AUTOTUNE`` values.
-
-    The autotuner stays within the cores and half of the free memory. The pipeline has a thread per core, or per
-    parallel call if these are more.
 
     Args:
         parallel_calls: Least parallelism of each map; above the number of cores for loads that mostly wait, which the
@@ -187,7 +176,7 @@ _log = logging.getLogger(__name__)
 
 
 class MemoryStore:
-    """Entries in a hash table in TensorFlow's runtime: a hit runs no Python."""
+    """Hash table in TensorFlow's runtime: a hit runs no Python."""
 
     def __init__(self) -> None:
         with tf.device("CPU:0"):
@@ -202,10 +191,10 @@ class MemoryStore:
 
 
 class DiskStore:
-    """One file per entry, written atomically, also by several processes; damaged or foreign files count as missing.
+    """One file per entry, written atomically; damaged or foreign files count as missing.
 
     Args:
-        folder: Named by what the entries depend on, see `cache_folder`; created if missing.
+        folder: Named by what the entries depend on, as by `cache_folder`.
     """
 
     # Magic, owner, index, length, and the CRC-32 of all of these and the entry.
@@ -282,10 +271,7 @@ def cached(load: Load, store: Store) -> Load:
 
 
 def cache_folder(depends_on: Mapping[str, Any], near: Path) -> Path:
-    """Return the folder for entries that depend on exactly these JSON values, e.g. data listing, parameters, versions.
-
-    `near` is a file of the project, see `cache_home`.
-    """
+    """Return the folder, by `cache_home`, for entries that depend on exactly these JSON values."""
     key = {"format": CACHE_FORMAT_VERSION, "tensorflow": tf.__version__, "depends_on": depends_on}
     name = hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:16]
     return cache_home(near) / name
@@ -308,7 +294,7 @@ AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 def in_python(name: str, function: AnyFunction) -> AnyFunction:
-    """Return a Python stage, timed if profiling; its display name has lower-case letters and spaces."""
+    """Return a Python stage, timed if profiling; its name has lower-case letters and spaces."""
     sums = _wanted()
     if sums is None:
         return function
@@ -324,7 +310,7 @@ def in_python(name: str, function: AnyFunction) -> AnyFunction:
 
 
 def in_graph(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a TensorFlow stage, timed if profiling, which takes about 50 µs per call; see `in_python`."""
+    """Return a TensorFlow stage, timed if profiling, which takes about 50 µs per call."""
     sums = _wanted()
     if sums is None:
         return function
@@ -346,8 +332,6 @@ def in_graph(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Sums:
-    """Time sums of all stages of this process, written to a file repeatedly."""
-
     def __init__(self, path: str) -> None:
         self._path = path
         self._lock = threading.Lock()
@@ -373,15 +357,11 @@ class _Sums:
         os.replace(part, self._path)
 
 
-@functools.cache
-def _sums(path: str) -> _Sums:
-    return _Sums(path)
+_sums = functools.cache(_Sums)  # one for all stages
 
 
 def _wanted() -> _Sums | None:
     folder = os.environ.get("AUTOTUNE_TRIAL_DIR")
-    return (
-        _sums(os.path.join(os.path.abspath(folder), STAGES_FILE))
-        if folder and os.environ.get(STAGES_VARIABLE)
-        else None
-    )
+    if not folder or not os.environ.get(STAGES_VARIABLE):
+        return None
+    return _sums(os.path.join(os.path.abspath(folder), STAGES_FILE))

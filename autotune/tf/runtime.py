@@ -20,11 +20,11 @@ from autotune.tf.options import DeviceOptions, RuntimeOptions
 
 
 def configure(options: RuntimeOptions, devices: DeviceOptions | None = None) -> None:
-    """Apply the options; call it before the first operation, dataset or variable.
+    """Apply the options, before the first operation, dataset or variable.
 
     Raises:
         RuntimeError: TensorFlow has already started.
-        ValueError: A GPU with a memory limit does not exist, has less memory, or has memory growth.
+        ValueError: A memory limit does not fit its GPU, or conflicts with memory growth.
     """
     tf.config.threading.set_inter_op_parallelism_threads(options.inter_op_threads)
     tf.config.threading.set_intra_op_parallelism_threads(options.intra_op_threads)
@@ -63,9 +63,7 @@ class Placement:
 
 
 def place(options: DeviceOptions) -> Placement | None:
-    """Return the devices that the options name, without fallback; None if TensorFlow places everything.
-
-    GPUs are numbered as TensorFlow sees them, after ``CUDA_VISIBLE_DEVICES``.
+    """Return the devices that the options name; None if TensorFlow places everything.
 
     Raises:
         ValueError: A device does not exist.
@@ -76,9 +74,7 @@ def place(options: DeviceOptions) -> Placement | None:
     count = len(tf.config.list_logical_devices(kind))
     for key, number in (("data_gpu", options.data_gpu), ("model_gpu", options.model_gpu)):
         if number >= count:
-            devices = "logical CPU devices" if options.logical_cpu_devices else "GPUs"
-            numbers = f"TensorFlow sees {count} {devices}" + (f", 0 to {count - 1}" if count else "")
-            raise ValueError(f"{key} is {number}, but {numbers}")
+            raise ValueError(f"{key} is {number}, but TensorFlow sees {count} {kind} devices, numbered from 0")
     return Placement(data=f"/{kind}:{options.data_gpu}", model=f"/{kind}:{options.model_gpu}")
 
 
@@ -91,7 +87,7 @@ def require_devices(placement: Placement) -> None:
 
 
 def require_no_conflict() -> None:
-    """Raise a ValueError if a distribution strategy is in use, or GPU memory comes from cudaMallocAsync."""
+    """Raise a ValueError for a distribution strategy, or memory from cudaMallocAsync."""
     if tf.distribute.has_strategy():
         name = type(tf.distribute.get_strategy()).__name__
         raise ValueError(f"{name} conflicts with a pipeline over two devices: use only one of them")
@@ -106,7 +102,7 @@ def require_no_conflict() -> None:
 
 
 def gpu_memory_mb(number: int) -> int | None:
-    """Return the memory of a GPU in MiB by its CUDA number, after ``CUDA_VISIBLE_DEVICES``; None if unknown."""
+    """Return the memory of a GPU in MiB by its CUDA number; None if unknown."""
     with contextlib.suppress(OSError, AttributeError):  # no driver, or one without these functions
         cuda = ctypes.CDLL("libcuda.so.1")
         device, memory_bytes = ctypes.c_int(), ctypes.c_size_t()
@@ -131,7 +127,7 @@ def variables(*, cores: int, has_gpu: bool) -> dict[str, str]:
 
 
 def verify(wanted: dict[str, str]) -> Iterator[tuple[bool, str]]:
-    """Yield whether each setting is as wanted, and a description; XLA and bfloat16 are tried on a matrix product."""
+    """Yield for each setting whether it is as wanted, and a description."""
     for name, value in wanted.items():
         present = os.environ.get(name)
         yield present == value, f"{name} is {present or 'not set'}" + ("" if present == value else f", not {value}")

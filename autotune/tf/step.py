@@ -31,11 +31,7 @@ class Adam(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         self._updates = tf.Variable(0, dtype=tf.int64, trainable=False)
         # Checkpoints track the list; the index is for lookups only.
         self._moments = [
-            (
-                tf.Variable(tf.zeros_like(variable), trainable=False),
-                tf.Variable(tf.zeros_like(variable), trainable=False),
-            )
-            for variable in variables
+            [tf.Variable(tf.zeros_like(variable), trainable=False) for _ in range(2)] for variable in variables
         ]
         self._index = {variable.ref(): index for index, variable in enumerate(variables)}
 
@@ -84,7 +80,7 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
     Args:
         loss: Function from a batch to a float32 scalar; it casts to the precision's ``compute_dtype`` itself.
-        signature: The pipeline's ``element_spec``, for which the step is traced once; XLA compiles each new length.
+        signature: The pipeline's ``element_spec``, for which the step is traced once.
 
     Raises:
         ValueError: In the first step, if the loss does not depend on a variable.
@@ -117,7 +113,7 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
         return [*self.variables, *further]
 
     def compiled(self, function: Callable[[Batch], Any]) -> Callable[[Batch], Any]:
-        """Return a function of a batch in the step's execution mode: eager, traced or compiled."""
+        """Return a function of a batch in the step's execution mode."""
         if not self.options.graph:
             return function
         made: Callable[[Batch], Any] = tf.function(
@@ -141,15 +137,15 @@ class TrainStep(tf.Module):  # type: ignore[misc]  # TensorFlow has no stubs
 
     def update(self, batch: Batch) -> tf.Tensor:
         loss, gradients = self.gradients(batch)
-        if self.loss_scale is None:
-            self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
-            return loss
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
 
-        def update() -> tf.Tensor:
+        def apply() -> bool:
             self._optimizer.apply_gradients(zip(gradients, self._variables, strict=True))
             return True
 
-        tf.cond(finite, update, lambda: False)
+        if self.loss_scale is None:
+            apply()
+            return loss
+        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+        tf.cond(finite, apply, lambda: False)
         self.loss_scale.update(finite)
         return loss

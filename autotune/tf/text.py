@@ -80,10 +80,7 @@ _log = logging.getLogger(__name__)
 
 
 class TokenCache:
-    """Tokens by line, in a text file that is replaced atomically.
-
-    The file is named by a fingerprint of the function and its dependencies. Each entry has the hash of its line and a
-    checksum; damaged or foreign entries count as missing. The last of concurrent writers wins.
+    """Tokens by line, in a text file that is replaced atomically; damaged or foreign entries count as missing.
 
     Args:
         folder: Folder of such caches, e.g. `autotune.tf.options.cache_home`.
@@ -115,7 +112,7 @@ class TokenCache:
         return found
 
     def store(self, tokens: Mapping[str, Sequence[int]]) -> None:
-        """Write a file with these entries and those that the last lookup did not use; log a failure."""
+        """Write these entries and those that the last lookup did not use; log a failure."""
         entries = [self._head(), *self._unused, *(self._entry(_key(line), values) for line, values in tokens.items())]
         try:
             write_atomically(self.path, (entry + b"\n" for entry in entries))
@@ -152,7 +149,6 @@ class TextWorkerError(RuntimeError):
 
 
 def _in_processes(lines: Sequence[str], function: PrepareLine, workers: int, chunk_lines: int) -> Iterator[Tokens]:
-    """Yield the tokens of each line from fresh interpreters, which end with this process."""
     module, name = name_of(function)
     if module == "__main__":
         raise ValueError(f"{name} is in the main script, which worker processes cannot import: move it to a module")
@@ -175,7 +171,7 @@ def _in_processes(lines: Sequence[str], function: PrepareLine, workers: int, chu
 
 
 def _init_worker() -> None:
-    """Make this process exit as soon as the trainer ends; ^C is handled by the trainer."""
+    """Make this process exit as soon as the trainer ends, and ignore ^C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     trainer = multiprocessing.parent_process()
     assert trainer is not None
@@ -193,10 +189,7 @@ def _prepared(function: PrepareLine, line: str) -> Tokens:
 
 
 def fingerprint(function: Callable[..., Any], depends_on: Mapping[str, Any]) -> str:
-    """Return a hash that changes when the function's results may change, as 64 hexadecimal digits.
-
-    It covers the sources of the function's module and its imports, recursively, from the same package or folder; the
-    Python version; and `depends_on`, which should have the versions of installed packages.
+    """Return a hash of a function, the local modules that it imports, Python's version and `depends_on`.
 
     Raises:
         ValueError: The function is not at the top level of a module with a source.
@@ -215,7 +208,7 @@ def fingerprint(function: Callable[..., Any], depends_on: Mapping[str, Any]) -> 
 
 
 def name_of(function: Callable[..., Any]) -> tuple[str, str]:
-    """Return module and name of a top-level function; raise a ValueError for e.g. a lambda or a method."""
+    """Return module and name of a top-level function; raise a ValueError for any other."""
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", None)
     if module is None or name is None or getattr(sys.modules.get(module), name, None) is not function:
         raise ValueError(f"{function!r} cannot be found by name: make it a top-level function of a module")
@@ -223,7 +216,7 @@ def name_of(function: Callable[..., Any]) -> tuple[str, str]:
 
 
 def _modules(module: str, path: Path) -> Iterator[tuple[str, Path]]:
-    """Yield name and file of this module and of its imports from the same package or folder, recursively."""
+    """Yield name and file of a module and of its imports from the same package or folder, recursively."""
     package = module.partition(".")[0]
     above = path.resolve().parents
     root = above[min(module.count(".") + (path.name == "__init__.py"), len(above) - 1)]
@@ -280,7 +273,7 @@ def as_tokens(value: Sequence[int]) -> list[int]:
 
 
 def pack(tokens: Sequence[int]) -> bytes:
-    """Return base64 of the numbers, of at most 64 bits, in native byte order, after their `array.array` type code."""
+    """Return base64 of the numbers, in native byte order, after their `array.array` type code."""
     try:
         numbers = array("i", tokens)
     except OverflowError:

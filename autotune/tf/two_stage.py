@@ -63,8 +63,7 @@ class TwoStageFeed(BatchFeed):
         depth: Capacity of the buffer in batches.
 
     Raises:
-        ValueError: A device does not exist, a shape is not fixed, the features are not tensors by name, a batch exceeds
-            the buffer, or a strategy or allocator conflicts.
+        ValueError: Devices, shapes, features or the buffer's size are unsuitable.
     """
 
     def __init__(
@@ -143,7 +142,7 @@ class TwoStageFeed(BatchFeed):
         return PipelineTimes(passed_s=passed_s, data=data - self._start.data, model=model - self._start.model)
 
     def close(self) -> None:
-        """Stop the threads and drop the batches; idempotent, callable from any thread."""
+        """Stop the threads and drop the batches."""
         self._last = None
         self._stop()
 
@@ -159,8 +158,7 @@ def two_stage_dataset(
 ) -> tf.data.Dataset:
     """Return the same pipeline as a dataset, for `keras.Model.fit` under ``tf.device(placement.model)``.
 
-    Each pass starts with batch 0. Batches go through host memory, from where Keras copies them. Step times are unknown
-    here, so stage times are not reported.
+    Each pass starts with batch 0. Batches go through host memory. Stage times are not reported.
 
     Args:
         elements: Function from features by name to an argument of `fit`, such as ``(x, y)``.
@@ -180,7 +178,7 @@ def two_stage_dataset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Batch:
-    """Batch on a device, its valid work, and its number, which the device computes last."""
+    """Batch on a device, and its number, which the device computes last."""
 
     tensors: Tensors
     number: tf.Tensor
@@ -201,7 +199,7 @@ class _Running:
 
 
 def _compiled(features: FeatureFunction, signature: Signature, device: str) -> Any:
-    """Return the traced function from batch and number to features and number, which is computed last."""
+    """Return the traced function to features and number, which is computed last."""
 
     def run(batch: Tensors, number: tf.Tensor) -> tuple[Tensors, tf.Tensor]:
         with tf.device(device):
@@ -225,7 +223,6 @@ def _fetch(source: Feed, first_number: int, device: str, fetched: BatchBuffer[_B
 def _compute(
     fetched: BatchBuffer[_Batch], function: Any, device: str, computed: BatchBuffer[_Batch], clock: StageClock
 ) -> None:
-    """Compute the features of all batches; the only thread that computes on the data device."""
     while True:
         with clock.counting("input_s"):
             batch = fetched.get()
@@ -247,7 +244,7 @@ def _copy(computed: BatchBuffer[_Batch], device: str, ready: BatchBuffer[_Batch]
 
 
 def _await_steps(running: BatchBuffer[_Running], clock: StageClock) -> None:
-    """Wait for each step: reading back a number follows all earlier work of the device."""
+    """Wait for each step: a number is read back after all earlier work of the device."""
     ended_s = 0.0
     while (step := running.get()) is not None:
         step.number.numpy()
@@ -257,7 +254,7 @@ def _await_steps(running: BatchBuffer[_Running], clock: StageClock) -> None:
 
 
 def _thread(name: str, shared: BatchBuffer[Any], work: Callable[..., None], *arguments: object) -> threading.Thread:
-    """Return a thread that does the work and reports its end or error to the shared buffer."""
+    """Return a thread that reports its end or error to the shared buffer."""
 
     def run() -> None:
         try:
@@ -331,7 +328,7 @@ class BatchBuffer(Generic[Item]):
         self._closed = False
 
     def put(self, item: Item) -> None:
-        """Append an item, waiting for space; raise BufferClosedError, or the error of the consumer."""
+        """Append an item, waiting for space; raise BufferClosedError or the consumer's error."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._finished or len(self._items) < self._size)
             if self._error is not None:
@@ -374,7 +371,7 @@ class BatchBuffer(Generic[Item]):
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Drop the items and wake all waiting threads; idempotent, callable from any thread."""
+        """Drop the items and wake all waiting threads."""
         with self._changed:
             self._closed = True
             self._items.clear()

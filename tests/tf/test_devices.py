@@ -25,9 +25,9 @@ def test_devices_are_found_by_their_number() -> None:
 
 def test_a_device_that_is_not_there_is_refused() -> None:
     """The sentence says which key, and what TensorFlow sees."""
-    with pytest.raises(ValueError, match="model_gpu is 2, but TensorFlow sees 2 logical CPU devices, 0 to 1"):
+    with pytest.raises(ValueError, match="model_gpu is 2, but TensorFlow sees 2 CPU devices, numbered from 0"):
         place(DeviceOptions(data_gpu=1, model_gpu=2, logical_cpu_devices=2))
-    with pytest.raises(ValueError, match=r"data_gpu is 97, but TensorFlow sees \d GPUs"):
+    with pytest.raises(ValueError, match=r"data_gpu is 97, but TensorFlow sees \d GPU devices"):
         place(DeviceOptions(data_gpu=97, model_gpu=98))
 
 

@@ -19,10 +19,10 @@ def test_xla_without_graph_mode_is_refused() -> None:
     [
         ({"data_gpu": 0}, "model_gpu is not set, but data_gpu is"),
         ({"model_gpu": 1}, "data_gpu is not set, but model_gpu is"),
-        ({"model_gpu_memory_mb": 4096}, "limits the GPU of model_gpu, which is not set"),
+        ({"model_gpu_memory_mb": 4096}, "model_gpu_memory_mb limits a GPU, but none is set"),
         ({"data_gpu": 0.5, "model_gpu": 1}, "data_gpu must be an integer, got 0.5"),
         ({"data_gpu": True, "model_gpu": 1}, "data_gpu must be an integer, got True"),
-        ({"data_gpu": 0, "model_gpu": 1, "logical_cpu_devices": 2, "data_gpu_memory_mb": 9}, "limits a GPU"),
+        ({"data_gpu": 0, "model_gpu": 1, "logical_cpu_devices": 2, "data_gpu_memory_mb": 9}, "logical_cpu_devices is"),
         ({"data_gpu": 1, "model_gpu": 1, "data_gpu_memory_mb": 1, "model_gpu_memory_mb": 2}, "both limit GPU 1"),
     ],
 )

@@ -47,7 +47,7 @@ MISTAKES = [
     (change("data", "batch_size", True), "data.batch_size: Expected `int`, got `bool`"),
     (change("data", "data_gpu", 0), "data.model_gpu is not set, but data_gpu is: set both or neither"),
     (change("data", "pipeline_buffer_size", 0), "data.pipeline_buffer_size must be at least 1, got 0"),
-    (change("runtime", "model_gpu_memory_mb", 4096), "runtime.model_gpu_memory_mb limits the GPU of model_gpu"),
+    (change("runtime", "model_gpu_memory_mb", 4096), "runtime.model_gpu_memory_mb limits a GPU, but none is set"),
     (change("data", "cache", "ram"), "data.cache: Invalid enum value 'ram'"),
     (change("data", "text_cache", "yes"), "data.text_cache: Expected `bool`, got `str`"),
     (change("training", "learning_rate", "fast"), "training.learning_rate: Expected `float`, got `str`"),
