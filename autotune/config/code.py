@@ -18,13 +18,17 @@ from pathlib import Path
 
 from autotune.config.keys import shown
 from autotune.config.sources import (
+    DATA_LOADERS,
+    TRAINING_ARGUMENTS,
     CodeScope,
     Definition,
     LiveCode,
     SourceFile,
     dataset_calls,
+    has_unpacking,
     is_evaluation,
     last_part,
+    line_of,
     parse,
     read_sources,
     trainer_files,
@@ -38,8 +42,8 @@ _RELEVANT = re.compile(
     rb"DataLoader|TrainingArguments|DistributedDataParallel|\.(?:map|interleave|prefetch|batch|padded_batch|compile)\("
 )
 _CLASSES = (
-    *("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader"),
-    *("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"),
+    *DATA_LOADERS,
+    *TRAINING_ARGUMENTS,
     *("torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"),
 )
 _CLASS_NAMES = {name.rpartition(".")[2] for name in _CLASSES}
@@ -51,7 +55,6 @@ class _Argument:
     """Argument of a call.
 
     Attributes:
-        default: Value if omitted.
         position: From 0; positional arguments are kept fixed, except in ``prefetch(2)``.
         is_added: Whether it is a chained call: ``batch(8).prefetch(2)``.
     """
@@ -99,9 +102,8 @@ class CodeArgument:
 
     Attributes:
         callee: Last part of the callee's name; of a setting all of it after the framework.
-        lines: First and last line of the call, the first with its name; of a missing setting the empty line that it
-            takes.
-        end: Line and byte column of the call's end, which no other call shares.
+        lines: First and last line of the call; of a missing setting the empty line that it takes.
+        end: Line and byte column of the call's end.
         is_alone: Whether no other call of that name is in the same lines.
         argument: None for a setting.
         value: Literal value, or the default if omitted.
@@ -126,12 +128,7 @@ def place_of(path: str) -> tuple[str, str]:
 
 
 def find_arguments(words: Sequence[str], folder: Path, values: Iterable[Scalar]) -> dict[str, CodeArgument]:
-    """Return the arguments in the code that a command trains with, by name, without evaluation.
-
-    Args:
-        folder: Working directory of the command; file names are relative to it.
-        values: Values of the config, which may name classes.
-    """
+    """Return the arguments in the code that a command trains with, by name; `values` may name classes."""
     real = folder.resolve()
     paths = [path for path in trainer_files(words, folder) if path.is_relative_to(folder)]
     paths = [path for path in paths if ".." not in path.parts and path.resolve().is_relative_to(real)]
@@ -152,7 +149,7 @@ def _found(stamps: tuple[tuple[Path, int, int], ...], folder: Path, named: tuple
     live: dict[str, set[tuple[str, int]]] = {}
     aliases = {file.name: _aliases(file.tree) for file in code.files}
     for name, call in _calls(code):
-        live.setdefault(name, set()).add((_callee(call, aliases[name]), _line(call)))
+        live.setdefault(name, set()).add((_callee(call, aliases[name]), line_of(call)))
     script = [file.name for file in code.files if file.is_script]
     set_elsewhere = {last_part(call.func) for unit in code.units if not unit.file.is_script for call in unit.calls}
     found = {
@@ -175,13 +172,13 @@ def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgumen
         return {}
     starts, aliases = _line_starts(content), _aliases(source.tree)
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
-    places = [(_callee(call, aliases), _line(call)) for call in calls]
+    places = [(_callee(call, aliases), line_of(call)) for call in calls]
     found: dict[str, CodeArgument] = {}
     for callee, arguments in _ARGUMENTS.items():  # an existing `prefetch` replaces one that would be added
         named = [call for call, place in zip(calls, places, strict=True) if place[0] == callee]
         for call in named:
-            place = callee, _line(call)
-            if places.count(place) > 1 or _has_unpacking(call):
+            place = callee, line_of(call)
+            if places.count(place) > 1 or has_unpacking(call):
                 continue
             overlapping = [
                 one for one in named if one.lineno <= (call.end_lineno or 0) and call.lineno <= (one.end_lineno or 0)
@@ -222,18 +219,14 @@ def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgumen
 
 
 def with_values(content: bytes, arguments: Iterable[CodeArgument], values: Values) -> bytes:
-    """Return a source with other values of some arguments; line numbers and all else stay.
-
-    Raises:
-        ConfigError: A value cannot be changed separately.
-    """
+    """Return a source with other values of some arguments; raise a ConfigError if all else cannot stay."""
     for argument in arguments:
         content = _with_value(content, argument, values[argument.path])
     return content
 
 
 def without_values(tree: ast.AST) -> ast.AST:
-    """Return a syntax tree without the values of such arguments, to compare code; calls keep their line numbers."""
+    """Return a syntax tree without the values of such arguments, to compare code."""
     return _WithoutValues().visit(tree)  # type: ignore[no-any-return]
 
 
@@ -320,11 +313,6 @@ def _settings(tree: ast.Module, content: bytes) -> Iterator[tuple[str, str, int,
                 yield full_name, callee, free, None
 
 
-def _line(call: ast.Call) -> int:
-    """Return the line of a call, for a method that of its name."""
-    return call.func.end_lineno or call.lineno
-
-
 def _aliases(tree: ast.AST) -> dict[str, str]:
     """Return the original names of imports by their aliases."""
     imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
@@ -337,14 +325,14 @@ def _callee(call: ast.Call, aliases: Mapping[str, str]) -> str:
 
 
 def _label(call: ast.Call, callee: str, argument: _Argument) -> str:
-    """Return line, callee and argument: ``41 DataLoader.num_workers``, ``52 Dataset.map.num_parallel_calls``."""
+    """Return line, callee and argument: ``41 DataLoader.num_workers``."""
     if _PREFETCH in (callee, argument.name):  # the same name for an existing and an added one
-        return f"{call.end_lineno if argument.is_added else _line(call)} Dataset.{_PREFETCH}"
-    return f"{_line(call)} {_METHODS.get(callee, callee)}.{argument.name}"
+        return f"{call.end_lineno if argument.is_added else line_of(call)} Dataset.{_PREFETCH}"
+    return f"{line_of(call)} {_METHODS.get(callee, callee)}.{argument.name}"
 
 
 def _is_plain(content: bytes) -> bool:
-    """Return whether bytes are UTF-8 without BOM or form feed, so that positions in a syntax tree match."""
+    """Return whether positions in the syntax tree match: UTF-8 without BOM or form feed."""
     if content.startswith(b"\xef\xbb\xbf") or b"\f" in content:
         return False
     try:
@@ -353,10 +341,6 @@ def _is_plain(content: bytes) -> bool:
         return False
     cookie = re.search(rb"\A(?:.*\n)?[ \t]*#.*?coding[:=][ \t]*([-\w.]+)", content)
     return cookie is None or cookie[1].lower() in (b"utf-8", b"utf8")
-
-
-def _has_unpacking(call: ast.Call) -> bool:
-    return any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords)
 
 
 def _passed(call: ast.Call, argument: _Argument) -> ast.expr | None:
@@ -408,7 +392,7 @@ def _edits(content: bytes, one: CodeArgument | None, value: Scalar) -> Iterator[
     assert isinstance(source, SourceFile), "the argument was found in it"
     calls = [node for node in ast.walk(source.tree) if isinstance(node, ast.Call)]
     aliases = _aliases(source.tree)
-    call = next(call for call in calls if (_callee(call, aliases), _line(call)) == (one.callee, one.lines[0]))
+    call = next(call for call in calls if (_callee(call, aliases), line_of(call)) == (one.callee, one.lines[0]))
     _, end = _span(call, starts)
     if one.argument.is_added:
         yield end, end, f".{one.argument.name}({value!r})"
@@ -463,7 +447,7 @@ class _WithoutValues(ast.NodeTransformer):
             return node
         names = {one.name for one in _ARGUMENTS[callee] if not one.is_added}
         node.keywords = [one for one in node.keywords if one.arg not in names or not _is_literal(one.value)]
-        node.keywords.append(ast.keyword("line", ast.Constant(_line(node))))
+        node.keywords.append(ast.keyword("line", ast.Constant(line_of(node))))
         return node
 
 

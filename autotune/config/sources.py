@@ -35,7 +35,7 @@ _NAME = re.compile(r"[^\W\d][\w.]*")
 
 
 def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
-    """Return the script that a command starts and its local imports, recursively; at most 500 files."""
+    """Return the script that a command starts and its local imports; at most 500 files."""
     script = find_script(words, cwd)
     files = _imported_files(script, cwd)
     return tuple(sorted(files, key=lambda path: path != script.path))
@@ -72,7 +72,7 @@ def _package_parent(script: Path) -> str:
 
 
 def _imports(path: str, roots: Sequence[str]) -> Iterator[str]:
-    """Yield names of modules that a file may import, by matching lines, which is much faster than parsing."""
+    """Yield names of modules that a file may import, by matching lines: faster than parsing."""
     for plain, start, named in _IMPORT.findall(read_beginning(Path(path), _MOST_BYTES).decode("utf-8", "replace")):
         if plain:
             yield from _NAME.findall(plain)
@@ -86,7 +86,6 @@ def _imports(path: str, roots: Sequence[str]) -> Iterator[str]:
 
 
 def _package(path: str, level: int, roots: Sequence[str]) -> str | None:
-    """Return the package that a relative import starts from; None if outside of the roots."""
     folder = path
     for _level in range(level):
         folder = os.path.dirname(folder)
@@ -140,8 +139,7 @@ class Script:
     def long_options(self) -> dict[str, str]:
         """Long names of argparse and click options with one value, by short name: ``{"-b": "--batch-size"}``.
 
-        An argparse option without a long name is named by its help (``help="batch size for the loader"``) or its own
-        letters. Options declared inconsistently are left out.
+        An argparse option without a long name is named by its help, or its own letters.
         """
         found: dict[str, set[str]] = {}
         for node in ast.walk(self.tree):
@@ -159,8 +157,7 @@ class Script:
     def defaults(self) -> dict[str, int | str]:
         """Defaults of options by long name: integers, texts, and switches that are off.
 
-        From argparse, click, and dataclasses for tyro or Transformers, including the latter's own. Options declared
-        inconsistently are left out.
+        From argparse, click, and dataclasses for tyro or Transformers.
         """
         found: dict[str, set[int | str]] = {}
         overridden: set[str] = set()
@@ -217,7 +214,6 @@ _HELP = re.compile(
 
 
 def _named_by_help(call: ast.Call) -> str:
-    """Return the long name of the knob that an option's help starts with, if any."""
     text = next((getattr(one.value, "value", None) for one in call.keywords if one.arg == "help"), None)
     match = _HELP.match(text) if isinstance(text, str) else None
     return "" if match is None else "--batch-size" if match["batch"] else "--num-workers"
@@ -237,7 +233,7 @@ _LAUNCHERS = ("torch.distributed.run", "torch.distributed.launch", "accelerate.c
 
 
 def own_words(words: Sequence[str]) -> int:
-    """Return the index of the trainer's own words: after the script, module name, or program."""
+    """Return the index of the words after the script, module name, or program."""
     for position, word in enumerate(words):
         if word.endswith(".py"):
             return position + 1
@@ -299,7 +295,7 @@ def _candidates(word: str, cwd: Path) -> Iterator[Path]:
 
 @dataclass(frozen=True, kw_only=True)
 class Sources:
-    """Sources of a trainer: code that runs in training, number of files read, reasons why others were not."""
+    """Sources of a trainer: code that runs in training, number of files, reasons why others were not read."""
 
     code: LiveCode
     files: int
@@ -312,7 +308,7 @@ def read_sources(paths: Sequence[Path], folder: Path, named: Iterable[str], rele
     Args:
         paths: The sources, the script first; it is always parsed.
         folder: Folder that their names are relative to.
-        named: Words of the config, which may name classes and functions.
+        named: Words that may name classes and functions.
     """
     files: list[SourceFile] = []
     unread: list[str] = []
@@ -377,7 +373,7 @@ class SourceFile:
 
     @cached_property
     def imported(self) -> Mapping[str, str]:
-        """Full names of imports and module-level aliases (``k = keras``); relative ones start with a dot."""
+        """Full names of imports and aliases (``k = keras``); relative ones start with a dot."""
         found = _imported_names(self.tree)
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
@@ -387,7 +383,6 @@ class SourceFile:
         return found
 
     def full_name(self, node: ast.AST) -> str:
-        """Return an expression's full name, e.g. ``tensorflow.data.Dataset``; empty if it has none."""
         return full_name(node, self.imported)
 
     def imports(self, *packages: str) -> bool:
@@ -445,6 +440,18 @@ def last_part(node: ast.AST) -> str:
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 
+def line_of(node: ast.AST) -> int:
+    """Return the line of a node; for a call of a method that of its name."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.end_lineno or node.lineno
+    return int(getattr(node, "lineno", 1))
+
+
+def has_unpacking(call: ast.Call) -> bool:
+    """Return whether a call has ``*`` or ``**`` arguments."""
+    return any(isinstance(one, ast.Starred) for one in call.args) or any(one.arg is None for one in call.keywords)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CodeScope:
     """Function, class, or module-level code; `outer` contains it."""
@@ -459,7 +466,7 @@ class CodeScope:
 
     @cached_property
     def nodes(self) -> tuple[ast.AST, ...]:
-        """Nodes of this scope, without evaluation; of inner definitions only decorators and defaults."""
+        """Nodes without evaluation; of inner definitions only decorators and defaults."""
         waiting: list[ast.AST] = list(self.node.body)
         found = []
         while waiting:
@@ -472,7 +479,7 @@ class CodeScope:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Names that it uses: variables, attributes, and texts that may be names."""
+        """Names that it uses, and texts that may be names."""
         found = set[str]()
         for node in self.nodes:
             if isinstance(node, ast.Attribute) or (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)):
@@ -488,7 +495,7 @@ class CodeScope:
         return (node for node in self.nodes if isinstance(node, ast.Call))
 
     def loops_around(self, node: ast.AST) -> Iterator[ast.For | ast.AsyncFor | ast.While]:
-        """Yield the loops whose bodies contain a node, innermost first."""
+        """Yield the loops around a node, innermost first."""
         for parent, part in self.file.above(node, self.node):
             if isinstance(parent, Loop) and part in parent.body:
                 yield parent
@@ -507,11 +514,7 @@ class CodeScope:
 
 
 class LiveCode:
-    """Code that runs in training: reached modules, functions and classes.
-
-    Args:
-        named: Names used elsewhere, such as a class in a config.
-    """
+    """Code that runs in training: reached modules, functions and classes; `named` are used elsewhere."""
 
     def __init__(self, files: Sequence[SourceFile], named: Iterable[str] = ()) -> None:
         self.files = tuple(files)
@@ -531,7 +534,6 @@ class LiveCode:
                 self.functions.setdefault(unit.name, []).append(unit)
 
     def calls(self, *names: str) -> Iterator[tuple[CodeScope, ast.Call]]:
-        """Yield the calls of any of these full names."""
         for unit in self.units:
             yield from ((unit, call) for call in unit.calls if unit.file.full_name(call.func) in names)
 
@@ -558,7 +560,7 @@ def _is_reached(unit: CodeScope, names: set[str]) -> bool:
 
 
 def _overridden(reached: Sequence[CodeScope]) -> set[CodeScope]:
-    """Return methods that all subclasses override, of classes that are never instantiated."""
+    """Return methods that all subclasses override, of classes without instances."""
     below: dict[str, list[set[str]]] = {}
     for unit in reached:
         methods = {node.name for node in unit.nodes if isinstance(node, Definition)}
@@ -605,7 +607,7 @@ def is_evaluation(*names: str) -> bool:
 
 
 def _is_evaluation_part(file: SourceFile, node: ast.AST, part: ast.AST) -> bool:
-    """Return whether a part of a node does not train, such as a branch or a value of ``val_data``."""
+    """Return whether a part of a node does not train, such as a value of ``val_data``."""
     if isinstance(node, ast.If) and "__name__" in _names(node.test):
         return part in node.body and not file.is_script
     if isinstance(node, ast.If | ast.IfExp):
@@ -656,6 +658,10 @@ _CHAINING = (
 CHAINED = _DATASET_ONLY.union(_CHAINING, ("apply",))
 
 
+DATA_LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
+TRAINING_ARGUMENTS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
+
+
 def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[CodeScope, ast.Call]]:
     """Yield calls of these methods on tf.data datasets, ordered by file and line."""
     for unit in sorted(code.units, key=lambda unit: (not unit.file.is_script, unit.file.name)):
@@ -673,7 +679,7 @@ def dataset_calls(code: LiveCode, *methods: str) -> Iterator[tuple[CodeScope, as
 
 
 def _dataset_names(unit: CodeScope) -> set[str]:
-    """Return names that dataset-only methods are called on, or datasets assigned to."""
+    """Return names of datasets, by the methods called on them and by assignments."""
     known: set[str] = set()
     for node in unit.calls:
         if isinstance(node.func, ast.Attribute) and node.func.attr in _DATASET_ONLY:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 
 from autotune.config.sources import (
+    DATA_LOADERS,
+    TRAINING_ARGUMENTS,
     CodeScope,
     Function,
     LiveCode,
     SourceFile,
     dataset_calls,
+    has_unpacking,
     is_evaluation,
     last_part,
+    line_of,
     own_words,
     read_sources,
     spelled,
@@ -24,7 +26,7 @@ from autotune.config.sources import (
     words_in,
     words_of,
 )
-from autotune.diagnose.findings import CheckResult, Issue, capitalized, issue
+from autotune.diagnose.findings import CheckResult, Issue, capitalized, counted, issue
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES, Rule
 from autotune.space.catalog import known_knob
@@ -32,30 +34,15 @@ from autotune.space.catalog import known_knob
 _PYTHON_IN_GRAPH = "python-in-graph"
 
 # Sources without any of these match no rule and are not parsed.
-_TELLING = re.compile(
+TELLING = re.compile(
     rb"DataLoader|TrainingArguments|\bDataset\.|\.Dataset\b|tfds|_dataset_from_directory|\.prefetch\(|\.interleave\("
     rb"|backward\(|apply_gradients|train_on_batch|training_step|numpy_function|py_func|eagerly|enable_debug_mode"
     rb"|check_numerics|detect_anomaly|\.function\b|import function"
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Scan:
-    """Result of a scan.
-
-    Attributes:
-        found: Matching rules, each with its places as ``file:line``, in order.
-        files: Number of sources read.
-        unread: Reasons that others were not read; shown to users.
-    """
-
-    found: tuple[tuple[Rule, tuple[str, ...]], ...]
-    files: int
-    unread: tuple[str, ...]
-
-
 def check_code(subject: Subject) -> CheckResult:
-    """Check the script that the command starts, and the modules next to it, for slow code and traps."""
+    """Check the script that the command starts, and the modules next to it."""
     problem = subject.problem
     if problem is None or not problem.command:
         return CheckResult(check="code", why_not="the training command is unknown")
@@ -63,10 +50,9 @@ def check_code(subject: Subject) -> CheckResult:
     if not paths:
         return CheckResult(check="code", why_not=_why_nothing_to_read(problem.command))
     named = words_in((*problem.settings.scalars.values(), *problem.command))
-    has = {"cores": problem.machine.cpu_cores > 1, "gpu": bool(problem.machine.gpus)}
-    done = scan(paths, problem.settings.folder, named, has)
-    if not done.files:
-        return CheckResult(check="code", why_not="; ".join(done.unread))
+    sources = read_sources(paths, problem.settings.folder, named, TELLING)
+    if not sources.files:
+        return CheckResult(check="code", why_not="; ".join(sources.unread))
     native = {
         path: value
         for path, value in problem.settings.scalars.items()
@@ -78,13 +64,14 @@ def check_code(subject: Subject) -> CheckResult:
         for found in problem.traps
         for trap in (found.trap,)
     ]
+    has = {"cores": problem.machine.cpu_cores > 1, "gpu": bool(problem.machine.gpus)}
     issues += [
         _issue(rule, places, switch if rule.id == _PYTHON_IN_GRAPH else None)
-        for rule, places in done.found
+        for rule, places in matches(sources.code, has)
         if rule.id != _PYTHON_IN_GRAPH or True not in native.values()
     ]
-    read = "1 source file read" if done.files == 1 else f"{done.files} source files read"
-    return CheckResult(check="code", issues=tuple(issues), sentence="; ".join((read, *done.unread)))
+    read = f"{counted(sources.files, 'source file')} read"
+    return CheckResult(check="code", issues=tuple(issues), sentence="; ".join((read, *sources.unread)))
 
 
 def _why_nothing_to_read(command: Sequence[str]) -> str:
@@ -95,11 +82,7 @@ def _why_nothing_to_read(command: Sequence[str]) -> str:
 
 
 def _issue(rule: Rule, places: Sequence[str], switch: str | None) -> Issue:
-    """Return the issue of a rule.
-
-    Args:
-        switch: Key of the config that removes the slow code from training, if any.
-    """
+    """Return the issue of a rule; `switch` is the key that removes the slow code from training, if any."""
     shown, remedy = ", ".join(places[:4]), rule.remedy
     if switch:
         remedy = f"Set {switch} to true, which loads without Python; or: {remedy}"
@@ -116,25 +99,16 @@ def _issue(rule: Rule, places: Sequence[str], switch: str | None) -> Issue:
     )
 
 
-def scan(paths: Sequence[Path], folder: Path, named: Iterable[str], has: Mapping[str, bool]) -> Scan:
-    """Read sources and apply the rules.
-
-    Args:
-        paths: Sources, the script first.
-        folder: Folder to which shown paths are relative, if they are in it.
-        named: Words of the config, which may name classes and functions.
-        has: Whether the machine meets each need of rules.
-    """
-    sources = read_sources(paths, folder, named, _TELLING)
-    training = Training(sources.code)
+def matches(code: LiveCode, has: Mapping[str, bool]) -> list[tuple[Rule, tuple[str, ...]]]:
+    """Return the matching rules whose needs the machine meets, each with its places as ``file:line``."""
+    training = Training(code)
     rules = [rule for rule in RULES if all(has[need] for need in rule.needs)]
-    found = [(rule, places) for rule in rules if (places := _places(rule, training))]
-    return Scan(found=tuple(found), files=sources.files, unread=sources.unread)
+    return [(rule, places) for rule in rules if (places := _places(rule, training))]
 
 
 def _places(rule: Rule, training: Training) -> tuple[str, ...]:
     order = {file: place for place, file in enumerate(training.code.files)}
-    found = sorted({(order[unit.file], _line(node), unit.file.name) for unit, node in _found(rule, training)})
+    found = sorted({(order[unit.file], line_of(node), unit.file.name) for unit, node in _found(rule, training)})
     return tuple(f"{name}:{line}" for _, line, name in found)
 
 
@@ -146,13 +120,6 @@ def _found(rule: Rule, training: Training) -> Iterator[tuple[CodeScope, ast.AST]
     if rule.where == "each step":
         return (one for one in training.each_step if one in calls)
     return ((unit, call) for unit, call in calls if rule.where == "anywhere" or not unit.is_conditional(call))
-
-
-def _line(node: ast.AST) -> int:
-    """Return the line of a node; for a method call, that of the method, not of its object."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return node.func.end_lineno or node.lineno
-    return int(getattr(node, "lineno", 1))
 
 
 # Finders of slow code, named by the rules of ``tables.toml``.
@@ -174,7 +141,7 @@ def generators(training: Training) -> Places:
 
 
 def eager_by_hand(training: Training) -> Places:
-    """Yield eager mode set by hand: ``run_eagerly=True``, ``run_functions_eagerly(True)``."""
+    """Yield ``run_eagerly=True``, ``run_functions_eagerly(True)``."""
     for unit, node in training.code.nodes():
         if _runs_eagerly(unit, node) and not unit.is_conditional(node):
             yield unit, node.value if isinstance(node, ast.keyword) else node
@@ -195,7 +162,7 @@ def eager_steps(training: Training) -> Places:
 
 
 def serial_maps(training: Training) -> Places:
-    """Yield serial ``map`` calls of datasets with a stateful function: random numbers or Python."""
+    """Yield serial ``map`` calls with a stateful function: random numbers or Python."""
     for unit, call in dataset_calls(training.code, "map"):
         # Dataset.map(map_func, num_parallel_calls=None, ...)
         is_serial = len(call.args) == 1 and not any(one.arg in ("num_parallel_calls", None) for one in call.keywords)
@@ -204,7 +171,7 @@ def serial_maps(training: Training) -> Places:
 
 
 def shuffles_after_maps(training: Training) -> Places:
-    """Yield ``shuffle`` calls after ``map``, in one expression or via variables."""
+    """Yield ``shuffle`` calls after ``map``."""
     for unit, call in dataset_calls(training.code, "shuffle"):
         mapped: set[str] = set()
         assigned = [one for one in unit.nodes if isinstance(one, ast.Assign) and one.lineno < call.lineno]
@@ -218,7 +185,7 @@ def shuffles_after_maps(training: Training) -> Places:
 
 
 def _chain(node: ast.expr) -> tuple[list[str], str]:
-    """Return the methods of a call chain, the last one first, and the name at its start."""
+    """Return the methods of a call chain, last first, and the name at its start."""
     methods = []
     while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         methods.append(node.func.attr)
@@ -305,7 +272,7 @@ def _is_in_compiled(training: Training, unit: CodeScope | None) -> bool:
 
 
 def _goes_over_others(loop: ast.AST) -> bool:
-    """Return whether a loop iterates over items that need separate functions, such as models."""
+    """Return whether a loop is over items that need separate functions, such as models."""
     target = loop.target if isinstance(loop, ast.For) else None
     names = [node.id for node in ast.walk(target) if isinstance(node, ast.Name)] if target is not None else []
     return bool(words_of(*names) & _OTHER_ROUNDS)
@@ -315,12 +282,12 @@ def _goes_over_others(loop: ast.AST) -> bool:
 
 
 def loaders_without_workers(training: Training) -> Places:
-    """Yield each ``DataLoader`` with no or zero ``num_workers``, except for tensors in memory."""
+    """Yield each ``DataLoader`` without workers, except for tensors in memory."""
     for unit, call in _loaders(training):
         if not _is_in_memory(unit, call) and _is_zero(unit, _argument(call, "num_workers", 5)):
             yield unit, call
-    for unit, call in training.code.calls("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments"):
-        if not _has_unknown(call) and _is_zero(unit, _argument(call, "dataloader_num_workers")):
+    for unit, call in training.code.calls(*TRAINING_ARGUMENTS):
+        if not has_unpacking(call) and _is_zero(unit, _argument(call, "dataloader_num_workers")):
             yield unit, call
 
 
@@ -345,7 +312,7 @@ def loaders_restarted(training: Training) -> Places:
 
 
 def torch_numbers_fetched(training: Training) -> Places:
-    """Yield synchronization with the GPU in each step: ``.item()``, ``.cpu()``, a printed loss."""
+    """Yield ``.item()``, ``.cpu()`` and a printed loss in each step, which wait for the GPU."""
     losses = _losses(training)
     for unit, node in training.each_step:
         if not isinstance(node, ast.Call) or not unit.file.imports("torch"):
@@ -364,7 +331,7 @@ def torch_numbers_fetched(training: Training) -> Places:
 
 
 def anomalies_detected(training: Training) -> Places:
-    """Yield autograd's anomaly detection if it is on unconditionally."""
+    """Yield unconditional anomaly detection of autograd."""
     names = ("torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly")
     for unit, call in training.code.calls(*names):
         is_begun = unit.file.full_name(call.func) == names[1] and isinstance(unit.file.parents.get(call), ast.withitem)
@@ -373,15 +340,10 @@ def anomalies_detected(training: Training) -> Places:
 
 
 def _loaders(training: Training) -> Iterator[tuple[CodeScope, ast.Call]]:
-    names = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
-    for unit, call in training.code.calls(*names):
+    for unit, call in training.code.calls(*DATA_LOADERS):
         data = _argument(call, "dataset", 0)
-        if not _has_unknown(call) and not (data is not None and is_evaluation(last_part(data))):
+        if not has_unpacking(call) and not (data is not None and is_evaluation(last_part(data))):
             yield unit, call
-
-
-def _has_unknown(call: ast.Call) -> bool:
-    return any(one.arg is None for one in call.keywords) or any(isinstance(one, ast.Starred) for one in call.args)
 
 
 def _argument(call: ast.Call, name: str, place: int = 99) -> ast.expr | None:
@@ -390,7 +352,7 @@ def _argument(call: ast.Call, name: str, place: int = 99) -> ast.expr | None:
 
 
 def _is_zero(unit: CodeScope, node: ast.expr | None) -> bool:
-    """Return whether a number is missing or 0, also via a name that the module assigns once."""
+    """Return whether a number is missing or 0, also by a name that is assigned once."""
     if isinstance(node, ast.Name):
         assigned = [one for one in ast.walk(unit.file.tree) if isinstance(one, ast.Assign)]
         given = [one.value for one in assigned if node.id in map(last_part, one.targets)]
@@ -409,7 +371,7 @@ def _is_in_memory(unit: CodeScope, call: ast.Call) -> bool:
 
 
 def _losses(training: Training) -> dict[ast.AST, set[str]]:
-    """Return the names of losses with gradients, by loop or step function."""
+    """Return the names of losses, by loop or step function."""
     found: dict[ast.AST, set[str]] = {}
     for unit, node in training.each_step:
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "backward":
@@ -436,7 +398,7 @@ class Training:
 
     @cached_property
     def steps(self) -> dict[ast.AST, CodeScope]:
-        """Functions that run one step, directly or via other functions."""
+        """Functions that run one step."""
         found: dict[ast.AST, CodeScope] = {}
 
         def makes_one(unit: CodeScope) -> bool:
@@ -465,7 +427,7 @@ class Training:
 
     @cached_property
     def compiled(self) -> frozenset[ast.AST]:
-        """Functions that run in a graph: by ``tf.function``, or named or defined in such a function."""
+        """Functions that run in a graph: made by ``tf.function``, or used in one."""
         names = {name for name, _ in self._made_into_graphs}
         found = set[ast.AST]()
         while new := [unit for unit in self._functions if unit.name in names and unit.node not in found]:
@@ -484,12 +446,11 @@ class Training:
         )
 
     def is_each_step(self, unit: CodeScope, node: ast.AST) -> bool:
-        """Return whether a node is in a training loop, or in a function that such a loop calls."""
         in_step = unit.node in self.steps and self._is_called_in_a_loop(unit)
         return in_step or unit.innermost_loop(node) is not None
 
     def is_passed_on(self, unit: CodeScope) -> bool:
-        """Return whether a function is passed to a call that may compile it, e.g. a wrapper of the trainer."""
+        """Return whether a function is passed to a call, which may compile it."""
         return any(
             last_part(given) == unit.name and last_part(call.func) not in _RUNNING
             for other in self.code.units
@@ -499,7 +460,6 @@ class Training:
 
     @cached_property
     def _made_into_graphs(self) -> list[tuple[str, ast.expr]]:
-        """Names of functions, each with the expression that applies ``tf.function``."""
         found: list[tuple[str, ast.expr]] = []
         makers = {file: _makers(file) for file in self.code.files}
         for unit, node in self.code.nodes():

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from autotune.clock import SystemClock
-from autotune.diagnose.code_checks import check_code, scan
+from autotune.config.sources import read_sources
+from autotune.diagnose.code_checks import TELLING, check_code, matches
 from autotune.diagnose.findings import Diagnosis, DiagnosisVerdict
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES
@@ -28,9 +29,9 @@ def found_in(folder: Path, sources: dict[str, str], around: dict[str, bool] = GP
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(textwrap.dedent(text))
         paths.append(path)
-    done = scan(paths, folder, (), around)
-    assert not done.unread
-    return {(place, rule.id) for rule, places in done.found for place in places}
+    sources_read = read_sources(paths, folder, (), TELLING)
+    assert not sources_read.unread
+    return {(place, rule.id) for rule, places in matches(sources_read.code, around) for place in places}
 
 
 def marked(text: str) -> set[tuple[str, str]]:
@@ -124,6 +125,6 @@ def test_sources_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     files["old.py"].write_text("# py_function\nprint 'hello'\n")
     files["latin.py"].write_bytes(b"# py_function\nname = 'caf\xe9'\n")
     files["huge.py"].write_text("x = 1\n" * 200_000)
-    done = scan(list(files.values()), tmp_path, (), GPU)
-    assert [place for _, places in done.found for place in places] == ["train.py:2"]
+    done = read_sources(list(files.values()), tmp_path, (), TELLING)
+    assert [place for _, places in matches(done.code, GPU) for place in places] == ["train.py:2"]
     assert [why.split()[0] for why in done.unread] == ["old.py:2", "latin.py:2", "huge.py"]
