@@ -36,7 +36,7 @@ from autotune.records import CODE, Scalar, Values
 
 @dataclass(frozen=True, kw_only=True)
 class Conflict:
-    """Value changed by hand after `apply` wrote it; `present` is None also if the key can no longer be reverted."""
+    """Value changed by hand after `apply` wrote it; `present` is None if it can no longer be reverted."""
 
     dotted: str
     applied: Scalar
@@ -50,8 +50,8 @@ class ConfigEdit:
     Attributes:
         old: Complete text now.
         new: Complete text afterwards.
-        undoes: Of a revert: number of the write that it undoes.
-        conflicts: Of a revert: values changed by hand since; the plan overrides them, so ask first.
+        undoes: Number of the write that a revert undoes.
+        conflicts: Values changed by hand since that a revert overrides, so ask first.
         inserted: Inserted characters; empty if only values change.
     """
 
@@ -76,20 +76,18 @@ def plan_edit(path: Path, values: NewValues) -> ConfigEdit:
     """Plan to write values into a config; equal values keep their spelling.
 
     Raises:
-        ConfigError: The config is unreadable, or a value cannot be changed separately.
+        ConfigError: The config is unreadable, or a value cannot be changed.
     """
     document = Document.read(path)
-    wanted: dict[KeyPath, Scalar] = {
-        key: value for key, value in values.items() if not same_value(document.leaf(key).value, value)
-    }
-    splices = plan_splices(document, wanted)
+    keys: dict[KeyPath, Scalar] = dict(values.items())
+    splices = plan_splices(document, document.differing(keys))
     return ConfigEdit(
         path=path, old=document.text, new=splice(document, splices), changes=_changes_of(document, splices)
     )
 
 
 def plan_code(arguments: Mapping[str, CodeArgument], values: Values) -> list[ConfigEdit]:
-    """Plan to write values into the trainer's code; files without a change are left out. Raises as `plan_edit`."""
+    """Plan to write values into the trainer's code; raises as `plan_edit`."""
     wanted = [one for path, one in arguments.items() if path in values and values[path] != one.value]
     edits = []
     for file in dict.fromkeys(one.file for one in wanted):
@@ -104,18 +102,14 @@ def plan_code(arguments: Mapping[str, CodeArgument], values: Values) -> list[Con
 
 
 def patch_of(edits: Sequence[ConfigEdit], folder: Path) -> str:
-    """Return edits in a folder as a patch for ``git apply`` or ``patch -p1`` there."""
+    """Return edits in a folder as a patch for ``git apply`` there."""
     names = [edit.path.relative_to(folder).as_posix() for edit in edits]
     names = [f"{name}\t" if " " in name else name for name in names]  # a tab ends a name with spaces
     return "".join(_diff(edit, f"a/{name}", f"b/{name}") for edit, name in zip(edits, names, strict=True))
 
 
 def plan_section(path: Path, lines: Sequence[str]) -> ConfigEdit:
-    """Plan to append an ``autotune:`` section to a config; all else stays byte for byte.
-
-    Raises:
-        ConfigError: The config is unreadable, has a section, or cannot take another key.
-    """
+    """Plan to append an ``autotune:`` section to a config; raise a ConfigError if it cannot take one."""
     document = Document.read(path)
     if SECTION in document:
         raise ConfigError(
@@ -156,12 +150,10 @@ def create_file(path: Path, text: str) -> None:
 def write_edits(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> dict[Path, Path]:
     """Execute plans for several files, overriding their conflicts; return their backups. Mode, owner and links stay.
 
-    All files are checked, backed up, then replaced one by one; on an error, replaced files are restored. A crash leaves
-    each file old or new, with backups of all.
+    All files are checked, backed up, then replaced one by one; on an error, replaced files are restored.
 
     Raises:
-        ConfigError: A file changed since it was planned, or cannot be written. All files are unchanged unless the
-            message says otherwise.
+        ConfigError: A file changed since it was planned, or cannot be written; no file changed unless it says so.
     """
     edits = [edit for edit in edits if not edit.nothing_to_do]
     for edit in edits:
@@ -184,7 +176,6 @@ def write_edits(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock)
 
 
 def _back_up(edits: Sequence[ConfigEdit], backups_folder: Path, clock: Clock) -> dict[Path, Path]:
-    """Back up files before a write; each backup has a manifest next to it."""
     together = f"{clock.utc().isoformat()}-{os.urandom(4).hex()}" if len(edits) > 1 else None
     backups: dict[Path, Path] = {}
     for edit in edits:
@@ -320,7 +311,7 @@ class ValueChange:
 
 @dataclass(frozen=True, kw_only=True)
 class JournalEntry:
-    """Record of one write to a config; see also `ConfigEdit`.
+    """Record of one write to a config.
 
     Attributes:
         number: Position among the writes to this config, from 1.
@@ -376,8 +367,7 @@ def plan_reverts(paths: Sequence[Path], backups_folder: Path) -> list[ConfigEdit
         paths: The config, and the further ones of its section.
 
     Raises:
-        ConfigError: There is nothing to undo, a file is unreadable or missing in `paths`, or a value cannot be
-            restored.
+        ConfigError: There is nothing to undo, or it cannot be undone.
     """
     written = [(path, entry) for path in paths for entry in _not_undone(path, backups_folder)]
     while written:

@@ -27,16 +27,11 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
     """Split a command as a POSIX shell does; a backslash at the end of a line continues it.
 
     Raises:
-        ConfigError: It is empty, has an open quote, or needs a shell, e.g. for pipes, variables or a second line.
+        ConfigError: It is empty, has an open quote, or needs a shell.
     """
     text = text.strip().replace("\\\r\n", " ").replace("\\\n", " ")
-    syntax = _shell_syntax(text)
-    if syntax is not None:
-        raise ConfigError(
-            f"the command contains {syntax}, which needs a shell; autotune uses none",
-            where=where,
-            remedy=f"Quote it if it is literal, {_SHELL_REMEDY}",
-        )
+    if (syntax := _shell_syntax(text)) is not None:
+        raise _needs_shell(f"contains {syntax}", where, f"Quote it if it is literal, {_SHELL_REMEDY}")
     try:
         tokens = tuple(shlex.split(text))
     except ValueError as error:
@@ -44,19 +39,24 @@ def split_command(text: str, where: str) -> tuple[str, ...]:
             f"the command cannot be split: {str(error).lower()}", where=where, remedy="Close the quote."
         ) from error
     if not tokens:
-        raise ConfigError(
-            "the command is empty", where=where, remedy="Write for example: python train.py --config {config}"
-        )
+        raise _empty(where)
     if re.match(r"[A-Za-z_]\w*=", tokens[0]):
         name, _, value = tokens[0].partition("=")
-        raise ConfigError(
-            f"the command sets {name} first, which needs a shell; autotune uses none",
-            where=where,
-            remedy=f"Run `export {name}=...` before the search: trials inherit its environment."
-            if is_secret_name(name)
-            else f"Put it into the autotune section: env: {{{name}: {value!r}}}",
-        )
+        in_section = f"Put it into the autotune section: env: {{{name}: {value!r}}}"
+        raise _needs_shell(f"sets {name} first", where, _EXPORT.format(name) if is_secret_name(name) else in_section)
     return tokens
+
+
+_EXPORT = "Run `export {}=...` before the search: trials inherit its environment."
+
+
+def _needs_shell(what: str, where: str, remedy: str) -> ConfigError:
+    return ConfigError(f"the command {what}, which needs a shell; autotune uses none", where=where, remedy=remedy)
+
+
+def _empty(where: str) -> ConfigError:
+    remedy = "Write for example: python train.py --config {config}"
+    return ConfigError("the command is empty", where=where, remedy=remedy)
 
 
 def fill_command(
@@ -73,12 +73,12 @@ def fill_command(
     """Fill in the placeholders of a command.
 
     Args:
-        config: Value of ``{config}``: the trial's own copy.
-        python: Value of ``{python}``: the interpreter that runs autotune.
+        config: Value of ``{config}``.
+        python: Value of ``{python}``.
         trial_config: Values of ``{dotted.key}``; ``{dotted.key?--word}`` is the word if it is true,
             ``{!dotted.key?--word}`` if it is false, ``{dotted.key!=8?--word=}`` word and value unless it is 8; empty
             tokens are omitted.
-        further: Values of ``{config:NAME}``: the copies of further configs.
+        further: Values of ``{config:NAME}``.
         needs_values: Whether values reach the trainer only through placeholders.
         quote: Quotes a value in an override ``key={key}``; None keeps it unquoted.
 
@@ -118,10 +118,9 @@ def fill_command(
         return own[name] if name in own else _leaf_of(name, trial_config, where).text
 
     def fill_token(token: str) -> str:
-        override = _OVERRIDE.fullmatch(token) if quote is not None else None
-        if quote is None or override is None:
-            return _FIELD.sub(fill, token)
-        return f"{override['key']}={quote(_FIELD.sub(fill, override['field']))}"
+        if quote is not None and (override := _OVERRIDE.fullmatch(token)):
+            return f"{override['key']}={quote(_FIELD.sub(fill, override['field']))}"
+        return _FIELD.sub(fill, token)
 
     filled = tuple(text for token in tokens if (text := fill_token(token)) or not _SWITCH_FIELD.fullmatch(token))
     if needs_values and not used - {"python"}:
@@ -141,7 +140,7 @@ def fill_command(
 
 
 def takes_values(tokens: Sequence[str]) -> bool:
-    """Return whether a command has a placeholder for its config, or for a value of it."""
+    """Return whether a command has a placeholder for its config or a value."""
     return any(match["name"] not in (None, "", "python") for token in tokens for match in _FIELD.finditer(token))
 
 
@@ -172,7 +171,7 @@ def ranks_on_node(tokens: Sequence[str]) -> int:
 
 
 def limits_threads(tokens: Sequence[str]) -> bool:
-    """Return whether the launcher in a command sets ``OMP_NUM_THREADS=1`` for its ranks, if it starts several."""
+    """Return whether a command's launcher sets ``OMP_NUM_THREADS=1`` for several ranks."""
     return any(os.path.basename(token) in _TORCH_LAUNCHERS for token in tokens)
 
 
@@ -185,7 +184,7 @@ def is_word(text: str) -> bool:
 
 
 def resolve_executable(program: str, cwd: Path, search_path: str | None = None) -> Path:
-    """Return the path of a command's program; a bare name is searched for in `search_path`, or this process's ``PATH``.
+    """Return the path of a command's program; a bare name is searched for in `search_path`, default ``PATH``.
 
     Raises:
         CommandError: There is no such program, or it is not executable.
@@ -273,7 +272,7 @@ class TypedCommand:
     def tokens(self, config: Path, cwd: Path, further: Mapping[str, Path] | None = None) -> tuple[str, ...]:
         """Return the command with ``{config}`` in place of the config's path, ``{config:NAME}`` of further ones.
 
-        Typed placeholders stay; other braces are doubled, as literals. `cwd` is where the command was typed.
+        Typed placeholders stay; other braces are doubled. `cwd` is where the command was typed.
         """
         fields = {"config": config, **{f"config:{name}": path for name, path in (further or {}).items()}}
         return tuple(_with_config(literal(word), fields, cwd) for word in self.words)
@@ -289,35 +288,30 @@ def read_typed(words: Sequence[str]) -> TypedCommand:
     env: dict[str, str] = {}
     while words and (match := re.fullmatch(r"([A-Za-z_]\w*)=(.*)", words[0], re.DOTALL)):
         if is_secret_name(match[1]):
-            raise ConfigError(
-                f"{match[1]} looks like a secret, and the command goes into a file",
-                where=_WHERE,
-                remedy=f"Run `export {match[1]}=...` before the search: trials inherit its environment.",
-            )
+            raise _secret(match[1], _EXPORT.format(match[1]))
         env[match[1]] = match[2]
         words = words[1:]
     if not words:
-        raise ConfigError(
-            "the command is empty",
-            where=_WHERE,
-            remedy="Give the training command: -- python train.py --config {config}",
-        )
+        raise _empty(_WHERE)
     return TypedCommand(words=words, env=env)
 
 
 def refuse_secrets(words: Sequence[str]) -> None:
-    """Raise a ConfigError if a command to be written into a file has a flag, key or URL that looks like a secret."""
+    """Raise a ConfigError if a command to be written into a file seems to contain a secret."""
     if secrets := secrets_of(words):
-        raise ConfigError(
-            f"{secrets[0].name} looks like a secret, and the command goes into a file",
-            where=_WHERE,
-            remedy="Let the trainer read it from a file or an environment variable, which trials inherit.\n"
-            "For a single search, give it after the -- of autotune search.",
+        remedy = (
+            "Let the trainer read it from a file or an environment variable, which trials inherit.\n"
+            "For a single search, give it after the -- of autotune search."
         )
+        raise _secret(secrets[0].name, remedy)
+
+
+def _secret(name: str, remedy: str) -> ConfigError:
+    return ConfigError(f"{name} looks like a secret, and the command goes into a file", where=_WHERE, remedy=remedy)
 
 
 def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ...] | None:
-    """Return a command typed for this invocation, with ``{config}`` in place of the config's path; None if not typed.
+    """Return a typed command with ``{config}`` in place of the config's path; None if not typed.
 
     Raises:
         ConfigError: As `read_typed`; or it sets variables.
@@ -326,25 +320,16 @@ def typed_tokens(words: Sequence[str], config: Path, cwd: Path) -> tuple[str, ..
         return None
     typed = read_typed(words)
     if typed.env:
-        names = ", ".join(typed.env)
-        raise ConfigError(
-            f"the command sets {names} first, which needs a shell; autotune uses none",
-            where=_WHERE,
-            remedy=f"Set it for autotune; trials inherit it: {next(iter(typed.env))}=... autotune ...",
-        )
+        remedy = f"Set it for autotune; trials inherit it: {next(iter(typed.env))}=... autotune ..."
+        raise _needs_shell(f"sets {', '.join(typed.env)} first", _WHERE, remedy)
     return typed.tokens(config, cwd)
 
 
 def _split(words: Sequence[str]) -> tuple[str, ...]:
     if len(words) == 1 and any(character.isspace() for character in words[0]) and not exists(Path(words[0])):
         return split_command(words[0], _WHERE)
-    for word in words:
-        if word in _SHELL_WORDS:
-            raise ConfigError(
-                f"the command contains {word}, which needs a shell; autotune uses none",
-                where=_WHERE,
-                remedy=f"Remove it, or {_SHELL_REMEDY}",
-            )
+    if word := next((word for word in words if word in _SHELL_WORDS), None):
+        raise _needs_shell(f"contains {word}", _WHERE, f"Remove it, or {_SHELL_REMEDY}")
     return tuple(words)
 
 
@@ -373,7 +358,7 @@ _WITHOUT_STORAGE = frozenset({"init", "revert", "run"})
 
 @dataclass(frozen=True, kw_only=True)
 class TypedOptions:
-    """Typed options that identify a study; the next command finds those of the environment or section itself."""
+    """Typed options that identify a study."""
 
     config: Path
     state_dir: Path | None = None

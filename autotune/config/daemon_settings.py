@@ -41,8 +41,8 @@ class DaemonSettings:
     Attributes:
         idle_for_s: Idle time of the machine before a search starts.
         idle_cores_fraction: CPU load of other processes, as a fraction of the cores, below which it counts as idle.
-        notify: Command that receives each event as JSON on its standard input; empty for none.
-        watches_all: Whether all trainings of `autotune run` report to the daemon, even without ``--watch``.
+        notify: Command that receives each event as JSON on its standard input.
+        watches_all: Whether all trainings of `autotune run` report to the daemon.
         watched: Configs whose trainings do, or their folders; absolute, links resolved.
     """
 
@@ -67,7 +67,7 @@ def load_daemon_settings(environ: Mapping[str, str]) -> DaemonSettings:
     """Load the settings; without a file, the defaults.
 
     Raises:
-        ConfigError: The file cannot be read, other users can write to it, or it has an unknown key or invalid value.
+        ConfigError: The file cannot be read, other users can write to it, or it is invalid.
     """
     path = daemon_settings_path(environ)
     try:
@@ -87,7 +87,7 @@ def load_daemon_settings(environ: Mapping[str, str]) -> DaemonSettings:
 
 
 def parse_daemon_settings(text: str, name: str) -> DaemonSettings:
-    """Parse the text of the file; empty means the defaults. Raises as `load_daemon_settings`."""
+    """Parse the text of the file; raises as `load_daemon_settings`."""
     lines: dict[tuple[str | int, ...], int] = {}
 
     def place(*keys: str | int) -> str:
@@ -128,7 +128,7 @@ def parse_daemon_settings(text: str, name: str) -> DaemonSettings:
 
 
 def _read(path: Path) -> bytes:
-    """Read the file if only its owner, this user or root, can write to it; links of the user are followed."""
+    """Read the file if only its owner, this user or root, can write to it."""
     with open_regular(Path(os.path.realpath(path))) as file:
         status = os.fstat(file.fileno())
         why = None
@@ -153,7 +153,7 @@ def _read(path: Path) -> bytes:
 
 
 def _plain_yaml(text: str, name: str, lines: dict[tuple[str | int, ...], int]) -> Any:
-    """Return a file's mappings, lists, texts as written, and None; add the line of each value to `lines`."""
+    """Return a file's content, with texts as written; add the line of each value to `lines`."""
     import yaml
 
     seen: set[int] = set()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from autotune.config.keys import KeyPath, Syntax, did_you_mean, dotted, shown, syntax_of
 from autotune.config.parsers import (
@@ -32,6 +32,7 @@ from autotune.config.parsers import (
     nodes,
     plain_reading_1_2,
     reading,
+    same_value,
 )
 from autotune.errors import CannotEditYaml, ConfigError
 from autotune.records import Scalar
@@ -43,6 +44,7 @@ _KEPT_AS_TEXT = tuple(f"tag:yaml.org,2002:{name}" for name in ("timestamp", "bin
 
 
 _Entries = dict[str | int, tuple[Any, bool]]
+_Path = TypeVar("_Path", bound=KeyPath)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +52,7 @@ class Leaf:
     """Scalar of a config.
 
     Attributes:
-        value: If the parsers disagree, the reading that is not a string: ``1e-4`` or ``yes``. Surrogate pairs are
-            decoded, which PyYAML does not do.
+        value: If the parsers disagree, the reading that is not a string: ``1e-4`` or ``yes``.
         reading_1_1: Value that PyYAML reads.
         text: As written, without quotes and escapes.
         start: Index of its first character in the document's text, after tag and anchor.
@@ -59,7 +60,7 @@ class Leaf:
         number: Index among the nodes of the tree.
         why_fixed: Why it cannot be changed separately.
         computed: Whether only the trainer knows the value, because of a template or a tag.
-        is_clear: Whether its keys are unique; else parsers may use another value.
+        is_clear: Whether its keys are unique.
     """
 
     path: tuple[str | int, ...]
@@ -96,10 +97,9 @@ class _Spot:
 
 
 class Document:
-    """Config file: text, and values by key path with their places.
+    """Config file: complete text, and values by key path with their places.
 
     Attributes:
-        text: Complete text, including byte order mark and line ends.
         shift: Length of the byte order mark, which is not parsed.
         nodes: All nodes, in file order.
     """
@@ -135,7 +135,7 @@ class Document:
 
     @classmethod
     def read(cls, path: Path) -> "Document":
-        """Read a config file; raise a ConfigError if it is missing, unreadable, or not a single mapping."""
+        """Read a config file; raise a ConfigError if it is unreadable, or not a single mapping."""
         content = read_bytes(path)
         try:
             return cls(content.decode("utf-8"), str(path))
@@ -197,15 +197,17 @@ class Document:
             remedy = did_you_mean(dotted(path), (leaf.dotted for leaf in self.leaves))
         elif len(spots) > 1:
             lines = " and ".join(str(spot.line) for spot in spots)
-            why, remedy = (
-                f"two keys match: one nested, one with dots in its name (lines {lines})",
-                "Rename one of them.",
-            )
+            why = f"two keys match: one nested, one with dots in its name (lines {lines})"
+            remedy = "Rename one of them."
         else:
             why = f"this is a {_kind(spots[0].node)}, not a single value"
             inside = [leaf.dotted for leaf in self.leaves if leaf.path[: len(spots[0].path)] == spots[0].path]
             remedy = f"Name a value inside it: {', '.join(inside[:5])}." if inside else "It is empty."
         raise CannotEditYaml(dotted(path), why, line=spots[0].line if spots else None, remedy=remedy)
+
+    def differing(self, values: Mapping[_Path, Scalar]) -> dict[_Path, Scalar]:
+        """Return the values that differ from those of the config."""
+        return {path: value for path, value in values.items() if not same_value(self.leaf(path).value, value)}
 
     def readings(self, node: Any) -> tuple[Scalar, Scalar]:
         """Return `Leaf.value` and `Leaf.reading_1_1` of a scalar node."""
@@ -229,7 +231,7 @@ class Document:
         return compose(self.text[self.shift :], self.name, Parser.YAML_1_2)
 
     def check_by_second_parser(self) -> None:
-        """Raise a ConfigError if the second YAML parser, which verifies every edit, cannot read the text."""
+        """Raise a ConfigError if the second YAML parser cannot read the text."""
         if self.syntax is Syntax.YAML:
             self.root_1_2  # noqa: B018  # edits compare both trees later; here it only has to be readable
 
@@ -259,10 +261,7 @@ class Document:
             ]
 
     def _entries(self, node: Any) -> _Entries:
-        """Return a node's children by key or index, each with whether a merge key brings it in.
-
-        As in PyYAML, the last duplicate key wins, own keys beat merged ones, earlier merged mappings later ones.
-        """
+        """Return a node's children by key or index, each with whether a merge key brings it in, as in PyYAML."""
         if id(node) in self._cached_entries:
             return self._cached_entries[id(node)]
         pairs = node.value if node.id == "mapping" else ()
@@ -277,7 +276,7 @@ class Document:
         return found
 
     def _ambiguous_keys(self, node: Any) -> dict[str | int, str]:
-        """Return keys that a parser takes for one key, as ``on`` and ``true``, with the reasons."""
+        """Return keys that a parser takes for one key, as ``on`` and ``true``."""
         found: dict[str | int, str] = {}
         first: dict[object, Any] = {}
         for key in [key for key in _keys(node) if key.tag != MERGE_TAG]:
@@ -309,7 +308,7 @@ class Document:
         return found
 
     def _resolve(self, path: KeyPath) -> list[_Spot]:
-        """Return all places that match a path; a dotted path also matches keys that contain dots."""
+        """Return all places that match a path, for a dotted one also keys that contain dots."""
         named = self._by_name.get(dotted(path), ())
         parts = None if isinstance(path, str) else [str(part) for part in path]
         return [spot for spot in named if (spot.path if parts is None else [str(part) for part in spot.path] == parts)]
@@ -353,19 +352,15 @@ class Document:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Read a config file; raise a ConfigError if it is missing, unreadable, or far too large."""
+    """Read a config file; raise a ConfigError if it is unreadable or far too large."""
     try:
         # Opened without blocking, then checked: the file may become a FIFO at any moment.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK | os.O_NOCTTY)) as file:
             status = os.fstat(file.fileno())
             content = file.read(_LARGEST_FILE_BYTES + 1) if stat.S_ISREG(status.st_mode) else None
-    except FileNotFoundError as error:
-        raise ConfigError("no such file", where=str(path), remedy="Check the path.") from error
-    except IsADirectoryError as error:
-        raise ConfigError("this is a folder", where=str(path), remedy="Pass the config file.") from error
     except OSError as error:
-        why = f"cannot be read: {error.strerror}"
-        raise ConfigError(why, where=str(path), remedy="Check its permissions.") from error
+        why, remedy = str(error.strerror).lower(), "Check the path and its permissions."
+        raise ConfigError(why, where=str(path), remedy=remedy) from error
     if content is None:
         remedy = "Pass the config file; save a pipe's content to a file first."
         raise ConfigError("this is not a regular file", where=str(path), remedy=remedy)
@@ -378,7 +373,6 @@ def read_bytes(path: Path) -> bytes:
 
 
 def _check_keys(document: Document, node: Any) -> None:
-    """Check that all keys are scalars, unlike in ``{{ x }}``."""
     for key in [key for key in _keys(node) if key.id != "scalar"]:
         if looks_like_template(document.text):
             raise _refused(document.name, *TEMPLATE, key)
@@ -391,7 +385,7 @@ def _refused(name: str, why: str, remedy: str, node: Any) -> ConfigError:
 
 
 def _properties(whole: str) -> str:
-    """Return the tag and anchor in a node's span, before the scalar itself."""
+    """Return the tag and anchor in a node's span."""
     return next(re.finditer(r"(?:[!&]\S*\s*)*", whole))[0]
 
 
@@ -428,20 +422,24 @@ class JoinedDocument(Document):
         prefix, inside = self.split(path)
         if not inside:
             raise CannotEditYaml(dotted(path), "this is a whole file", line=1, remedy="Name a value inside it.")
-        return _below(prefix, self.further[prefix].leaf(inside)) if prefix else self.first.leaf(inside)
+        leaf = self.part(prefix).leaf(inside)
+        return _below(prefix, leaf) if prefix else leaf
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line in the file that holds the value."""
         prefix, inside = self.split(path)
-        return (self.further[prefix] if prefix else self.first).line(inside) if inside else 1
+        return self.part(prefix).line(inside) if inside else 1
 
     def __contains__(self, path: KeyPath) -> bool:
         prefix, inside = self.split(path)
-        return not inside or inside in (self.further[prefix] if prefix else self.first)
+        return not inside or inside in self.part(prefix)
 
     def check_by_second_parser(self) -> None:
         for one in (self.first, *self.further.values()):
             one.check_by_second_parser()
+
+    def part(self, prefix: str) -> Document:
+        return self.further[prefix] if prefix else self.first
 
     def split(self, path: KeyPath) -> tuple[str, KeyPath]:
         """Return the prefix of the file that a path leads to, and the path inside it."""
@@ -455,7 +453,7 @@ class JoinedDocument(Document):
 
 
 def check_prefix(prefix: str, first: Document, others: Mapping[str, Document], where: str) -> None:
-    """Raise a ConfigError if a file's name cannot be the prefix of its keys: it is taken, reserved or invalid."""
+    """Raise a ConfigError if a file's name cannot be the prefix of its keys."""
     why = None
     if prefix in others:
         why = "two files have that name"

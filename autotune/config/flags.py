@@ -2,9 +2,8 @@
 
 Supported: ``--key=value``, ``--key value``, switches, ``-b 8`` and ``-b8`` if the trainer's source declares the long
 name, and overrides ``section.key=value``, also with ``+`` or ``++``. A switch turned off is omitted, or replaced by the
-trainer's negation (``--nokey`` of absl and fire, ``--no-key`` of click). Words stay as typed until their value is
-tuned. A declared flag that is not typed, but names a known knob or an output, is added once its value changes. The
-launcher's flags stay unchanged.
+trainer's negation (``--nokey`` of absl and fire, ``--no-key`` of click). A declared flag that is not typed, but names a
+known knob or an output, is added once its value changes.
 """
 
 import re
@@ -34,7 +33,7 @@ class Flags:
     """Flags of a command line.
 
     Attributes:
-        values: YAML text of each value by key, in the command's order.
+        values: YAML text of each value by key.
         command: The command with placeholders for the values.
         left: Words that look like flags and stay unchanged, with the reason.
         declared: Keys of flags that were not typed; the values are the trainer's defaults.
@@ -47,12 +46,7 @@ class Flags:
 
 
 def read_flags(words: Sequence[str], is_known: Callable[[str], bool], script: Script | None = None) -> Flags:
-    """Extract the values of a command's flags and overrides.
-
-    Args:
-        words: The command as typed, without placeholders.
-        is_known: Returns whether a key has the name of a known knob.
-    """
+    """Extract the values of a typed command's flags and overrides; `is_known` recognizes names of knobs."""
     start = own_words(words)
     own = list(words[start:])
     end = own.index("--") if "--" in own else len(own)
@@ -108,7 +102,7 @@ class _Reader:
                 self._leave(word, "it selects a config of a group" if _GROUP.fullmatch(word) else None)
 
     def add_declared(self) -> frozenset[str]:
-        """Add declared flags that are not typed and name a known knob or an output; return their keys."""
+        """Add declared flags that name a known knob or an output; return their keys."""
         added = set()
         short = [one for one in self._script.long_options if any(word.startswith(one) for word in self._words)]
         typed = {_key(self._script.long_options[one].removeprefix("--")) for one in short}
@@ -211,7 +205,6 @@ def _key(name: str) -> str:
 
 
 def _key_of(word: str, script: Script) -> str | None:
-    """Return the key that a word sets; None if it is neither a known flag nor an override."""
     if match := _FLAG.fullmatch(word):
         return _key(match["name"])
     if parts := _short_flag(word, script):
@@ -248,7 +241,7 @@ def _is_list(values: Sequence[str]) -> bool:
 
 
 def _written(text: str) -> str:
-    """Return a flag's text as equivalent YAML: numbers and switches plain, all else as text."""
+    """Return a flag's text as YAML: numbers and switches plain, all else as text."""
     if _NUMBER.fullmatch(text) or text in _PLAIN_WORDS:
         return text
     return new_scalar(text)

@@ -1,8 +1,8 @@
 """Static composition of a Hydra config, as hydra.cc, "The Defaults List" and "Packages", version 1.2 and later.
 
 Supports configs in one folder: groups, ``_self_``, ``optional``, ``override``, ``group@package``, lists of options,
-nested defaults, ``# @package``, and choices on the command line. All else (interpolated names, several choices, other
-folders) is an error, because an unknown file could set any key. Nothing is executed.
+nested defaults, ``# @package``, and choices on the command line. All else is an error, because an unknown file could
+set any key. Nothing is executed.
 """
 
 import ast
@@ -44,12 +44,7 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Composition:
-    """Composed config.
-
-    Attributes:
-        parts: Configs in merge order; later ones override earlier ones.
-        typed: Values set on the command line, by key.
-    """
+    """Composed config: parts in merge order, and values `typed` on the command line by key."""
 
     folder: Path
     parts: tuple[Part, ...]
@@ -77,11 +72,10 @@ def compose(
         folder: Folder of the configs; None for the primary config's.
 
     Returns:
-        The composition; None if the script does not use Hydra or this config, or the command contains ``{config}`` or
-        ``{key}``.
+        None if the script does not use Hydra or this config, or the command contains ``{config}`` or ``{key}``.
 
     Raises:
-        ConfigError: The composition is not supported; the file is named.
+        ConfigError: The composition is not supported.
     """
     if any(re.search(r"(?<!\{)\{(?!\{|python\})", word) for word in words):
         return None
@@ -109,7 +103,7 @@ def compose_again(composition: Composition, config: Path, new: Mapping[Path, Doc
 
 
 def users_of(composition: Composition, path: Path) -> list[Path]:
-    """Return configs in the folder, outside of the composition, whose defaults list may name a file."""
+    """Return other configs in the folder whose defaults list may name a file."""
     own = {part.path.resolve() for part in composition.parts}
     name = path.relative_to(composition.folder).with_suffix("").as_posix()
     others = [other for other in sorted(composition.folder.rglob("*.yaml")) if other.resolve() not in own]
@@ -172,7 +166,6 @@ class _Composer:
             self._typed_choices[key] = chosen
 
     def _parts(self, path: Path, group: str, package: tuple[str, ...], *, primary: bool = False) -> list[Part]:
-        """Return a config's parts, including itself, in merge order."""
         self._count += 1
         if self._count > _MOST_FILES:
             raise self._error(path, f"it consists of more than {_MOST_FILES} files, or includes itself")
@@ -196,7 +189,7 @@ class _Composer:
         return [part for parts in reversed(found) for part in parts]
 
     def _key(self, entry: _Default, group: str, package: tuple[str, ...]) -> str:
-        """Return the name to override a group by: its path, with the package unless that is the default one."""
+        """Return the name to override a group by."""
         whole = _joined(group, entry.group or "")
         below = (entry.group or "").lstrip("/").replace("/", ".")
         final = ".".join(_final(package, below if entry.package is None else entry.package))
@@ -286,12 +279,8 @@ def _final(parent: tuple[str, ...], package: str) -> tuple[str, ...]:
     return words
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Value:
-    """Value of the composed config, and the part it comes from; None for the command line."""
-
-    leaf: Leaf
-    part: Part | None
+_Value = tuple[Leaf, Part | None]
+"""Value, and the part it comes from; None for the command line."""
 
 
 class ComposedDocument(JoinedDocument):
@@ -315,17 +304,17 @@ class ComposedDocument(JoinedDocument):
     @cached_property
     def leaves(self) -> tuple[Leaf, ...]:
         """Scalars, each with line and text of the file it comes from."""
-        return tuple(value.leaf for value in self._values.values())
+        return tuple(leaf for leaf, _ in self._values.values())
 
     def leaf(self, path: KeyPath) -> Leaf:
         name = dotted(path)
         if name not in self._values:
             remedy = did_you_mean(name, self._values)
             raise CannotEditYaml(name, "the composed config has no such value", line=None, remedy=remedy)
-        return self._values[name].leaf
+        return self._values[name][0]
 
     def line(self, path: KeyPath) -> int | None:
-        return self._values[dotted(path)].leaf.line if dotted(path) in self._values else None
+        return self._values[dotted(path)][0].line if dotted(path) in self._values else None
 
     def __contains__(self, path: KeyPath) -> bool:
         return dotted(path) in self._values or any(name.startswith(f"{dotted(path)}.") for name in self._values)
@@ -339,18 +328,18 @@ class ComposedDocument(JoinedDocument):
             part.document.check_by_second_parser()
 
     def edits(self, values: Mapping[str, Scalar], config: Path) -> dict[Path, dict[KeyPath, Scalar]]:
-        """Return the values to write into each file so that only these change in the composed config.
+        """Return the values to write into each file.
 
         Raises:
             ConfigError: Another config uses the file, or another value would change.
         """
         found: dict[Path, dict[KeyPath, Scalar]] = {}
         for name, value in values.items():
-            part = self._values[name].part
+            leaf, part = self._values[name]
             assert part is not None, "a value of the command line is not a knob"
             if part.path != config and (others := users_of(self.composition, part.path)):
                 raise _not_separate(f"{part.path}, which {others[0]} also uses", values)
-            found.setdefault(part.path, {})[self._values[name].leaf.path[len(part.package) :]] = value
+            found.setdefault(part.path, {})[leaf.path[len(part.package) :]] = value
         documents = {part.path: part.document for part in self.composition.parts}
         new = {
             path: Document(splice(documents[path], plan_splices(documents[path], inside)), str(path))
@@ -376,9 +365,9 @@ class ComposedDocument(JoinedDocument):
                 _drop_hidden(values, path, part)
                 name = dotted(path)
                 values.pop(name, None)
-                values[name] = _Value(leaf=replace(leaf, path=path, why_fixed=why), part=part)
+                values[name] = replace(leaf, path=path, why_fixed=why), part
         # A mapping or list that replaces a value hides it, and vice versa.
-        present = {name: value for name, value in values.items() if _is_at(self.data, value.leaf.path)}
+        present = {name: value for name, value in values.items() if _is_at(self.data, value[0].path)}
         for key, text in self.composition.typed.items():
             present |= self._typed(present, key, text)
         return present
@@ -386,11 +375,8 @@ class ComposedDocument(JoinedDocument):
     def _typed(self, values: Mapping[str, _Value], key: str, text: str) -> dict[str, _Value]:
         why = f"{key} is set on the command line"
         return {
-            name: _Value(
-                leaf=replace(value.leaf, text=text if name == key else value.leaf.text, why_fixed=why, computed=True),
-                part=None,
-            )
-            for name, value in values.items()
+            name: (replace(leaf, text=text if name == key else leaf.text, why_fixed=why, computed=True), None)
+            for name, (leaf, _) in values.items()
             if name == key or name.startswith(f"{key}.")
         }
 
@@ -415,7 +401,7 @@ def _drop_hidden(values: dict[str, _Value], path: tuple[str | int, ...], part: P
     if not lists:
         return
     prefix = f"{dotted(lists[0])}."
-    for name in [name for name, value in values.items() if name.startswith(prefix) and value.part is not part]:
+    for name in [name for name, (_, other) in values.items() if name.startswith(prefix) and other is not part]:
         del values[name]
 
 
@@ -458,7 +444,7 @@ _TYPED_OVERRIDE = re.compile(r"(?:\+{0,2}|~)[A-Za-z_$][^=\s]*=.*|~[A-Za-z_].*", 
 
 @dataclass(frozen=True, kw_only=True)
 class HydraMain:
-    """Decorator ``hydra.main`` of a script: folder of the configs, and name of the primary one without suffix."""
+    """Decorator ``hydra.main`` of a script: folder and name (without suffix) of the primary config."""
 
     config_folder: Path | None
     config_name: str | None
@@ -493,7 +479,7 @@ def uses_hydra(words: Sequence[str], cwd: Path) -> bool:
 
 
 def with_run_folder(argv: Sequence[str], folder: Path) -> tuple[str, ...]:
-    """Return the command of a Hydra trainer, placeholders filled in, with this output folder for runs and multiruns."""
+    """Return the command of a Hydra trainer with this output folder for runs and multiruns."""
     start = own_words(argv)
     without = (
         *argv[:start],
@@ -520,7 +506,7 @@ def hydra_text(text: str) -> str:
 
 
 def hydra_value(value: Scalar) -> str:
-    """Return a value as in an override; a text that looks like another type is quoted."""
+    """Return a value as in an override."""
     if value is None or isinstance(value, bool):
         return scalar_text(value)
     if not isinstance(value, str):

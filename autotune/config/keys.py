@@ -47,10 +47,7 @@ def dotted(path: KeyPath) -> str:
 
 
 def closest(name: str, known: Iterable[str]) -> str | None:
-    """Return the most likely meaning of a mistyped name.
-
-    The same last part in another section beats similar spelling: ``batch_size`` means ``data.batch_size``.
-    """
+    """Return the most likely meaning of a mistyped name; the same last part beats similar spelling."""
     candidates = list(known)
     last = name.rpartition(".")[2]
     same_last = [candidate for candidate in candidates if candidate.rpartition(".")[2] == last]
@@ -59,7 +56,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a sentence with the closest known name, or with some of them if none is close."""
+    """Return a sentence with the closest known name, or with some of them."""
     names = sorted(known)
     guess = closest(name, names)
     if guess is not None:
@@ -83,11 +80,7 @@ class Syntax(Enum):
 
 
 def syntax_of(name: str) -> Syntax:
-    """Return the syntax of a file by its suffix, YAML by default.
-
-    Raises:
-        ConfigError: It cannot be edited.
-    """
+    """Return the syntax of a file by its suffix, YAML by default; raise a ConfigError if it cannot be edited."""
     suffix = os.path.splitext(name)[1].lower()
     if suffix == ".gin":
         remedy = (
@@ -107,7 +100,7 @@ def converted(value: Any, model: type[_Model], place: Callable[..., str], *aroun
     """Convert plain data to a model of its keys; `strict` rejects text as a number.
 
     Args:
-        place: Returns file, line and name of a key path, for errors.
+        place: Returns file, line and name of a key path.
         around: Keys around the value.
 
     Raises:

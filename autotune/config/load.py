@@ -58,18 +58,13 @@ def load_settings(
         folder: Folder that other configs are relative to; None for the config's own.
         typed_command: Typed command instead of the section's.
         runs_in: Working directory; None for the section's, or for the current one with a typed command.
-
-    Raises:
-        ConfigError: A file is unusable, there are two sections, or the section names unknown keys.
     """
     first = Document.read(config)
     section = _find_section(config, first)
     files = {"": config}
     further: dict[str, Document] = {}
     for name in section.files:
-        place = path_of(name, folder or config.parent)
-        if place is None:
-            raise ConfigError(f"{shown(name)} is not a path", where=section.place("files"), remedy="Name a file.")
+        place = _named_path(name, folder or config.parent, section.place("files"))
         check_prefix(place.stem, first, further, section.place("files"))
         files[place.stem], further[place.stem] = place, Document.read(place)
     document = JoinedDocument(first, further)
@@ -234,7 +229,6 @@ class Settings:
         return JoinedDocument(without_key(self.document.first, SECTION), self.document.further)
 
     def require_folder(self) -> None:
-        """Raise a ConfigError if the working directory does not exist."""
         if not os.path.isdir(self.folder):
             raise ConfigError(
                 f"the command's working directory is not a folder: {self.folder}",
@@ -248,7 +242,7 @@ class Settings:
         return tuple(dict.fromkeys((*self.files.values(), *composed)))
 
     def changed_on_disk(self, config: Path) -> bool:
-        """Return whether a file differs from what was read; `config` is the first one's path."""
+        """Return whether a file differs from what was read; `config` is the first one."""
         read = {self.files[prefix]: one for prefix, one in self.document.further.items()}
         if isinstance(self.document, ComposedDocument):
             read |= {part.path: part.document for part in self.document.composition.parts}
@@ -275,11 +269,7 @@ class Settings:
         return {**fixed, **self.trial_document.refused, **{name: why for name, why in variables.items() if why}}
 
     def value(self, path: str) -> Scalar:
-        """Return the baseline value of a knob; of a variable as a number if possible.
-
-        Raises:
-            CannotEditYaml: Unknown key.
-        """
+        """Return the baseline value of a knob; raise CannotEditYaml for an unknown key."""
         if path in self.code:
             return self.code[path].value
         if path.startswith(CODE):
@@ -292,19 +282,14 @@ class Settings:
         return variable_value(leaf.text) if path.startswith(ENV) else leaf.value
 
     def trial_text(self, values: Values, outputs: Path, prefix: str = "") -> str:
-        """Return a trial's copy of a config, with its knobs, ``set`` and output paths; variables are in `trial_env`.
-
-        Raises:
-            CannotEditYaml: A value cannot be changed separately.
-        """
+        """Return a trial's copy of a config, with its knobs, ``set`` and output paths."""
         joined = self.trial_document
         if isinstance(joined, ComposedDocument):
             return "".join(f"- {new_scalar(word)}\n" for word in self.overrides(values, outputs))
-        document = joined.further[prefix] if prefix else joined.first
+        document = joined.part(prefix)
         wanted = self._config_values(values)
         here = {inside: value for path, value in wanted.items() for at, inside in [joined.split(path)] if at == prefix}
-        changed = {path: value for path, value in here.items() if not same_value(document.leaf(path).value, value)}
-        splices = plan_splices(document, changed)
+        splices = plan_splices(document, document.differing(here))
         for path, moved in self.moved_outputs(outputs).items():
             at, inside = joined.split(path)
             if at != prefix:
@@ -316,10 +301,9 @@ class Settings:
         return splice(document, splices)
 
     def _bases(self, prefix: str) -> Iterator[tuple[Leaf, str]]:
-        """Yield values such as ``_base_: ../base.yaml`` with absolute paths: a trial's copy is in another folder."""
+        """Yield values such as ``_base_: ../base.yaml`` with absolute paths."""
         folder = self.files[prefix].absolute().parent if prefix else self.home
-        joined = self.trial_document
-        for leaf in (joined.further[prefix] if prefix else joined.first).leaves:
+        for leaf in self.trial_document.part(prefix).leaves:
             name = leaf.value if isinstance(leaf.value, str) and leaf.why_fixed is None else ""
             if not name.lower().endswith((".yaml", ".yml", ".json", ".toml", ".py")) or os.path.isabs(name):
                 continue
@@ -328,14 +312,12 @@ class Settings:
                 yield leaf, os.path.normpath(folder / name)
 
     def copies(self, values: Values, folder: Path, outputs: Path) -> dict[str, Copy]:
+        if isinstance(self.document, ComposedDocument):
+            return {"": Copy(path=folder / "overrides.yaml", text=self.trial_text(values, outputs))}
         made: dict[str, Copy] = {}
         for prefix in self.files:
-            document = self.document.further[prefix] if prefix else self.document.first
-            if isinstance(self.document, ComposedDocument):
-                made[prefix] = Copy(path=folder / "overrides.yaml", text=self.trial_text(values, outputs))
-                continue
             # Trainers depend on the suffix.
-            name = f"config{f'-{prefix}' if prefix else ''}{document.syntax.suffix}"
+            name = f"config{f'-{prefix}' if prefix else ''}{self.document.part(prefix).syntax.suffix}"
             made[prefix] = Copy(path=folder / name, text=self.trial_text(values, outputs, prefix))
         return made
 
@@ -344,10 +326,8 @@ class Settings:
         document = self.trial_document
         if not isinstance(document, ComposedDocument):
             return ()
-        wanted = self._config_values(values)
-        changed = {path: value for path, value in wanted.items() if not same_value(document.leaf(path).value, value)}
         moved = {key: written_like(path, document.leaf(key).text) for key, path in self.moved_outputs(outputs).items()}
-        return overrides({**changed, **moved})
+        return overrides({**document.differing(self._config_values(values)), **moved})
 
     def _config_values(self, values: Values) -> dict[str, Scalar]:
         """Return the values in a trial's config: ``set`` and the knobs among its keys."""
@@ -383,11 +363,10 @@ class Settings:
             config: The trial's own copy.
             command: Typed command instead of the section's.
             further: The trial's copies of further configs, by prefix; None for the user's files.
-            outputs: Output folder for a Hydra trainer; None keeps its own.
+            outputs: Output folder; None keeps the trainer's own.
 
         Raises:
-            ConfigError: There is no command, it has an unknown placeholder, or the config would never reach the
-                trainer.
+            ConfigError: There is no command, or it is not usable.
         """
         tokens = command or self.command
         if tokens is None:
@@ -458,11 +437,7 @@ class Settings:
         return found
 
     def leaf(self, path: str) -> Leaf:
-        """Return the scalar of a knob in a config, or of a variable in the section.
-
-        Raises:
-            CannotEditYaml: Unknown key.
-        """
+        """Return the scalar of a knob; raise CannotEditYaml for an unknown key."""
         source = self.section.source
         if path.startswith(ENV) and source is not None:
             return source.document.leaf((*source.prefix, "env", path.removeprefix(ENV)))
@@ -476,31 +451,27 @@ def command_folder(config: Path, section: Section, command: Sequence[str] | None
     """Return the working directory of a section's command, and why if the section does not record it.
 
     It is absolute, and may not exist. Links are resolved, so it does not depend on the name of the config.
-
-    Raises:
-        ConfigError: The section's folder is not a path.
     """
     if section.source is None or (section.folder is None and command is None):
         return Path.cwd(), None
     section_folder = Path(os.path.realpath(section.source.document.name)).parent
     if section.folder is None:
         return _guessed_folder(config, command or (), section_folder)
-    named = path_of(section.folder, section_folder)
-    if named is None:
-        raise ConfigError(
-            f"{shown(section.folder)} is not a path",
-            where=section.place("folder"),
-            remedy="Name a folder, as in: folder: ..",
-        )
-    return Path(os.path.realpath(named)), None
+    return Path(os.path.realpath(_named_path(section.folder, section_folder, section.place("folder")))), None
+
+
+def _named_path(name: str, folder: Path, where: str) -> Path:
+    if (path := path_of(name, folder)) is None:
+        raise ConfigError(f"{shown(name)} is not a path", where=where, remedy="Name a file or folder.")
+    return path
 
 
 def _guessed_folder(config: Path, words: Sequence[str], section_folder: Path) -> tuple[Path, str]:
     """Return the folder for a section that records none: the first one of its project with the command's script.
 
-    Candidates: the project's folder, those above the config, and the shell's if it is in the project, never another
-    project. If only the config marks the project, a shell's folder above it counts too. Without such a script: the
-    first folder with a file that the command names, else the shell's or the project's.
+    Candidates: the project's folder, those above the config, and the shell's if it is in the project, or above it if
+    only the config marks the project. Without such a script: the first folder with a file that the command names, else
+    the shell's or the project's.
     """
     root, here, real = project_folder(config), Path.cwd(), Path(os.path.realpath(config))
     above = [folder for folder in real.parents if folder != root and folder.is_relative_to(root)]

@@ -52,13 +52,7 @@ _READ = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class Outputs:
-    """Output paths of a config.
-
-    Attributes:
-        redirected: Keys that trials redirect into their folder.
-        left: Keys that look like outputs and are not redirected, with the reason.
-        uploads: Keys that make a trainer upload something; not changed.
-    """
+    """Output keys: redirected into a trial's folder, left with the reason, and those that start uploads."""
 
     redirected: tuple[str, ...]
     left: Mapping[str, str]
@@ -82,9 +76,6 @@ def find_outputs(
         where: Place of the ``autotune:`` section, for errors.
         ignore: Top-level key of that section.
         overridable: Whether trials get overrides: then ``${root}/logs`` is redirected if its root is not an output.
-
-    Raises:
-        ConfigError: A key that the user names is missing, or cannot be redirected.
     """
     redirected: list[str] = []
     left: dict[str, str] = {}
@@ -118,10 +109,7 @@ def is_output_flag(flag: str, path: str) -> bool:
 
 
 def output_flags(words: Sequence[str], redirect_except: Sequence[str]) -> dict[int, tuple[str, str]]:
-    """Return flag and path of each output flag in a command, by the index of the word with the path.
-
-    The flag ends with ``=`` if that is in the same word.
-    """
+    """Return flag, with any ``=``, and path of each output flag in a command, by the index of the path's word."""
     found: dict[int, tuple[str, str]] = {}
     for place, (word, following) in enumerate(zip(words, [*words[1:], ""], strict=True)):
         flag, equals, value = word.partition("=")
@@ -134,13 +122,13 @@ def output_flags(words: Sequence[str], redirect_except: Sequence[str]) -> dict[i
 
 
 def non_empty_outputs(document: Document, keys: Iterable[str], *folders: Path) -> tuple[str, ...]:
-    """Return the output keys whose path is not empty; trials do not see its content."""
+    """Return the output keys whose path is not empty."""
     places = {key: [path_of(unquoted(document.leaf(key).text), folder) for folder in folders] for key in keys}
     return tuple(key for key, found in places.items() if any(path and is_non_empty(path) for path in found))
 
 
 def unquoted(text: str) -> str:
-    """Return an output path without Python quotes, as in a config that is read as literals."""
+    """Return an output path without Python quotes."""
     match = _QUOTED.fullmatch(text)
     return match["path"] if match else text
 
@@ -151,10 +139,7 @@ def written_like(path: str, text: str) -> str:
 
 
 def redirected_path(value: str, outputs: Path) -> str:
-    """Return the path of an output in a trial: the same tree, moved below `outputs`.
-
-    A final slash is kept, because trainers append to it; Python quotes are not.
-    """
+    """Return the path of an output in a trial, below `outputs`; a final slash is kept, as trainers append to it."""
     value = unquoted(value)
     parts = [part for part in value.split("/") if part not in ("", ".")]
     # Template syntax must not be expanded again.
@@ -194,7 +179,7 @@ def _uploads(leaf: Leaf) -> bool:
 
 
 def _words(leaf: Leaf) -> list[str]:
-    """Return the parts of a key path, splitting override keys (``paths.log_dir: logs``) too."""
+    """Return the parts of a key path, splitting keys with dots too."""
     return [_snake(word) for part in leaf.path for word in str(part).split(".")]
 
 
@@ -275,7 +260,7 @@ def is_same_file(one: Path, other: Path) -> bool:
 
 
 def is_non_empty(path: Path) -> bool:
-    """Return whether a path is a file or non-empty folder that this user may read."""
+    """Return whether a path is a file or a non-empty, readable folder."""
     try:
         with os.scandir(path) as entries:
             return next(entries, None) is not None
@@ -289,7 +274,7 @@ def is_non_empty(path: Path) -> bool:
 
 
 def quiet_trackers(outputs: Path) -> Mapping[str, str]:
-    """Return the environment variables that disable experiment trackers, or keep them in a trial's output folder."""
+    """Return the environment variables that disable experiment trackers, or keep them in a trial's folder."""
     neptune = str(outputs / "neptune")
     return {
         "WANDB_MODE": "disabled",

@@ -12,7 +12,7 @@ import tomllib
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from itertools import accumulate
@@ -50,7 +50,7 @@ class Parser(Enum):
 
 
 def compose(text: str, name: str, parser: Parser) -> Any:
-    """Compose a parser's node tree, shared between callers, of a text without byte order mark; None if empty.
+    """Compose a parser's node tree, shared between callers; None if empty.
 
     Raises:
         ConfigError: It is not one YAML document.
@@ -115,7 +115,7 @@ def reading(node: Any) -> Scalar:
     """Return a scalar node's value by the parser that composed it; for a custom tag, its text.
 
     Raises:
-        ValueError: The text does not match its tag, or is too long a number.
+        ValueError: The text does not match its tag, or is too long.
     """
     if str(node.tag) not in STANDARD_TAGS[1:]:
         return str(node.value)
@@ -130,7 +130,7 @@ def reading(node: Any) -> Scalar:
 
 
 def is_too_long(value: Scalar) -> bool:
-    """Return whether an integer has more digits than Python formats: 4,300, unless configured otherwise."""
+    """Return whether an integer has more digits than Python formats: 4,300 by default."""
     return isinstance(value, int) and value.bit_length() > 14_000  # 4,214 digits
 
 
@@ -149,7 +149,7 @@ def children(node: Any) -> list[Any]:
 
 
 def nodes(root: Any) -> list[Any]:
-    """Return a tree's nodes in file order. Aliases are listed but not followed, so alias bombs stay small."""
+    """Return a tree's nodes in file order; aliases are listed but not followed."""
     found: list[Any] = []
     seen: set[int] = set()
     pending = [root]
@@ -207,10 +207,10 @@ _IN_JSON, _IN_BRACKETS, _IN_TABLES = (
 
 
 def compose_plain(text: str, name: str, syntax: Syntax) -> yaml.Node:
-    """Compose a JSON or TOML text without byte order mark into a node tree like YAML's.
+    """Compose a JSON or TOML text into a node tree like YAML's.
 
     Raises:
-        ConfigError: The standard library's parser rejects it, or the place of a value is ambiguous.
+        ConfigError: The text is invalid, or the place of a value is ambiguous.
     """
     data = _load(text, name, syntax)
     places = _values(text, syntax)
@@ -306,7 +306,7 @@ _CHANGES = ("append", "extend", "insert", "merge_from_dict", "pop", "setdefault"
 
 
 def compose_python(text: str, name: str) -> yaml.Node:
-    """Compose the node tree of a Python text without byte order mark; raise a ConfigError if it is invalid."""
+    """Compose the node tree of a Python text; raise a ConfigError if it is invalid."""
     try:
         tree = ast.parse(text)
     except SyntaxError as error:
@@ -362,15 +362,10 @@ def _assigned(tree: ast.Module) -> list[_Assigned]:
     return found
 
 
-@dataclass
 class _NodeComposer:
-    text: str
-    name: str
-    _starts: list[int] = field(init=False)  # of the lines
-    _lines: list[str] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n|\Z)", self.text)
+    def __init__(self, text: str, name: str) -> None:
+        self.text, self.name = text, name
+        self._lines = re.findall(r"[^\r\n]*(?:\r\n|\r|\n|\Z)", text)
         self._starts = [0, *accumulate(map(len, self._lines))]
 
     def mapping(self, assigned: Iterable[_Assigned]) -> yaml.Node:
@@ -427,7 +422,7 @@ class _NodeComposer:
 
 
 def _named(value: ast.expr) -> Iterator[tuple[str | None, ast.expr]]:
-    """Yield the entries of a dict or the keyword arguments of a call; the name is None if unknown."""
+    """Yield the entries of a dict or call; the name is None if unknown."""
     if isinstance(value, ast.Dict):
         for key, one in zip(value.keys, value.values, strict=True):
             yield (key.value if isinstance(key, ast.Constant) and isinstance(key.value, str) else None), one

@@ -109,7 +109,7 @@ class SectionSource:
     prefix: tuple[str, ...]
 
     def place(self, *keys: str | int) -> str:
-        """Return file, line and name of a key, for messages."""
+        """Return file, line and name of a key."""
         path: tuple[str | int, ...] = (*self.prefix, *keys)
         while path and path not in self.document:
             path = path[:-1]
@@ -118,13 +118,7 @@ class SectionSource:
 
 
 class Section(SectionKeys, frozen=True, kw_only=True):
-    """Parsed section, not yet checked against the config.
-
-    Attributes:
-        knobs: Domains by key path; None for the table of known knobs.
-        env: Environment variables, as spelled in the file.
-        fixed: Values of ``set``, by key path.
-    """
+    """Parsed section, not yet checked against the config; `fixed` has the values of ``set``."""
 
     source: SectionSource | None = None
     knobs: dict[str, Domain] | None = None
@@ -134,7 +128,7 @@ class Section(SectionKeys, frozen=True, kw_only=True):
 
     @property
     def varies_environment_alone(self) -> bool:
-        """True if all listed knobs are variables: no config value has to reach the trainer."""
+        """Whether all listed knobs are variables: no config value has to reach the trainer."""
         return bool(self.knobs) and all(path.startswith(ENV) for path in self.knobs or ())
 
     def place(self, *keys: str | int) -> str:
@@ -142,11 +136,7 @@ class Section(SectionKeys, frozen=True, kw_only=True):
 
 
 def parse_section(source: SectionSource) -> Section:
-    """Parse and check the section.
-
-    Raises:
-        ConfigError: Unknown key, wrong type, or value out of range.
-    """
+    """Parse and check the section; raise a ConfigError for a mistake in it."""
     data: Any = source.document.data
     for key in source.prefix:
         data = data[key]
@@ -226,10 +216,8 @@ def _choices(values: list[Any], where: str, knob: str) -> tuple[Scalar, ...]:
         raise refused(f"has {len(values):,} values, more than the limit of 1,000", remedy)
     seen: set[tuple[bool, Scalar]] = set()
     for value in values:
-        if isinstance(value, list | dict):
-            remedy = "A knob's values are numbers, words, true, false or null."
-            raise refused(f"contains {shown(value)}, which is not a single value", remedy)
-        if (why := why_unfit(value)) is not None:
+        why = "which is not a single value" if isinstance(value, list | dict) else why_unfit(value)
+        if why is not None:
             raise refused(f"contains {shown(value)}, {why}", UNFIT_REMEDY)
         if (isinstance(value, bool), value) in seen:
             raise refused(f"contains {shown(value)} twice", "Delete one of them.")
@@ -269,24 +257,17 @@ def _checked(found: Range, where: str, knob: str) -> Range:
     for number in (low, high, step):
         if (unfit := why_unfit(number)) is not None:
             raise ConfigError(f"the range of {knob} has {shown(number)}, {unfit}", where=where, remedy=UNFIT_REMEDY)
-    whole = isinstance(low, int) and isinstance(high, int)
+    is_whole = isinstance(low, int) and isinstance(high, int)
     why = remedy = None
-    if low > high:
-        why = f"the range of {knob} is reversed: low {low!r}, high {high!r}"
-        remedy = f"Write {{low: {high!r}, high: {low!r}}}."
-    elif low == high:
-        why = f"the range of {knob} has a single value, {low!r}"
-        remedy = "Widen it, or fix the key in trials under set:."
-    elif step is not None and (step <= 0 or step > high - low):
-        why = f"the step of {knob} is {step!r}, in a range of width {high - low!r}"
-        remedy = "Write a step above 0 and at most the width of the range."
-    elif step is not None and whole and not isinstance(step, int):
-        why, remedy = f"{knob} is a range of integers with the step {step!r}", "Write an integer step."
-    elif found.log and low <= 0:
-        why = f"{knob} is a log range from {low!r}"
-        remedy = "A log range needs low above 0; list values that include 0: [0, 1, 2, 4]."
-    elif found.log and step is not None:
-        why, remedy = f"{knob} has both log and step", "Remove one: log sets equal ratios, step equal distances."
+    if low >= high:
+        why = f"the range of {knob} has low {low!r}, which is not below high {high!r}"
+        remedy = "Write low below high, or fix the key in trials under set:."
+    elif step is not None and not (0 < step <= high - low and (isinstance(step, int) or not is_whole)):
+        why = f"the step of {knob} is {step!r}, in a range from {low!r} to {high!r}"
+        remedy = "Write a step above 0, at most as wide as the range, and an integer in a range of integers."
+    elif found.log and (low <= 0 or step is not None):
+        why = f"the range of {knob} is log, but has a step or starts at {low!r}"
+        remedy = "A log range has no step, and low above 0; list values that include 0: [0, 1, 2, 4]."
     if why is not None:
         raise ConfigError(why, where=where, remedy=remedy)
     return found
@@ -325,7 +306,7 @@ class BatchLimit:
     """Limit of the effective batch in a search.
 
     Attributes:
-        factor: Largest ratio to the baseline's effective batch, 1 or more; infinity for no limit.
+        factor: Largest ratio to the baseline's, 1 or more; infinity for no limit.
         is_fixed: Whether the batch is kept fixed, in both directions.
     """
 
@@ -366,7 +347,7 @@ _QUOTE = '"'  # keeps `on` and `010` texts, and a command's single quotes readab
 
 @dataclass(frozen=True, kw_only=True)
 class ListedKnob:
-    """Knob listed in the section; the note says its purpose and effect on training."""
+    """Knob listed in the section."""
 
     path: str
     choices: Sequence[Scalar]
@@ -376,7 +357,7 @@ class ListedKnob:
 
 @dataclass(frozen=True, kw_only=True)
 class OfferedVariable:
-    """Environment variable suggested as a knob; its baseline may stand for the trainer's default."""
+    """Environment variable suggested as a knob."""
 
     name: str
     baseline: str
@@ -396,19 +377,15 @@ def section_lines(
     offers_vary: bool = False,
     in_config: bool = False,
 ) -> list[str]:
-    """Return the lines of a section, without line ends.
+    """Return the lines of a section, without line ends; raise a ConfigError if the command cannot be one line.
 
-    Detected values are comments, so that they follow the machine and the table of known knobs. The command is last: a
-    comment after it would belong to the next key when the section is cut out.
+    The command is last: a comment after it would belong to the next key when the section is cut out.
 
     Args:
         redirected: Output keys that trials redirect into their folder.
         folder: Working directory of the command, relative to the section's file.
         offered: Suggested variables, as comments, or as knobs if `offers_vary`.
         in_config: Whether the trainer reads the section's file.
-
-    Raises:
-        ConfigError: The command cannot be written as one line of text.
     """
     shown = () if knobs or offers_vary else offered
     live = offered if offers_vary else ()

@@ -79,7 +79,7 @@ def edit_yaml(text: str, values: NewValues) -> str:
 
 
 def plan_splices(document: Document, values: NewValues) -> list[Splice]:
-    """Return the splices for values that PyYAML does not read already; raise as `edit_yaml`."""
+    """Return the splices for values that PyYAML does not read already."""
     splices: list[Splice] = []
     for path, value in values.items():
         leaf = document.leaf(path)
@@ -158,7 +158,6 @@ def _check(document: Document, splices: list[Splice], after: Document) -> None:
 
 
 def _check_plain(document: Document, splices: list[Splice], after: Document) -> None:
-    """Check a text in another syntax, whose values the standard library's parser has confirmed."""
     wanted = {leaf.path: leaf.value for leaf in document.leaves} | {one.leaf.path: one.value for one in splices}
     found = {leaf.path: leaf.value for leaf in after.leaves}
     if wanted.keys() != found.keys() or not all(same_value(found[path], value) for path, value in wanted.items()):
@@ -175,11 +174,7 @@ _CONTENT = re.compile(r"^[ \t]*[^\s#].*\n?", re.MULTILINE)
 
 
 def without_key(document: Document, key: str) -> Document:
-    """Return the config without the lines of one top-level key; comments around them stay.
-
-    Raises:
-        ConfigError: The lines cannot be removed separately, or other values refer to them.
-    """
+    """Return the config without the lines of one top-level key; raise a ConfigError if that changes others."""
     root, text = document.root, document.text[document.shift :]
     entry = next(((name, value) for name, value in reversed(root.value) if name.value == key), None)
     if entry is None:
@@ -212,7 +207,7 @@ def without_key(document: Document, key: str) -> Document:
 
 
 def differs_by_key(longer: Document, shorter: Document, key: str) -> bool:
-    """Return whether both parsers see two configs as equal except for one top-level key of the first."""
+    """Return whether both parsers see one top-level key of the first as the only difference."""
     for before, after in ((longer.root, shorter.root), (longer.root_1_2, shorter.root_1_2)):
         pruned = copy.copy(before)
         pruned.value = [(name, value) for name, value in before.value if name.value != key]
@@ -233,9 +228,6 @@ def with_section(document: Document, key: str, lines: Sequence[str]) -> Insertio
     """Append a section to a config, after a blank line, with the file's indentation and line ends.
 
     A missing final newline stays missing. Both parsers must see one more key and no other change.
-
-    Args:
-        lines: Lines of the section without line ends, the first with the key.
 
     Raises:
         ConfigError: The config is a template, or cannot take another key at its end.
@@ -365,7 +357,7 @@ def _toml_text(value: str, style: str | None) -> str:
 
 
 def _double_quoted(value: str, short: str) -> str:
-    """Return a text in double quotes; non-printable characters are escaped, in the short form below 0x100."""
+    """Return a text in double quotes; `short` is the escape of characters below 0x100."""
     return '"' + "".join(_escaped(character, short) for character in value) + '"'
 
 

@@ -100,7 +100,7 @@ def test_reading_files(tmp_path: Path):
     content = "\ufeffa: 1\r\nb: 'ü'".encode()
     config.write_bytes(content)
     assert Document.read(config).text.encode() == content
-    for path, why in ((tmp_path / "missing.yaml", "no such file"), (tmp_path, "folder")):
+    for path, why in ((tmp_path / "missing.yaml", "no such file"), (tmp_path, "is a directory")):
         with pytest.raises(ConfigError, match=why):
             Document.read(path)
     config.write_bytes(b"a: 1\nb: \xff\n")
