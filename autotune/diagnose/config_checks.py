@@ -8,9 +8,9 @@ from dataclasses import replace
 from functools import partial
 
 from autotune.config.document import Leaf
-from autotune.config.keys import listed
+from autotune.config.keys import listed, scalar_text
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, counted, issue
-from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, place_of, trainer_text, written
+from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, place_of, trainer_text
 from autotune.diagnose.tables import PRECISION, SETTINGS, starting_batch, types_of
 from autotune.measure.host import memory_state
 from autotune.records import Scalar
@@ -67,7 +67,7 @@ _found = partial(issue, "configuration")  # its place is a key
 
 
 def _as_it_can_be_written(problem: Problem, found: Issue) -> Issue:
-    """Return an issue with the line of its key, without values of keys that cannot be edited."""
+    """Return an issue with the line of its key, without values that cannot be edited."""
     refused = problem.settings.refused
     advice = [
         replace(one, values={path: value for path, value in one.values.items() if path not in refused})
@@ -77,8 +77,8 @@ def _as_it_can_be_written(problem: Problem, found: Issue) -> Issue:
     return replace(found, place=place, recommendations=tuple(advice))
 
 
-def _try(path: str, value: str) -> str:
-    return f"Try {path}: {value}."
+def _try(path: str, value: Scalar) -> str:
+    return f"Try {path}: {scalar_text(value)}."
 
 
 # Mistakes: mistyped keys and values, conflicting values.
@@ -103,18 +103,14 @@ def _mistyped_keys(problem: Problem) -> Iterator[Issue]:
         sources = trainer_text(problem)
         if re.search(rb"\b%s\b" % re.escape(str(leaf.path[-1]).encode()), sources):
             continue  # the trainer uses this name
-        reads = re.search(rb"\b%s\b" % meant.encode(), sources) is not None
-        never = f"; the trainer's sources name only {meant}" if reads else ""
-        sentence = f"{leaf.dotted} is probably a typo for {meant}{never}."
-        remedy = f"Rename it to {meant} if that is meant."
-        yield _found(sentence, remedy, severity=Severity.ERROR if reads else Severity.WARNING, place=leaf.dotted)
+        sentence, severity = f"{leaf.dotted} is probably a typo for {meant}.", Severity.WARNING
+        if re.search(rb"\b%s\b" % meant.encode(), sources):
+            sentence, severity = f"{sentence[:-1]}; the trainer's sources name only {meant}.", Severity.ERROR
+        yield _found(sentence, f"Rename it to {meant} if that is meant.", severity=severity, place=leaf.dotted)
 
 
 def is_one_letter_off(name: str, other: str) -> bool:
-    """Return whether one letter is missing, added or changed, or two are swapped.
-
-    Underscores, plurals and digits do not count: some trainers use ``batchsize`` or ``batch_sizes``.
-    """
+    """Return whether one letter is missing, added or changed, or two are swapped, except plurals and digits."""
     short, long = sorted((name.replace("_", ""), other.replace("_", "")), key=len)
     if long in (short, f"{short}s") or re.sub(r"\d", "", short) == re.sub(r"\d", "", long):
         return False
@@ -126,7 +122,7 @@ def is_one_letter_off(name: str, other: str) -> bool:
 
 
 def _numbers_read_as_words(problem: Problem) -> Iterator[Issue]:
-    """Yield numbers such as ``1e-4`` that PyYAML reads as text, unless the trainer's sources read YAML 1.2."""
+    """Yield numbers such as ``1e-4`` that PyYAML reads as text, unless the sources read YAML 1.2."""
     found = [leaf for leaf in problem.settings.trial_document.leaves if _is_a_word_to_pyyaml(leaf)]
     if not found:
         return
@@ -174,7 +170,7 @@ def _values_in_quotes(problem: Problem) -> Iterator[Issue]:
 
 
 def _out_of_reach(problem: Problem) -> Iterator[Issue]:
-    """Yield settings that no search can vary: ambiguous keys, keys overridden by flags, numbers in the code."""
+    """Yield settings that no search can vary."""
     note = Severity.NOTE
     for path, why in problem.settings.refused.items():
         if has_known_name(path):
@@ -209,22 +205,21 @@ def _contradictions(problem: Problem) -> Iterator[Issue]:
 
 
 def _unmet_needs(problem: Problem) -> Iterator[Issue]:
-    """Yield values that need another setting, which is off, e.g. XLA without fixed shapes."""
+    """Yield values that need another setting, which is off."""
     keys = known_keys(problem)
     for key in keys:
         for kind, needed in key.row.needs(key.value).items():
             for other in [one for one in _mates(key, keys, kind) if not same_scalar(one.value, needed)]:
                 sentence = (
-                    f"{key.text} needs {other.path}: {written(needed)}, which is {written(other.value)}: "
+                    f"{key.text} needs {other.path}: {scalar_text(needed)}, which is {scalar_text(other.value)}: "
                     f"{key.row.why_only_with.get(kind, 'without it, it has no effect')}."
                 )
-                on = written(needed)
+                on = scalar_text(needed)
                 remedy = f"Set {other.path} to {on}, or {key.path} to false."
                 yield _found(sentence, remedy, values={other.path: needed}, place=key.path)
 
 
 def _shapes_unknown(problem: Problem) -> Iterator[Issue]:
-    """Yield XLA that is on if no key says whether all batches have one shape."""
     keys = known_keys(problem)
     if any(traits.row.shapes == "fixed" for traits in keys):
         return
@@ -238,7 +233,7 @@ def _shapes_unknown(problem: Problem) -> Iterator[Issue]:
 
 
 def _mates(key: Key, keys: tuple[Key, ...], kind: str) -> list[Key]:
-    """Return the keys of a kind in the section of a key, or all of the kind if there are none."""
+    """Return the keys of a kind in the section of a key, else all of the kind."""
     fitting = {one.path: one for one in keys if one.row.kind == kind}
     return [fitting[path] for path in section_mates(key.path, fitting)]
 
@@ -260,7 +255,7 @@ def _slow_settings(problem: Problem) -> Iterator[Issue]:
                 along = {mate.path: value for kind, value in needed for mate in _mates(key, keys, kind)}
                 yield _found(
                     setting.sentence.format(key=key.text),
-                    _try(key.path, written(setting.write)),
+                    _try(key.path, setting.write),
                     severity=setting.severity,
                     values={key.path: setting.write, **along},
                     limit=setting.limit,
@@ -275,26 +270,20 @@ def _unsuitable_workers(problem: Problem) -> Iterator[Issue]:
             continue
         if any(_PREPARING.match(section.lower()) for section in key.path.split(".")[:-1]):
             continue
-        if key.value == 0 and cores >= 4:
-            sentence = f"{key.path} is 0, but this machine has {cores} cores: samples are prepared between the steps."
-        elif key.value > 2 * cores:  # PyTorch warns above 1 per core; loaders that wait for a disk gain up to 2
-            sentence = f"{key.path} is {key.value}, but this machine has {counted(cores, 'core')} for training."
-        elif key.value > cores:
-            sentence = (
-                f"{key.path} is {key.value}, but this machine has {counted(cores, 'core')} for training: this pays off "
-                "only if workers wait."
-            )
-            yield _found(sentence, severity=Severity.NOTE, limit=Limit.PREPARING, place=key.path)
-            continue
-        else:
-            continue
+        sentence = f"{key.path} is {key.value}, but this machine has {counted(cores, 'core')}"
+        found = partial(_found, limit=Limit.PREPARING, place=key.path)
         good = min(cores, 16)
-        remedy = _try(key.path, str(good))
-        yield _found(sentence, remedy, values={key.path: good}, limit=Limit.PREPARING, place=key.path)
+        if key.value == 0 and cores >= 4:
+            sentence = f"{sentence}: samples are prepared between the steps."
+            yield found(sentence, _try(key.path, good), values={key.path: good})
+        elif key.value > 2 * cores:  # PyTorch warns above 1 per core; loaders that wait for a disk gain up to 2
+            yield found(f"{sentence} for training.", _try(key.path, good), values={key.path: good})
+        elif key.value > cores:
+            yield found(f"{sentence}: this pays off only if workers wait.", severity=Severity.NOTE)
 
 
 def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float) -> Iterator[Issue]:
-    """Yield memory caches that are off although the files fit ten times, as decoded samples are larger."""
+    """Yield memory caches that are off although the files fit ten times: decoded samples are larger."""
     for key in known_keys(problem):
         if key.row.settling and key.value not in key.row.settling and 10 * dataset.size_bytes < room_bytes:
             sentence = (
@@ -302,10 +291,15 @@ def _caches_that_fit(problem: Problem, dataset: DatasetPlace, room_bytes: float)
                 "the second epoch on, a cache avoids loading and preparing again, except for random parts."
             )
             value = key.row.heuristic_values(key.value, problem.machine)[0]
-            remedy, cost = _try(key.path, written(value)), "memory; random steps before the cache are no longer random"
-            note = Severity.NOTE
-            values = {key.path: value}
-            yield _found(sentence, remedy, severity=note, values=values, limit=Limit.LOADING, cost=cost, place=key.path)
+            yield _found(
+                sentence,
+                _try(key.path, value),
+                severity=Severity.NOTE,
+                values={key.path: value},
+                limit=Limit.LOADING,
+                cost="memory; random steps before the cache are no longer random",
+                place=key.path,
+            )
 
 
 _ONE_SAMPLE = (".wav", ".flac", ".mp3", ".ogg", ".png", ".jpg", ".jpeg", ".npy")  # files of one sample each
@@ -328,7 +322,7 @@ def _buffers_beyond_memory(problem: Problem, dataset: DatasetPlace, room_bytes: 
                 f"{room_bytes / 2**30:.1f} GiB of memory are free."
             )
             good = max(1, int(0.1 * room_bytes / (batches[0] * sample_bytes)))
-            remedy, values = _try(key.path, str(good)), {key.path: good}
+            remedy, values = _try(key.path, good), {key.path: good}
             yield _found(sentence, remedy, severity=Severity.ERROR, values=values, limit=Limit.MEMORY, place=key.path)
 
 
@@ -380,7 +374,7 @@ def _slow_precision(problem: Problem) -> Iterator[Issue]:
             continue
         full: Scalar = False if key.row.number_type != "any" else PRECISION.full.get(str(key.value))
         full = 32 if key.value == 16 else full
-        remedy = _try(key.path, written(full)) if full is not None else "Use float32 on this machine."
+        remedy = _try(key.path, full) if full is not None else "Use float32 on this machine."
         values = {key.path: full} if full is not None else {}
         sentence = f"{key.text}: {why}."
         yield _found(sentence, remedy, values=values, label=Label.PRECISION, limit=Limit.STEP, place=key.path)
@@ -401,7 +395,7 @@ def _unused_precision(problem: Problem) -> Iterator[Issue]:
             sentence = f"{key.text}: the tensor cores of {gpu} compute far faster in 16 bits."
             yield _found(
                 sentence,
-                _try(key.path, written(half)),
+                _try(key.path, half),
                 severity=Severity.NOTE,
                 values={key.path: half},
                 label=Label.PRECISION,

@@ -52,13 +52,7 @@ _WELL = (Ending.STOPPED, Ending.COMPLETED, Ending.KILLED_BY_BUDGET)
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Outcome of the measured checks.
-
-    Attributes:
-        results: One for each check, in the order of their table.
-        bounds: Bounds of the whole training; None if no trial has a measurement.
-        why_not_seen: Reason that no trial has a measurement; empty if one has.
-    """
+    """Outcome of the measured checks; `why_not_seen` is the reason that no trial has a measurement, else empty."""
 
     results: tuple[CheckResult, ...]
     bounds: Bounds | None = None
@@ -66,12 +60,7 @@ class Measured:
 
 
 class Diagnoser:
-    """Runs the trials of one diagnosis.
-
-    Args:
-        busy_s: Returns the CPU time of all processes; None if unknown.
-        is_brief: Whether to take less than the budget for a trainer that starts quickly.
-    """
+    """Runs the trials of one diagnosis, if `is_brief` in less than the budget for a trainer that starts quickly."""
 
     def __init__(
         self, parts: SearchParts, *, busy_s: Callable[[], float | None], cores: float, is_brief: bool = False
@@ -90,11 +79,7 @@ class Diagnoser:
         self._foreign_cores: list[float] = []  # cores used by other processes, for each trial where known
 
     def run(self) -> Measured:
-        """Run the trials, and judge them.
-
-        Raises:
-            AutotuneError: A trial cannot be started.
-        """
+        """Run the trials, and judge them; raise an AutotuneError if one cannot be started."""
         watched, record = self._watch()
         if record.measurement is None:
             return _nothing_seen(record)
@@ -156,11 +141,7 @@ class Diagnoser:
         return Measured(results=results, bounds=bounds)
 
     def verify(self) -> Measured:
-        """Run the trials that show whether the step follows the config, and judge only that.
-
-        Raises:
-            AutotuneError: A trial cannot be started.
-        """
+        """Run the trials that show whether the step follows the config, and judge only that."""
         watched, record = self._watch()
         if record.measurement is None:
             return _nothing_seen(record)
@@ -174,7 +155,7 @@ class Diagnoser:
     # Trials
 
     def _watch(self) -> tuple[Execution, TrialRecord]:
-        """Run a longer trial of today's config, to reach an evaluation and a checkpoint if possible."""
+        """Run a longer trial of today's config, to reach an evaluation and a checkpoint."""
         self._events.change_phase("diagnosing", "today's config, including evaluations and checkpoints")
         # 15 % of the time, between 20 s and 40 s
         longest_s = min(40.0, max(20.0, 0.15 * self._planned_s()))
@@ -186,7 +167,7 @@ class Diagnoser:
         return self._make(TrialSpec(values=values, purpose=Purpose.DIAGNOSE, phases=phases, limit_s=45.0))
 
     def _larger_batch(self, bounds: Bounds) -> tuple[ReplayedSteps | None, TrialRecord | None]:
-        """Run a larger batch in phases for the fixed cost of a step; None if the step or the key cannot matter."""
+        """Run a larger batch in phases, unless the step or the key cannot matter."""
         knob = next(iter(knobs_with(self._problem.space.knobs, counts="samples")), None)
         if knob is None or not bounds.may_gain(on_step=True) or bounds.batch is None:
             return None, None
@@ -239,7 +220,7 @@ class Diagnoser:
         return finding_of(self._state.trials.of_study(), self._problem.space.name(switch.values))
 
     def _known(self, switches: Sequence[Switch]) -> list[Gain]:
-        """Return the gains of switches and confirmed points from earlier trials of this study on this machine."""
+        """Return the gains of switches and confirmed points from earlier trials on this machine."""
         space = self._problem.space
         earlier = [one for one in of_space(self._state.trials.of_study(), space) if one.machine == self._parts.machine]
         observations = Observations(space, THROUGHPUT, on_one_scale(earlier))
@@ -256,10 +237,7 @@ class Diagnoser:
         return [one for one in trials.gains() if one.gain is not None]
 
     def _try(self, trials: SwitchTrials, place: int | None, window_s: float, start_s: float) -> None:
-        """Run a trial of today's config or of a switch, if there is time and the last one did not fail.
-
-        It is stored like a trial of a search, so that the next search uses it.
-        """
+        """Run a trial of today's config or of a switch, if there is time and the last one did not fail."""
         if place in trials.endings or self._left_s() < start_s + window_s:
             return
         space, limits = self._problem.space, self._problem.limits
@@ -310,9 +288,7 @@ def _nothing_seen(record: TrialRecord) -> Measured:
 
 
 def _ended(record: TrialRecord) -> str:
-    if not record.detail:
-        return record.ending.value
-    return f"{record.ending.value} ({record.detail})"
+    return f"{record.ending.value} ({record.detail})" if record.detail else record.ending.value
 
 
 def _loads_ahead(problem: Problem) -> bool | None:

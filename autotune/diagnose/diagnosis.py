@@ -56,10 +56,8 @@ def diagnose(
 
     Args:
         problem: Config and command; runnable.
-        budget_s: Total time limit, in seconds.
         started_s: Start of the process and of the budget, on the monotonic clock.
         is_brief: Whether to take less than the budget for a trainer that starts quickly.
-        allow_busy_gpu: Whether to run trials on a busy GPU.
         verifies: Whether to check only that the step follows the config: traced once, compiled, precision, device.
 
     Raises:
@@ -80,7 +78,7 @@ def diagnose(
 
 
 def _verification(code: CheckResult, measured: Measured) -> Diagnosis:
-    """Return the diagnosis of the step alone, with the code issues that slow a step down independently of its data."""
+    """Return the diagnosis of the step alone, with the code issues that slow it down independently of its data."""
     about_steps = tuple(one for one in code.issues if one.limit is Limit.HOST and one.severity is not Severity.NOTE)
     # issues of the data are not about the step
     seen = [
@@ -90,20 +88,17 @@ def _verification(code: CheckResult, measured: Measured) -> Diagnosis:
     results = (replace(code, issues=about_steps), *seen)
     wrong = [one for result in results for one in result.issues if one.severity is not Severity.NOTE]
     unseen = measured.why_not_seen or next((one.why_not for one in measured.results if one.why_not), "")
+    sentence = "The step follows the config in everything that the framework reports."
+    limit: Limit | None = None
     if wrong:
-        sentence = f"The step differs from the config: {wrong[0].sentence}"
+        sentence, limit = f"The step differs from the config: {wrong[0].sentence}", wrong[0].limit or Limit.STEP
     elif unseen:
-        sentence = f"Not seen: {unseen}"
-    else:
-        sentence = "The step follows the config in everything that the framework reports."
-    limit = (wrong[0].limit or Limit.STEP) if wrong else Limit.NOT_SEEN if unseen else None
+        sentence, limit = f"Not seen: {unseen}", Limit.NOT_SEEN
     return Diagnosis(verdict=DiagnosisVerdict(sentence=sentence, limit=limit), results=results)
 
 
 def static_checks(problem: Problem | None, clock: Clock, *, is_run: bool = False) -> tuple[CheckResult, ...]:
-    """Return the results of all static checks, in the order of their table.
-
-    Takes about 10 s if TensorFlow is imported, and at most half a minute.
+    """Return the results of all static checks, within half a minute.
 
     Args:
         problem: Config and command; None checks only the machine and the installation.

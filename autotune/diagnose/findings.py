@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from autotune.records import CODE, DataFinding, Ratio, Values
 
@@ -67,20 +68,16 @@ class Recommendation:
 
     @property
     def name(self) -> tuple[object, ...]:
-        """Key of the change, for deduplication."""
+        """Key for deduplication."""
         return (*self.values.items(), self.label) if self.values else (self.sentence,)
 
     def may_gain(self, least: float) -> bool:
-        """Return whether the gain, or its bound, is at least this ratio."""
         return self.gain is not None and self.gain.ratio >= least
 
     def rank(self, place: int = 0) -> tuple[bool, bool, int, int, float]:
         """Return the sort key: measured changes by the lower end of their gain, then the others.
 
-        The others: the same training first, then by the rank of the cause, then bounded before not tried.
-
-        Args:
-            place: Rank of its cause by share of the time.
+        Of these the same training first, then by the rank of the cause (`place`), then bounded before not tried.
         """
         if self.evidence is GainBasis.MEASURED:
             return False, False, 0, 0, -(self.gain.low if self.gain else 0.0)
@@ -106,7 +103,7 @@ class Issue:
     """
 
     check: str
-    severity: Severity
+    severity: Severity = Severity.WARNING
     sentence: str
     place: str = ""
     numbers: Mapping[str, float] = field(default_factory=dict)
@@ -121,8 +118,6 @@ class CheckResult:
     """Result of one check.
 
     Attributes:
-        check: Id of the check.
-        issues: Empty if no problem was found.
         why_not: Reason that the check did not run or saw nothing; empty if it ran.
         sentence: Observation for users that is not a problem; may be empty.
     """
@@ -183,7 +178,7 @@ class Diagnosis:
 
     @property
     def issues(self) -> tuple[Issue, ...]:
-        """All issues, by severity, then by certain cost, then in the order of the checks."""
+        """All issues, by severity, then by certain cost."""
         found = [issue for result in self.results for issue in result.issues]
         return tuple(sorted(found, key=lambda one: rank_of(one.severity, one.bound.low if one.bound else 0.0)))
 
@@ -221,7 +216,7 @@ LEAST_BOUND = 1.1
 
 
 def rank_of(severity: str, bound: float) -> tuple[int, float]:
-    """Return the sort key of issues: by severity, then by bound; an unknown severity last."""
+    """Return the sort key of issues; an unknown severity comes last."""
     known = [one.value for one in Severity]
     return known.index(severity) if severity in known else len(known), -bound
 
@@ -231,34 +226,14 @@ def issue(
     sentence: str,
     remedy: str = "",
     *,
-    severity: Severity = Severity.WARNING,
-    place: str = "",
-    numbers: Mapping[str, float] | None = None,
-    bound: Ratio | None = None,
-    limit: Limit | None = None,
     values: Values | None = None,
     label: str = "same training",
     cost: str = "",
-    rule: str | None = None,
+    **about: Any,
 ) -> Issue:
-    """Return an issue with one recommendation, or none without a remedy.
-
-    Args:
-        values: Values that the remedy writes.
-        label: Their effect on training.
-    """
+    """Return an issue with these attributes and one recommendation, or none without a remedy."""
     advice = Recommendation(sentence=remedy, values=values or {}, label=label, cost=cost)
-    return Issue(
-        check=check,
-        severity=severity,
-        sentence=sentence,
-        place=place,
-        numbers=numbers or {},
-        bound=bound,
-        limit=limit,
-        recommendations=(advice,) if remedy else (),
-        rule=rule,
-    )
+    return Issue(check=check, sentence=sentence, recommendations=(advice,) if remedy else (), **about)
 
 
 MOST_SHARE = 0.99
@@ -279,7 +254,7 @@ NO_LIMIT = 20.0
 
 
 def bound_text(bound: Ratio) -> str:
-    """Return a bound with its interval, or ``more than 20x``: a larger gain cannot be achieved."""
+    """Return a bound with its interval, or ``more than 20x``."""
     return f"more than {NO_LIMIT:.0f}x" if bound.ratio > NO_LIMIT else ratio_text(bound)
 
 
@@ -299,6 +274,6 @@ def percent(fraction: float) -> str:
 
 
 def milliseconds(time_s: float) -> str:
-    """Return a time with at most four digits, in ms or from 10 s in s, e.g. ``4.2 ms``."""
+    """Return a time with at most four digits, in ms or from 10 s in s."""
     time_ms = 1e3 * time_s
     return f"{time_ms:.1f} ms" if time_ms < 10.0 else f"{time_ms:.0f} ms" if time_ms < 1e4 else f"{time_s:.1f} s"

@@ -19,7 +19,7 @@ class Answers:
         self._path = path
 
     def give(self, name: str, ask: Any) -> bool:
-        """Call `ask`, append its value or error, and return whether it succeeded."""
+        """Append the value or error of `ask`, and return whether it succeeded."""
         began_s = time.monotonic()
         answer: Any = {"name": name}
         try:
@@ -86,11 +86,7 @@ QUESTIONS = {"tensorflow": ask_tensorflow, "torch": ask_torch}
 
 
 def main(framework: str, path: str, sample: str) -> None:
-    """Query a framework.
-
-    Args:
-        sample: File to decode; empty for none.
-    """
+    """Query a framework; `sample` is a file to decode, or empty."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     QUESTIONS[framework](Answers(path), sample)
 

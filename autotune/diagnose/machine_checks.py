@@ -82,11 +82,7 @@ def _choice(subject: Subject) -> Iterator[Issue]:
 
 
 def _driver_and_conditions() -> tuple[str | None, list[Issue]]:
-    """Return the driver's version and the issues of the responding GPUs, in the driver's order.
-
-    Raises:
-        DriverError: The driver is missing or does not work.
-    """
+    """Return the driver's version and the issues of the responding GPUs; raise a DriverError if it does not work."""
     found = []
     with Driver() as driver:
         for index in range(driver.count()):
@@ -103,7 +99,6 @@ def _or_none(ask: Callable[[], Value]) -> Value | None:
 
 
 def _of_device(device: Device) -> list[Issue]:
-    """Return the issues of one GPU; values that the driver does not report are skipped."""
     return list(_issues_of(device.name(), partial(_of_hardware, place=device.uuid()), device))
 
 
@@ -197,7 +192,7 @@ def check_memory(subject: Subject) -> CheckResult:
 
 
 def _small_shared_memory(subject: Subject) -> Issue | None:
-    """Return the issue of too little shared memory, in which PyTorch's loader workers die with a bus error."""
+    """Return the issue of little shared memory, in which PyTorch's loader workers die."""
     if subject.problem is None or "torch" not in subject.problem.frameworks:
         return None
     workers = [key.value for key in known_keys(subject.problem) if key.row.counts == "workers"]
@@ -275,7 +270,6 @@ def _of_place(place: DatasetPlace, rate: ReadingRate | None) -> Iterator[Issue]:
 
 
 def _unresponsive() -> Issue:
-    """Return the issue of a file system that hangs, e.g. because its server is gone."""
     return issue(
         "storage",
         "The file system of the dataset did not answer within 10 s.",
@@ -328,7 +322,6 @@ class Reads:
 
     @property
     def are_enough(self) -> bool:
-        """Whether they are enough to estimate a rate."""
         return (self.files >= 8 or self.size_bytes >= 32 << 20) and self.size_bytes > 0 and self.duration_s > 0
 
     @property
@@ -342,12 +335,7 @@ class Reads:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadingRate:
-    """Reads of a sample of files.
-
-    Attributes:
-        disk: Reads of files that were not in the page cache, or of unknown origin.
-        knows_cache: Whether the file system reports what is in the page cache.
-    """
+    """Reads of a sample of files, from disk or of unknown origin, and from the page cache, if that is reported."""
 
     disk: Reads
     cache: Reads
@@ -355,11 +343,7 @@ class ReadingRate:
 
 
 def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate:
-    """Read a sample of files, for at most 2 s and 256 MiB.
-
-    Args:
-        files: Files with their sizes; reads at most 400, evenly spread, with large strides like a shuffled epoch.
-    """
+    """Read at most 400 of these files, evenly spread, with strides like a shuffled epoch, for 2 s and 256 MiB."""
     disk, cache, knows = Reads(), Reads(), True
     deadline_s, left = clock.now_s() + 2.0, 256 << 20
     chosen = list(files[:: max(1, len(files) // 400)])[:400]
@@ -384,7 +368,7 @@ def reading_rate(files: Sequence[tuple[Path, int]], clock: Clock) -> ReadingRate
 
 
 def _is_cached(descriptor: int) -> bool | None:
-    """Return whether the start of a file is in the page cache; None if the file system does not report it."""
+    """Return whether the start of a file is in the page cache; None if unknown."""
     if not hasattr(os, "preadv"):
         return None
     try:
@@ -406,11 +390,7 @@ _NO_ANSWER = "it did not answer"
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """Answer to one query, as the child writes it.
-
-    Attributes:
-        name: Query in `framework_child`.
-    """
+    """Answer to one query, as `framework_child` writes it."""
 
     name: str
     value: bool | int | float | str | None = None
@@ -424,7 +404,7 @@ class FrameworkAnswers:
 
     Attributes:
         framework: ``tensorflow`` or ``torch``; empty if neither is known to be used.
-        why_not: Reason that there are no answers, or not all; None if there is none.
+        why_not: Reason that answers are missing, if any.
     """
 
     framework: str
@@ -444,10 +424,7 @@ class FrameworkAnswers:
 
 
 def query_framework(subject: Subject) -> FrameworkAnswers:
-    """Query the framework of the trainer in a child process of its interpreter; at most 25 s.
-
-    Without a config or later trials, only autotune's own interpreter is started.
-    """
+    """Query the framework in a child process; without trials only of autotune's own interpreter."""
     problem = subject.problem
     interpreter = Path(sys.executable) if problem is None else _interpreter_of(problem)
     if interpreter is None:
@@ -494,7 +471,7 @@ _NO_FRAMEWORKS = frozenset(("autotune", "numpy", "yaml", "scipy", "pandas", "PIL
 
 
 def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str:
-    """Return the framework that the trainer imports; an installed one if a library may import it; else empty."""
+    """Return the framework that the trainer imports, or may import by a library; else empty."""
     installed = [name for name, row in _QUERIED.items() if not versions.keys().isdisjoint(row.distributions)]
     text = trainer_text(problem) if problem is not None else b""
     lines = re.findall(rb"^\s*(?:import\s+([\w., ]+)|from\s+([\w.]+))", text, re.M)
@@ -509,7 +486,7 @@ def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str
 
 
 def _answers_in(file: Path) -> dict[str, Answer]:
-    """Return the answers in a file, up to the first invalid line; empty if there is no file."""
+    """Return the answers in a file, up to the first invalid line."""
     found: dict[str, Answer] = {}
     try:
         for line in file.read_bytes().splitlines():

@@ -39,11 +39,7 @@ _MEANING = {
 def judge_input(
     bounds: Bounds, machine_cores: int, own_cores: float | None = None, *, loads_ahead: bool | None = None
 ) -> CheckResult:
-    """Judge whether the input limits the training.
-
-    Args:
-        loads_ahead: Whether the config sets prefetching; None if it does not mention it.
-    """
+    """Judge whether the input limits the training; `loads_ahead` is None if the config doesn't mention prefetching."""
     gain = bounds.free_data
     if gain is None:
         unseen = "its batches come from no tf.data iterator, Keras' fit or PyTorch DataLoader that can be replayed"
@@ -75,7 +71,7 @@ def judge_input(
 
 
 def _is_beside(bounds: Bounds) -> bool:
-    """Return whether loading only competes for cores: it is far faster, and steps hardly wait for it."""
+    """Return whether loading only competes for cores."""
     loading, training, replay = (bounds.speeds.get(phase) for phase in (_LOAD, _TRAIN, _REPLAY))
     if loading is None or training is None or replay is None:
         return False
@@ -86,12 +82,9 @@ def _is_beside(bounds: Bounds) -> bool:
 
 
 def _limit_by_cores(waiting: float, own_cores: float | None) -> Limit:
-    """Return the limiting part of loading.
+    """Return the limiting part of loading by the share of the time that the step waits.
 
-    A loader that computes keeps a core busy while the step waits; a loader that waits for files does not.
-
-    Args:
-        waiting: Share of the time that the step waits.
+    Meanwhile a loader that computes keeps a core busy; a loader that waits for files does not.
     """
     if own_cores is None:
         return Limit.LOADING
@@ -103,8 +96,7 @@ def _limit(bounds: Bounds, machine_cores: int, *, loads_ahead: bool | None) -> L
     """Return the limiting part of loading.
 
     Loader and step alternate if a wait is as long as loading a batch, and training is as fast as both in sequence. If
-    it is slower, or batches are prefetched, they compete for the cores or Python's lock instead. Frameworks may load
-    part of a batch ahead automatically: if the config sets no prefetching, waiting for half of that time is enough.
+    it is slower, or batches are prefetched, they compete for the cores or Python's lock instead.
     """
     speeds, cores = bounds.speeds, bounds.cores
     loading, training, replay = speeds[_LOAD], speeds[_TRAIN], speeds[_REPLAY]
@@ -148,12 +140,7 @@ class ReplayedSteps:
 
 
 def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bounds: Bounds) -> CheckResult:
-    """Judge how much of a step is independent of the batch size.
-
-    Args:
-        other: Steps with a larger batch size; None if not seen.
-        bounds: Bounds of the training; a free step bounds this gain.
-    """
+    """Judge how much of a step is independent of the batch size, by two of them."""
     if one is None or other is None or not one.step_s or not other.step_s:
         return CheckResult(check="fixed-cost", why_not="it needs steps with free data at two batch sizes")
     factor = other.batch / one.batch

@@ -31,11 +31,7 @@ _LONG_S = 5.0  # smallest issue, in one place: about as long as importing a fram
 
 
 def judge_start(events: Sequence[TraineeEvent], first_step_s: float, folder: str) -> CheckResult:
-    """Judge the time before the first step.
-
-    Args:
-        first_step_s: Time from the start of the process to the end of the first step.
-    """
+    """Judge the time from the start of the process to the end of the first step."""
     took_s: defaultdict[str, float] = defaultdict(float)
     for event in events:
         if event.kind == "cost" and event.cost == "before" and event.place and event.duration_s:
@@ -82,10 +78,7 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     """Judge the time of the loop outside of its framework; None if not sampled.
 
     The loop is one thread, so this time and the steps alternate. Other threads that compute in Python hold the lock
-    that the loop needs.
-
-    Args:
-        steadiness: Result for slow steps, whose time is not counted again.
+    that the loop needs. The time of slow steps (`steadiness`) is not counted again.
     """
     lines = _own_lines(events)
     steps_s = [event.t_s for event in events if event.kind == "step"]
@@ -160,7 +153,7 @@ def without_loading(
 
 
 def _in_threads(events: Sequence[TraineeEvent], all_s: float, folder: str) -> Issue | None:
-    """Return the issue of the trainer's threads that hold Python's lock for much of the time, if any."""
+    """Return the issue of threads that hold Python's lock for much of the time, if any."""
     thread = next((one for one in reversed(events) if one.kind == "cost" and one.cost == "thread" and one.place), None)
     if thread is None or thread.place is None or all_s <= 0.0:
         return None
@@ -182,7 +175,7 @@ def _in_threads(events: Sequence[TraineeEvent], all_s: float, folder: str) -> Is
 
 
 def _own_lines(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
-    """Return the lines of the function with the most time outside of the framework, the longest first."""
+    """Return the lines of the function with the most time outside of the framework."""
     latest = {event.place: event for event in events if event.kind == "cost" and event.cost == "loop" and event.place}
     by_function: defaultdict[str, list[TraineeEvent]] = defaultdict(list)
     for event in latest.values():
@@ -192,13 +185,12 @@ def _own_lines(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
 
 
 def _function_of(event: TraineeEvent) -> str:
-    """Return the file and the function of a line."""
     file, _, name = (event.place or "").rpartition(" ")
     return f"{file.rpartition(':')[0]} {name}"
 
 
 def _loop_times(event: TraineeEvent) -> tuple[float, float, float]:
-    """Return the times of a line in s: outside of its framework, the CPU time thereof, and within the framework."""
+    """Return times of a line in s: outside of its framework, the CPU time thereof, and within it."""
     used_s = within_s = 0.0
     with suppress(ValueError):  # the trainer may have written any text
         used_s, within_s = map(float, (event.text or "").split())

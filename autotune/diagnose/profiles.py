@@ -49,12 +49,10 @@ def profile_step(problem: Problem, clock: Clock, *, ends_s: float = math.inf) ->
     """Profile the step of a trainer with today's values in a separate trial; also return remarks for the user.
 
     Args:
-        problem: Config and command; runnable.
         ends_s: Latest end of the trial, on the monotonic clock.
 
     Raises:
-        TrialError: The trainer ran too few steps.
-        AutotuneError: The trial cannot run.
+        AutotuneError: The trial cannot run, or had too few steps.
     """
     environment = {STEP_VARIABLE: "1"}
     # longest_s counts from the first step, including the profile
@@ -120,7 +118,7 @@ def _plain_steps(trial: MadeTrial, seen: SeenSteps) -> PlainSteps:
 
 
 def _in_ms(values_s: Series, window: Window, gpu_utilization: float | None) -> list[float]:
-    """Return the values of all steps in ms; with a GPU, means over 1 s each, because steps end when enqueued."""
+    """Return the values of all steps in ms; with a GPU, means over 1 s, because steps end when enqueued."""
     parts = window.steps if gpu_utilization is None else max(1, min(int(window.time_s), window.steps))
     return [1000.0 * float(part.mean()) for part in np.array_split(values_s, parts)]
 
@@ -146,10 +144,9 @@ class Phase:
     """Part of a training step.
 
     Attributes:
-        mean_ms: Mean over the steps, with the longest and shortest tenth winsorized. Means add up, unlike medians.
-        quartiles_ms: First and third quartile over the steps.
-        tail_ms: 95th and 99th percentile over the steps.
-        why_not: Reason that it was not measured; None if it was.
+        mean_ms: Mean with the longest and shortest tenth winsorized. Means add up, unlike medians.
+        tail_ms: 95th and 99th percentile.
+        why_not: Reason that it was not measured.
     """
 
     name: str
@@ -162,12 +159,7 @@ class Phase:
 
 @dataclass(frozen=True, kw_only=True)
 class StepProfile:
-    """Phases and operations of a training step.
-
-    Attributes:
-        operations: The longest ones, in order of their time.
-        why_not: Reason that operations or phases are missing, if any.
-    """
+    """Phases and longest operations of a training step; `why_not` is the reason that some are missing."""
 
     framework: str | None
     batch_size: float | None
@@ -210,12 +202,7 @@ DATA_AND_FORWARD = "data and forward"
 
 
 def step_profile(seen: SeenSteps, training: PlainSteps) -> StepProfile:
-    """Return the profile of steps.
-
-    Args:
-        seen: Steps as recorded inside the trainer.
-        training: Steps as reported by the trial; unused if `seen` has phases.
-    """
+    """Return the profile of steps; those reported by the trial are unused if `seen` has phases."""
     steps_ms: Sequence[float]
     if seen.phases_ms:
         steps_ms = [sum(step) for step in zip(*seen.phases_ms.values(), strict=True)]
@@ -253,15 +240,13 @@ def _traced(traced_ms: Mapping[_Phase, Sequence[float]], data: Phase, step: Phas
 
 
 def _all_but(known: Sequence[Phase], step: Phase, name: str) -> list[Phase]:
-    """Return the remainder of the step after some phases; from means, because waits may be means over steps."""
-    mean_ms, median_ms = step.mean_ms, step.median_ms
-    for one in known:
-        if mean_ms is None or median_ms is None or one.mean_ms is None or one.median_ms is None:
-            return []
-        mean_ms, median_ms = mean_ms - one.mean_ms, median_ms - one.median_ms
-    assert mean_ms is not None
-    assert median_ms is not None
-    return [Phase(name=name, mean_ms=max(0.0, mean_ms), median_ms=max(0.0, median_ms), quartiles_ms=None)]
+    """Return the remainder of the step after some phases, from means: waits may be means over steps."""
+    times_ms = [(one.mean_ms, one.median_ms) for one in known if one.mean_ms is not None and one.median_ms is not None]
+    if step.mean_ms is None or step.median_ms is None or len(times_ms) < len(known):
+        return []
+    mean_ms = max(0.0, step.mean_ms - sum(mean_ms for mean_ms, _ in times_ms))
+    median_ms = max(0.0, step.median_ms - sum(median_ms for _, median_ms in times_ms))
+    return [Phase(name=name, mean_ms=mean_ms, median_ms=median_ms, quartiles_ms=None)]
 
 
 def _phase(name: str, values_ms: Sequence[float] | None, why_not: str | None = None) -> Phase:
@@ -310,7 +295,6 @@ class SeenSteps:
         profiler_begin_s: Start of its profiler, on the monotonic clock.
         phases_ms: Times of each phase in each step before the profiler; equal lengths.
         traced_ms: Times of each phase and of the whole step, from the profiler.
-        operations: The longest operations, from the profiler.
     """
 
     v: Literal[1] = STEP_VERSION
@@ -324,12 +308,7 @@ class SeenSteps:
 
 
 def read_seen_steps(path: Path) -> SeenSteps | None:
-    """Return the steps in a file; None if there is no file.
-
-    Raises:
-        ValueError: The content is invalid.
-        OSError: The file cannot be read.
-    """
+    """Return the steps in a file; None if there is no file. Raises an OSError or ValueError."""
     most_bytes = 1 << 20
     try:
         with open(path, "rb") as file:
@@ -363,14 +342,13 @@ class PipelineProfile:
     """Profile of an input pipeline.
 
     Attributes:
-        loading: Batch times of the loader alone, without steps; None if not measured.
-        why_no_loading: Reason that `loading` is None.
-        waits: Waits of training for batches; None if unknown.
-        replayed: Step times on repeated batches, without loading; None if not measured.
-        idle_fraction: Share of the time in which the step waits for a batch; None if unknown.
-        gain_if_free: Speed ratio of training on repeated batches; None if unknown.
+        loading: Batch times of the loader alone, without steps.
+        waits: Waits of training for batches.
+        replayed: Step times on repeated batches, without loading.
+        idle_fraction: Share of the time in which the step waits for a batch.
+        gain_if_free: Speed ratio of training on repeated batches.
         loading_stages: Stages of loading an example, if the trainer wraps them.
-        stages: Times of a pipeline's two stages over two devices; None without one.
+        stages: Times of a pipeline's two stages over two devices.
     """
 
     batch_samples: float | None
@@ -404,11 +382,7 @@ def profile_pipeline(
 
 
 def pipeline_profile(trial: MadeTrial, found: PhasedEvents) -> PipelineProfile:
-    """Return the profile from the events of a trial.
-
-    Raises:
-        TrialError: There are too few steps.
-    """
+    """Return the profile from the events of a trial; raise a TrialError for too few steps."""
     steps = batch_times([window.durations_s for window in found.train])
     if steps is None:
         raise TrialError(
@@ -495,12 +469,7 @@ def _longest_training(_folder: Path, events: Sequence[TraineeEvent]) -> Window |
 
 @dataclass(frozen=True, kw_only=True)
 class Cycle:
-    """Cycle in the times of successive batches.
-
-    Attributes:
-        slow_ms: Mean time at the slowest position.
-        others_ms: Mean time at the other positions.
-    """
+    """Cycle in the times of successive batches: mean times at the slowest position and at the others."""
 
     batches: float
     slow_ms: float
@@ -509,12 +478,7 @@ class Cycle:
 
 @dataclass(frozen=True, kw_only=True)
 class BatchTimes:
-    """Distribution of batch times.
-
-    Attributes:
-        variation: Coefficient of variation; None if the mean is 0.
-        cycle: Cycle in the times; None if none was found.
-    """
+    """Distribution of batch times; the coefficient of variation is None if the mean is 0."""
 
     batches: int
     mean_ms: float
@@ -529,11 +493,7 @@ class BatchTimes:
 
 
 def batch_times(stretches_s: Sequence[Series]) -> BatchTimes | None:
-    """Return the distribution of times; None if there are fewer than two.
-
-    Args:
-        stretches_s: Times of batches in seconds, in stretches of successive batches.
-    """
+    """Return the distribution of times in stretches of successive batches; None if there are fewer than two."""
     stretches_ms = [1000.0 * stretch for stretch in stretches_s if len(stretch)]
     if sum(len(stretch) for stretch in stretches_ms) < 2:
         return None
@@ -594,7 +554,6 @@ class PhasedEvents:
     Attributes:
         replay: Steady windows of training on repeated batches.
         loads_s: Times of batches loaded without a step, by stretch, without prefetched ones.
-        why_no_load: Reason that none was loaded, if known.
         cycles: Number of completed stretches of training.
     """
 
@@ -661,11 +620,7 @@ class _Stages(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class LoadingStage:
-    """Stage of loading an example.
-
-    Attributes:
-        mean_ms: Mean time of a call in its worker.
-    """
+    """Stage of loading an example; times are those in its worker."""
 
     name: str
     examples: int
@@ -674,7 +629,7 @@ class LoadingStage:
 
 
 def read_loading_stages(path: Path) -> tuple[LoadingStage, ...]:
-    """Return the stages in a file, in the order of their first call; empty if it is missing or invalid."""
+    """Return the stages in a file; empty if it is missing or invalid."""
     try:
         stages = msgspec.json.decode(read_beginning(path, 1 << 16), type=_Stages).stages
     except ValueError:
@@ -703,13 +658,7 @@ WindowOf = Callable[[Path, Sequence[TraineeEvent]], Window | None]
 
 @dataclass(frozen=True, kw_only=True)
 class MadeTrial:
-    """Result of one trial.
-
-    Attributes:
-        window: Measured window; None if there is none.
-        measurement: Measurement of the window; None likewise.
-        trouble: Error of a failed trial, if any.
-    """
+    """Result of one trial; `trouble` is the error of a failed one."""
 
     events: Sequence[TraineeEvent]
     window: Window | None
@@ -737,8 +686,7 @@ def make_trial(
         ends_s: Latest end, on the monotonic clock.
 
     Raises:
-        StudyError: A search of the config is running.
-        AutotuneError: The trial cannot be planned or started, or it overwrote the user's checkpoints.
+        AutotuneError: A search is running, the trial cannot start, or it overwrote the user's checkpoints.
     """
     problem.state.create()
     group = f"profile-{clock.utc():%Y%m%dT%H%M%SZ}-{socket.gethostname()}-{os.getpid()}"

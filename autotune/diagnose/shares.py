@@ -50,7 +50,7 @@ _WAITING = 0.7  # smallest waiting share of steps that are slow because of waiti
 
 
 def side_of(limit: Limit) -> frozenset[Limit]:
-    """Return the limits that share changes and places in the code with this one."""
+    """Return the limits that share changes and places with this one."""
     return next((side for side in (INPUT, _STEP) if limit in side), frozenset({limit}))
 
 
@@ -62,7 +62,6 @@ def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *f
 
     Args:
         steps: Steps of the trial in which slow steps were found.
-        found: Results of the checks of steps.
     """
     shares: dict[str, float] = {}
     for one in (one for result in found for one in result.issues if one.limit is not Limit.HOST and one.bound):
@@ -78,17 +77,12 @@ def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *f
 
 
 def without_input(steadiness: CheckResult, trial: PhasedTrial, steps: Sequence[TimedStep]) -> CheckResult:
-    """Drop the issue of slow steps that are part of the input's time, if phases had them too: the input has its own.
-
-    Args:
-        steps: Steps of the trial in which slow steps were found.
-    """
+    """Drop the issue of slow steps that are part of the input's time, if phases had them too."""
     is_input = any(one.numbers.get("is_input") for one in steadiness.issues)
     return replace(steadiness, issues=()) if is_input and _has_slow_steps(trial, steps) else steadiness
 
 
 def _has_slow_steps(trial: PhasedTrial, steps: Sequence[TimedStep]) -> bool:
-    """Return whether the steps of a trial in phases are slow as often as these."""
     phased_s = [
         one.batch / one.speeds[TrialPhase.TRAIN] for one in trial.rounds if one.batch and TrialPhase.TRAIN in one.speeds
     ]
@@ -101,13 +95,9 @@ def _waits(slow: Issue) -> bool:
 
 
 def by_waiting(bounds: Bounds, steps: Sequence[TimedStep]) -> Bounds:
-    """Return the bounds with the gain of free data estimated from the waits of usual steps, if phases don't show it.
+    """Return the bounds with the gain of free data by the waits of usual steps, if phases don't show it.
 
     Some loaders cannot run in phases; and short epochs make the rounds so different that the interval is useless.
-
-    Args:
-        bounds: Bounds of the whole training.
-        steps: Steps of a trial without phases.
     """
     gain = bounds.free_data
     is_clear = gain is not None and (gain.low > 1.0 or gain.high < _VAGUE * gain.low)
@@ -122,12 +112,7 @@ def by_waiting(bounds: Bounds, steps: Sequence[TimedStep]) -> Bounds:
 
 
 def time_shares(measured: Sequence[CheckResult], bounds: Bounds, static: Sequence[CheckResult]) -> list[TimeShare]:
-    """Return the shares of the causes, the largest first, and last the remainder.
-
-    Args:
-        bounds: Bounds of the whole training.
-        static: Results of the static checks, for places in the code.
-    """
+    """Return the shares of the causes, the largest first, and last the remainder."""
     found = [*measured, *static]
     issues = [one for result in measured for one in result.issues if one.limit and one.severity is not Severity.NOTE]
     causes: list[_Cause] = []
@@ -201,7 +186,7 @@ def _share(
     """Return a share with its place and the best change.
 
     Args:
-        issue: Issue of the cause; None for the remainder.
+        issue: None for the remainder.
         of_steps: Share of the time in the step as a whole.
     """
     if fraction < _LEAST:
@@ -223,7 +208,7 @@ def _share(
 
 
 def _is_of_threads(advice: Recommendation) -> bool:
-    """Return whether a change is only about threads, which serve both loading and the step."""
+    """Return whether a change is only about threads."""
     rows = [known_knob(path, number_of(value)) for path, value in advice.values.items()]
     return bool(rows) and all(row is not None and row.kind in THREADS for row in rows)
 
@@ -231,10 +216,7 @@ def _is_of_threads(advice: Recommendation) -> bool:
 def issue_with_place(limit: Limit, issue: Issue | None, found: Sequence[CheckResult]) -> Issue | None:
     """Return the issue with the place of a limit; None if there is none.
 
-    The limit's own issue is preferred, then related ones: code before config, with a remedy before without.
-
-    Args:
-        issue: Issue of the limit; None for the remainder.
+    Its own `issue` is preferred, then related ones: code before config, with a remedy before without.
     """
     about = [*([issue] if issue else []), *_related(limit, found)]
     about = [one for one in about if one.place and one.check not in _ABOUT_KEYS]
@@ -254,7 +236,7 @@ def _largest(fraction: float, issue: Issue | None) -> float:
 
 
 def _bounded(advice: Recommendation, fraction: float) -> Recommendation:
-    """Return an untried change with the bound of its gain: that of a cause that takes no time."""
+    """Return an untried change with the bound of its gain."""
     if advice.evidence is GainBasis.MEASURED:
         return advice
     most = 1.0 / max(1e-3, 1.0 - fraction)

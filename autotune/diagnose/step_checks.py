@@ -40,11 +40,7 @@ _PAUSES = {
 
 
 def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
-    """Judge the share of the time in evaluations and checkpoints.
-
-    Args:
-        events: All events of a trial that includes an evaluation and a checkpoint if it reached them.
-    """
+    """Judge the share of the time in evaluations and checkpoints."""
     pairs = _successive_steps(events)
     if len(pairs) < 4:
         return CheckResult(check="outside-steps", why_not="too few steps were seen")
@@ -90,7 +86,7 @@ def _successive_steps(events: Sequence[TraineeEvent]) -> list[_Pair]:
 
 
 def _pauses(pairs: Sequence[_Pair]) -> dict[str, list[float]]:
-    """Return the times of pauses by kind, in s, less a usual step; pauses without a later step are dropped."""
+    """Return the times of pauses by kind, in s, less a usual step."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     usual_s = median(after.t_s - before.t_s for before, after, _kinds in pairs)
     for before, after, between in pairs:
@@ -106,13 +102,7 @@ def _pauses(pairs: Sequence[_Pair]) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class TimedStep:
-    """Step with its time.
-
-    Attributes:
-        duration_s: Time since the end of the previous step.
-        wait_s: Part of it spent waiting for data; None if not reported.
-        begins_epoch: Whether it is the first step of an epoch.
-    """
+    """Step with its time since the end of the previous one, and its wait for data, None if not reported."""
 
     number: int
     end_s: float
@@ -145,11 +135,7 @@ def slow_steps(steps: Sequence[TimedStep]) -> list[TimedStep]:
 
 
 def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] = (), folder: str = "") -> CheckResult:
-    """Judge whether slow steps recur and cost much of the time.
-
-    Args:
-        events: All events of the trial; "stay" events give the line of the loop.
-    """
+    """Judge whether slow steps recur and cost much of the time."""
     if len(steps) < 30:
         return CheckResult(check="steadiness", why_not=f"{len(steps)} steps are too few")
     if (slower := _drift(steps)) is not None:
@@ -259,7 +245,6 @@ def _drift(steps: Sequence[TimedStep]) -> Issue | None:
 
 
 def _slower_text(found: Trend) -> str:
-    """Return the rate at which steps get slower, with its interval."""
     slopes = found.slope, found.low, found.high
     if 60.0 * found.slope < math.log(2.0):
         rate, low, high = (percent(math.expm1(60.0 * slope)) for slope in slopes)
@@ -271,10 +256,7 @@ def _slower_text(found: Trend) -> str:
 def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple[str, float]:
     """Return the line that the loop is at for most of the time of slow steps, and its share of their time.
 
-    Of lines that call each other, the innermost one with half of the time counts.
-
-    Returns:
-        A place as in `TraineeEvent`; an empty one has the share 0.
+    Of lines that call each other, the innermost one with half of the time counts. An empty place has the share 0.
     """
     stays_s: defaultdict[str, float] = defaultdict(float)
     whole_s: defaultdict[str, float] = defaultdict(float)
@@ -301,7 +283,7 @@ def _line_of(slow: Sequence[TimedStep], events: Sequence[TraineeEvent]) -> tuple
 
 
 def _words_at(place: str) -> str:
-    """Return the source line at a place and its function's name as a call, for `PAUSE`."""
+    """Return the source line at a place, and its function as a call."""
     return f"{source_of(place)} {place.rpartition(' ')[2]}("
 
 
@@ -334,11 +316,7 @@ _COSTS = {
 
 
 def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequence[TraineeEvent] = ()) -> CheckResult:
-    """Judge the recurring costs apart from arithmetic, by the steps in which they occur.
-
-    Args:
-        phased_events: Events of a trial in phases, which counts operations.
-    """
+    """Judge the recurring costs apart from arithmetic; `phased_events` count operations."""
     pairs = _successive_steps(events)
     pairs = pairs[min(20, int(0.2 * len(pairs))) :]  # excludes costs that occur once, at the start
     if len(pairs) < 10:
@@ -411,10 +389,7 @@ def _python(place: str, times: int, took_s: float, share: float) -> Issue:
 
 
 def _uncompiled(events: Sequence[TraineeEvent], folder: str, begin_s: float, end_s: float) -> Iterator[Issue]:
-    """Yield JAX gradients outside of compiled functions if Python is busy meanwhile.
-
-    Devices, including the CPU, compute in their own threads: the main thread's CPU time is that of launches.
-    """
+    """Yield JAX gradients outside of compiled functions if Python is busy: the main thread only launches."""
     costs = [one for one in events if one.kind == "cost" and begin_s <= one.t_s <= end_s]
     gradients = [one for one in costs if one.cost == "gradient" and one.place]
     main = [one for one in costs if one.cost == "main"]
@@ -438,7 +413,7 @@ def _eager(
 ) -> Iterator[Issue]:
     """Yield the TensorFlow operations that Python launches in each step, if there are many.
 
-    The window with the fewest counts: others include more than steps, e.g. the start of an epoch.
+    The window with the fewest counts: others include e.g. the start of an epoch.
     """
     seen = []
     for window in counts:
@@ -468,7 +443,7 @@ def _launches(place: str, counts: TraineeEvent, step_s: float, of_whole: float) 
 
 
 def _waits_for_gpu(place: str, counts: TraineeEvent, step_s: float, of_whole: float) -> Iterator[Issue]:
-    """Yield the reads from the GPU in a step, each of which waits for all earlier work (synchronization)."""
+    """Yield the reads from the GPU in a step, each of which waits for all earlier work."""
     count, trip_s = counts.times or 0, counts.duration_s or 0.0
     share = min(MOST_SHARE, trip_s / step_s)
     if share > 0.05:
@@ -481,19 +456,13 @@ def _waits_for_gpu(place: str, counts: TraineeEvent, step_s: float, of_whole: fl
 
 
 def _of_launches(place: str, sentence: str, remedy: str, count: float, of_step: float, of_whole: float) -> Issue:
-    """Return the issue of launches.
-
-    Args:
-        of_step: Lower bound of their share of a usual step.
-        of_whole: Share of the time in usual steps.
-    """
+    """Return the issue of launches that take at least the share `of_step` of usual steps."""
     share = of_step * of_whole
     numbers = {"operations_per_step": float(count), "step_fraction": of_step, "time_fraction": share}
     return _cost(place, sentence, remedy, numbers=numbers, bound=without(share, 0.3 * share), limit=Limit.HOST)
 
 
 def _cost(place: str, sentence: str, remedy: str = "", **about: Any) -> Issue:
-    """Return the issue of a cost at a place: file, line and function."""
     return issue("recurring-costs", sentence, remedy, place=place.rpartition(" ")[0] or place, **about)
 
 

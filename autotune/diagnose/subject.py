@@ -11,6 +11,7 @@ from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.config.hydra import ComposedDocument
+from autotune.config.keys import scalar_text
 from autotune.config.outputs import Outputs, path_of, real_path
 from autotune.config.schema import ENV
 from autotune.config.sources import trainer_files
@@ -25,12 +26,7 @@ from autotune.space.knob import key_name
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """Subject of the static checks.
-
-    Attributes:
-        problem: Config and command; None checks only the machine and the installation.
-        is_run: Whether trials follow, so that programs named in the config may be started.
-    """
+    """Subject of the static checks: without a config only the machine; `is_run` if trials follow."""
 
     problem: Problem | None
     clock: Clock
@@ -42,7 +38,7 @@ class Subject:
 
     @cached_property
     def places(self) -> tuple[DatasetPlace, ...] | None:
-        """Folders and files of the dataset named in the config; None if a file system does not respond."""
+        """Dataset named in the config; None if a file system does not respond."""
         problem = self.problem
         return () if problem is None else in_time(lambda: dataset_places(problem, self.clock))
 
@@ -52,11 +48,7 @@ class Subject:
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """Key of a config that is a known knob.
-
-    Attributes:
-        row: Row of `space.catalog`.
-    """
+    """Key of a config that is a known knob, with its row of `space.catalog`."""
 
     path: str
     value: Scalar
@@ -65,22 +57,17 @@ class Key:
     @property
     def text(self) -> str:
         """Key and value as in YAML."""
-        return f"{self.path}: {written(self.value)}"
+        return f"{self.path}: {scalar_text(self.value)}"
 
 
 def known_keys(problem: Problem) -> tuple[Key, ...]:
-    """Return the known knobs among the keys of the config, in file order, without those for validation."""
+    """Return the known knobs of the config, in file order, without those for validation."""
     found = ((path, value, known_knob(path, value)) for path, value in problem.settings.scalars.items())
     return tuple(
         Key(path=path, value=value, row=row)
         for path, value, row in found
         if row is not None and not is_for_validation(path) and not path.startswith(ENV)
     )
-
-
-def written(value: Scalar) -> str:
-    """Return a value as in YAML."""
-    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def place_of(problem: Problem, path: str) -> str:
@@ -98,7 +85,7 @@ def place_of(problem: Problem, path: str) -> str:
 
 
 def trainer_text(problem: Problem) -> bytes:
-    """Return the text of the script that the command starts and of its modules; empty if it starts none."""
+    """Return the text of the script that the command starts and of its modules."""
     paths = trainer_files(problem.command, problem.settings.folder) if problem.command else ()
     return b"\n".join(read_beginning(path.resolve(), 1 << 20) for path in paths)  # of each
 
@@ -119,12 +106,7 @@ _DECODABLE = (".wav", ".png", ".jpg", ".jpeg", ".tfrecord", ".tfrecords")
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetPlace:
-    """Folder or file of a dataset.
-
-    Attributes:
-        files: Counted files with their sizes in bytes.
-        is_whole: Whether all files were counted.
-    """
+    """Folder or file of a dataset: its files with sizes in bytes, and whether these are all."""
 
     key: str
     path: Path
@@ -142,10 +124,7 @@ class DatasetPlace:
 
 
 def dataset_places(problem: Problem, clock: Clock) -> tuple[DatasetPlace, ...]:
-    """Return at most 4 existing paths in the config that may be a dataset, within a second.
-
-    Paths are relative to the working directory or to the config. Excludes outputs and paths inside others.
-    """
+    """Return at most 4 existing paths in the config that may be a dataset, within a second."""
     bases = problem.settings.folder, Path(os.path.realpath(problem.config_path)).parent
     found: dict[Path, str] = {}
     for key, value in problem.settings.scalars.items():

@@ -6,8 +6,8 @@ from functools import partial
 from statistics import median
 
 from autotune.clock import format_duration
+from autotune.config.keys import scalar_text
 from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, issue, percent
-from autotune.diagnose.subject import written
 from autotune.events import Event, TrialProgress
 from autotune.measure.phases import without
 from autotune.measure.probe import MemorySeries
@@ -22,11 +22,7 @@ from autotune.space.space import Space
 
 
 class BusyReadings:
-    """Readings of the machine's CPU time during trials; a consumer of events.
-
-    Args:
-        busy_s: Returns the CPU time of all processes; None if the kernel does not report it.
-    """
+    """Readings of the CPU time of all processes during trials; a consumer of events."""
 
     def __init__(self, now_s: Callable[[], float], busy_s: Callable[[], float | None]) -> None:
         self._now_s = now_s
@@ -34,16 +30,11 @@ class BusyReadings:
         self._readings: list[tuple[float, float]] = []  # time, CPU time until then
 
     def __call__(self, event: Event) -> None:
-        """Take a reading at each heartbeat of a trial."""
         if isinstance(event, TrialProgress) and (busy_s := self._busy_s()) is not None:
             self._readings.append((self._now_s(), busy_s))
 
     def foreign_cores(self, t0_s: float, t1_s: float, own_cores: float | None) -> float | None:
-        """Return the mean number of cores used by other processes between two times; None if unknown.
-
-        Args:
-            own_cores: Cores used by the trial meanwhile; None if unknown.
-        """
+        """Return the mean number of cores used by other processes than the trial; None if unknown."""
         inside = [reading for reading in self._readings if t0_s <= reading[0] <= t1_s]
         if len(inside) < 2 or own_cores is None:
             return None
@@ -73,11 +64,7 @@ def judge_ranks(measurement: Measurement) -> CheckResult:
 def judge_neighbours(
     foreign_cores: Sequence[float], machine_cores: float, own_cores: float | None, trials: Sequence[TrialRecord]
 ) -> CheckResult:
-    """Judge whether other processes or throttling slowed the trials down.
-
-    Args:
-        foreign_cores: Cores used by other processes, for each trial.
-    """
+    """Judge whether other processes or throttling slowed the trials down."""
     issues = []
     # less may be a desktop, a monitor, or this program itself
     if foreign_cores and median(foreign_cores) > 0.25 * machine_cores:
@@ -91,13 +78,11 @@ def judge_neighbours(
 def _on_the_cpu(foreign: float, cores: float, own: float | None) -> Issue:
     is_short = own is not None and own + foreign > 0.9 * cores
     most = cores / (cores - foreign) if foreign < cores else None
+    need = "the trainer needs them too" if is_short else "the trainer does not need them"
     return issue(
         "neighbours",
-        (
-            f"Other processes keep {foreign:.1f} of {cores:g} cores busy, and "
-            f"{'the trainer needs them too' if is_short else 'the trainer does not need them'}: the measured speed is "
-            "not that of an idle machine."
-        ),
+        f"Other processes keep {foreign:.1f} of {cores:g} cores busy, and {need}: the measured speed is not that of an "
+        "idle machine.",
         severity=Severity.WARNING if is_short else Severity.NOTE,
         numbers={"foreign_cores": foreign, "cores": cores},
         # upper bound: all of their time for the trainer, which may not scale so far
@@ -143,7 +128,6 @@ def judge_memory(
     """Judge how much memory is left.
 
     Args:
-        measurement: Measurement of today's config; None if there is none.
         series: Memory of the host and of the fullest GPU over a longer trial.
         batches: Batch sizes with a measurement each, for the largest safe one.
     """
@@ -163,11 +147,12 @@ def judge_memory(
         seen.append(f"{what} is used up to {peak / _GIB:.1f} of {total / _GIB:.1f} GiB.")
         growth = growth_bytes_per_s(over_time) or 0.0
         full_s = (total - peak) / growth if growth > 0 else math.inf
-        sentence, remedy, severity = None, "", Severity.WARNING
+        found = partial(issue, "memory-room", limit=Limit.MEMORY)
+        numbers = {"peak_bytes": float(peak), "peak_fraction": peak / total}
         if peak > _NEARLY_FULL * total and tells_full:
-            share = percent(peak / total)
-            sentence = f"{what} is nearly full: {share} of {total / _GIB:.1f} GiB."
+            sentence = f"{what} is nearly full: {percent(peak / total)} of {total / _GIB:.1f} GiB."
             remedy = "Use a smaller batch with gradient accumulation, or prefetch less."
+            issues.append(found(sentence, remedy, numbers=numbers))
         elif full_s < 24 * 3600.0:
             sentence = (
                 f"{what} grows by {growth * 60 / (1 << 20):.0f} MiB a minute: it would be full after "
@@ -180,17 +165,7 @@ def judge_memory(
                 "Look for data kept from each step: losses with their graph, operations added to a graph in the loop, "
                 "growing lists, an unlimited cache."
             )
-        if sentence:
-            issues.append(
-                issue(
-                    "memory-room",
-                    sentence,
-                    remedy,
-                    severity=severity,
-                    numbers={"peak_bytes": float(peak), "peak_fraction": peak / total},
-                    limit=Limit.MEMORY,
-                )
-            )
+            issues.append(found(sentence, remedy, severity=severity, numbers=numbers))
     if largest is not None:
         seen.append(f"The largest safe batch size is about {largest}.")
     if not seen:
@@ -201,11 +176,7 @@ def judge_memory(
 def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int) -> int | None:
     """Return the largest safe power-of-two multiple of the smallest batch, by a line through two trials.
 
-    Args:
-        batches: Batch sizes with a measurement each; at least two.
-
-    Returns:
-        None if unknown, or if memory does not depend on the batch size, e.g. because the framework reserves it all.
+    None if unknown, or if memory does not depend on the batch size, e.g. because the framework reserves it all.
     """
     known = sorted((batch, one.gpu_memory_bytes) for batch, one in batches if one.gpu_memory_bytes is not None)
     if len(known) < 2:
@@ -222,11 +193,7 @@ def largest_batch(batches: Sequence[tuple[float, Measurement]], total_bytes: int
 
 
 def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machine) -> CheckResult:
-    """Judge whether the settings in the trainer's process match the config.
-
-    Args:
-        events: Events of a trial in phases, which reports its settings when phases begin.
-    """
+    """Judge whether the settings in the trainer's process, reported by a trial in phases, match the config."""
     reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
     if not reported:
         why_not = "no framework in the trainer's process reported its settings"
@@ -240,26 +207,26 @@ def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machin
         issues.append(issue("in-force", unused, severity=Severity.ERROR, limit=Limit.STEP))
     for knob in space.knobs:
         for there in _differences(knob, settings):
-            sentence = f"{knob.path}: {written(knob.baseline)} is not in force: {there}."
+            sentence = f"{knob.path}: {scalar_text(knob.baseline)} is not in force: {there}."
             limit = Limit.HOST if knob.kind == "graph_mode" else None
             issues.append(issue("in-force", sentence, place=knob.path, limit=limit))
-    reports = ", ".join(f"{name} {written(value)}" for name, value in settings.items())
+    reports = ", ".join(f"{name} {scalar_text(value)}" for name, value in settings.items())
     return CheckResult(check="in-force", issues=tuple(issues), sentence=f"{reports}.")
 
 
 def _differences(knob: Knob, settings: Mapping[str, Scalar]) -> Iterator[str]:
-    """Yield settings reported by the framework that differ from a knob's current value."""
+    """Yield reported settings that differ from a knob's current value."""
     value = knob.baseline
     for name in traits_of(knob).reported_as:
         there = settings.get(name)
         if isinstance(value, int) and value > 0 and there is not None and there != value:
-            yield f"{name} is {written(there)}"
+            yield f"{name} is {scalar_text(there)}"
     policy, half = settings.get("keras.precision"), ("mixed_float16", "mixed_bfloat16")
     if knob.kind == "precision" and isinstance(value, str) and policy is not None:
         # A trainer may cast itself; the reverse never happens by accident.
         if value == "float32" and policy in half:
-            yield f"Keras' policy is {written(policy)}"
+            yield f"Keras' policy is {scalar_text(policy)}"
         elif value in half and policy != value:
-            yield f"Keras' policy is {written(policy)}; the trainer may cast itself"
+            yield f"Keras' policy is {scalar_text(policy)}; the trainer may cast itself"
     if knob.kind == "graph_mode" and value is True and settings.get("tensorflow.runs_eagerly") is True:
         yield "TensorFlow runs functions eagerly, op by op"

@@ -1,10 +1,11 @@
 """Switches: changes of one knob each, their trials interleaved with today's config, and their gains."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from statistics import fmean
 
+from autotune.config.keys import scalar_text
 from autotune.diagnose.findings import (
     CheckResult,
     GainBasis,
@@ -15,7 +16,6 @@ from autotune.diagnose.findings import (
     counted,
     ratio_text,
 )
-from autotune.diagnose.subject import written
 from autotune.measure.phases import CANNOT_MATTER, Bounds
 from autotune.measure.statistics import pooled_variance, student_t_quantile
 from autotune.records import DataFinding, Ratio, Scalar, TrialPhase, TrialRecord, Values
@@ -40,19 +40,12 @@ class Switch:
 
     @property
     def on_step(self) -> bool:
-        """Whether it acts on the step itself, not only on loading."""
         return any(traits_of(knob).on_step for knob in self.knobs)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """Measured gain of a switch.
-
-    Attributes:
-        gain: Speed ratio to today's; None without a measurement.
-        why_not: How its trials failed, without a measurement.
-        data: Comparison of the data of its trials; None if not compared.
-    """
+    """Speed ratio of a switch to today's config, or why it has none, and the comparison of the data."""
 
     switch: Switch
     gain: Ratio | None
@@ -62,16 +55,15 @@ class Gain:
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchPlan:
-    """Plan of the switches to try.
+    """Plan of the switches to try, the most promising first.
 
     Attributes:
-        tried: The most promising first.
-        irrelevant_knobs: Paths of knobs that cannot matter, by whether they act on the step.
+        irrelevant: Knobs that cannot matter.
         not_tried: Switches that may help, but need more than a few short trials.
     """
 
     tried: tuple[Switch, ...]
-    irrelevant_knobs: Mapping[bool, tuple[str, ...]] = field(default_factory=dict)
+    irrelevant: tuple[Knob, ...] = ()
     not_tried: tuple[Switch, ...] = ()
 
     def without(self, known: Sequence[Switch], *, most: int) -> "SwitchPlan":
@@ -93,15 +85,14 @@ def plan_switches(
     """Plan the switches that can gain by the bounds, one value for each knob.
 
     Args:
-        bounds: Upper bounds of changes of the input and of the step; None if unknown.
         may_settle: Whether a trial covers all data, so that caches that fill first can be measured.
         is_compiling: Whether compilation repeats: batches of one shape come first.
-        is_unsteady: Whether slow steps recur: tries to turn off XLA, which compiles for each new shape unseen.
+        is_unsteady: Whether slow steps recur: tries to turn off XLA, which compiles for each new shape.
         is_reading: Whether loading waits for files: allows more workers than cores.
     """
     found: list[Switch] = []
     not_tried: list[Switch] = []
-    irrelevant_knobs: dict[bool, list[str]] = {False: [], True: []}
+    irrelevant: list[Knob] = []
     for knob in space.knobs:
         wished = next((value for value in knob.heuristic_values if not same_scalar(value, knob.baseline)), None)
         traits = traits_of(knob)
@@ -114,7 +105,7 @@ def plan_switches(
         if wished is None or knob.is_inactive(space.baseline):
             continue
         if bounds is not None and not is_due and not bounds.may_gain(on_step=traits.on_step):
-            irrelevant_knobs[traits.on_step].append(knob.path)
+            irrelevant.append(knob)
             continue
         values = space.with_heuristic(space.baseline, knob.path, wished)
         if space.why_infeasible(values) is None:
@@ -124,18 +115,11 @@ def plan_switches(
     input_first = bounds is not None and bounds.free_data is not None and bounds.free_data.low > 1.1
     # shapes first; a stable sort, so otherwise in the order of the space
     found.sort(key=lambda switch: (not _is_about_shapes(switch), switch.on_step is input_first))
-    return SwitchPlan(
-        tried=tuple(found),
-        irrelevant_knobs={side: tuple(paths) for side, paths in irrelevant_knobs.items()},
-        not_tried=tuple(not_tried),
-    )
+    return SwitchPlan(tried=tuple(found), irrelevant=tuple(irrelevant), not_tried=tuple(not_tried))
 
 
 def _workers_that_wait(knob: Knob, bounds: Bounds | None) -> Scalar:
-    """Return the number of workers that hides waiting for files, with a factor of two to spare; None if none is larger.
-
-    The cores are no limit, because the workers mostly wait.
-    """
+    """Return the number of workers that hides waiting for files, twice as many as needed; None if none is larger."""
     choices = [one for one in map(number_of, knob.choices) if isinstance(one, int)]
     today = number_of(knob.baseline)
     now = max(1, today) if isinstance(today, int) else 1
@@ -150,7 +134,7 @@ def _is_about_shapes(switch: Switch) -> bool:
 
 
 def explained(steadiness: CheckResult, measured: Sequence[Gain]) -> CheckResult:
-    """Return the result for slow steps, attributed to compilation if turning off XLA helps."""
+    """Attribute slow steps to compilation if turning off XLA helps."""
     about_shapes = (one for one in measured if _is_about_shapes(one.switch))
     gains = [one.gain for one in about_shapes if traits_of(one.switch.knobs[0]).shapes == "compiled"]
     if not any(gain is not None and gain.low > 1.2 for gain in gains):
@@ -167,7 +151,7 @@ def explained(steadiness: CheckResult, measured: Sequence[Gain]) -> CheckResult:
 
 
 def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
-    """Return all measured improvements that keep the training unchanged as one switch; None if fewer than two."""
+    """Return all improvements that keep the training unchanged as one switch; None if fewer than two."""
     winners = [
         one.switch
         for one in measured
@@ -182,11 +166,7 @@ def together(space: Space, measured: Sequence[Gain]) -> Switch | None:
 
 
 def switch_to(space: Space, values: Values, knob: Knob | None = None) -> Switch:
-    """Return the switch from today's values to these.
-
-    Args:
-        knob: Main knob, if the others change only because it needs them; None for all that differ.
-    """
+    """Return the switch from today's values to these; `knob` is the one that needs the others, if any."""
     changes = space.changes(values)
     knobs = (knob,) if knob is not None else tuple(one for one in space.knobs if one.path in changes)
     labels = [space.label_of(path, value) for path, value in changes.items()]
@@ -195,12 +175,7 @@ def switch_to(space: Space, values: Values, knob: Knob | None = None) -> Switch:
 
 
 class SwitchTrials:
-    """Trials of switches and their results.
-
-    Attributes:
-        speeds: ln speed of the trials, by index of the switch; None is today's config.
-        endings: Ending of the last trial without a measurement, by index.
-    """
+    """Results of trials by index of the switch, None for today's config: ln speeds, and failed endings."""
 
     def __init__(self, switches: Sequence[Switch]) -> None:
         self.switches = list(switches)
@@ -213,14 +188,13 @@ class SwitchTrials:
         return [*there, None, *reversed(there)] if self.switches else []
 
     def note(self, place: int | None, record: TrialRecord) -> None:
-        """Add a trial of a switch."""
         if record.comparable:
             self.speeds.setdefault(place, []).append(math.log(record.comparable.speed))
         else:
             self.endings[place] = record.detail or record.ending.value
 
     def gains(self) -> list[Gain]:
-        """Return the gain of each switch with a 95 % interval from the pooled variance of all trials."""
+        """Return the gains with 95 % intervals from the pooled variance of all trials."""
         variance, df = pooled_variance(list(self.speeds.values()))
         prior_df = 3.0  # prior of the SD of ln speed between trials of one point, 0.025
         variance = (df * variance + prior_df * 0.025**2) / (df + prior_df)
@@ -240,12 +214,7 @@ class SwitchTrials:
 
 
 def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | None, why_not: str = "") -> CheckResult:
-    """Judge the gains: one issue for each switch that helps, and one for those not tried.
-
-    Args:
-        bounds: Upper bounds for those not tried; None if unknown.
-        why_not: Reason that none was tried; empty if some were.
-    """
+    """Judge the gains: one issue for each switch that helps, and one for those not tried."""
     issues, parts = [], []
     for one in measured:
         change = _change(one.switch)
@@ -255,13 +224,11 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
         parts.append(f"{change} {ratio_text(one.gain)} as fast")
         if one.gain.low > CANNOT_MATTER:
             issues.append(_helps(one.switch, one.gain, one.data))
-    for on_step in (False, True):
+    for on_step, side in ((False, "the input"), (True, "the step")):
         left = [one for one in plan.not_tried if one.on_step is on_step]
         issues += [_not_tried(left, bounds)] if left else []
-    for on_step, paths in plan.irrelevant_knobs.items():
-        if paths:
-            side = "the step cannot matter now" if on_step else "the input cannot matter now"
-            parts.append(f"{', '.join(paths)} not tried, because {side}")
+        if paths := [knob.path for knob in plan.irrelevant if traits_of(knob).on_step is on_step]:
+            parts.append(f"{', '.join(paths)} not tried, because {side} cannot matter now")
     if not parts:
         why_not = why_not or "no knob of this config has another value worth trying"
         return CheckResult(check="switches", issues=tuple(issues), why_not=why_not)
@@ -271,7 +238,6 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
 def _helps(switch: Switch, gain: Ratio, data: DataFinding | None) -> Issue:
     return Issue(
         check="switches",
-        severity=Severity.WARNING,
         sentence=f"{_change(switch)} is {ratio_text(gain)} as fast.",
         place=", ".join(knob.path for knob in switch.knobs),
         bound=gain,
@@ -306,7 +272,7 @@ _BOUND_MARGIN = 1.1  # error of the loader's own speed, which is measured in rou
 
 
 def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
-    """Return the upper bound of a switch's gain, by the part of the training that it acts on; None if unknown.
+    """Return the upper bound of a switch's gain; None if unknown.
 
     N times the workers load at most N times as fast. An N times larger batch divides the fixed cost per sample by N.
     Prefetching speeds up neither loading nor the step alone. Threads have no bound, because they serve both.
@@ -322,14 +288,11 @@ def bound_of(switch: Switch, bounds: Bounds) -> Ratio | None:
         times = max(1.0, float(after) / max(1.0, float(before)))
     if whole is None or (loading is None and not switch.on_step) or (switch.on_step and math.isinf(times)):
         return whole
-    if switch.on_step:
-        most = times
-    else:
-        faster = 1.0 if knob.kind in _AHEAD else times
-        speeds = bounds.speeds
-        most = (
-            _BOUND_MARGIN * min(faster * speeds[TrialPhase.LOAD], speeds[TrialPhase.REPLAY]) / speeds[TrialPhase.TRAIN]
-        )
+    most = times
+    if not switch.on_step:
+        assert loading is not None, "else the bound is that of free data"
+        faster = loading * (1.0 if knob.kind in _AHEAD else times)
+        most = _BOUND_MARGIN * min(faster, bounds.speeds[TrialPhase.REPLAY]) / bounds.speeds[TrialPhase.TRAIN]
     most = bounds.in_whole(max(1.0, most))
     return Ratio(ratio=min(whole.ratio, most), low=min(whole.low, most), high=min(whole.high, most))
 
@@ -341,9 +304,7 @@ def _recommendation(
     sentence: str = _change(switch)
     if meanings:
         sentence = f"{sentence} ({'; '.join(meanings)})"
-    cost = (
-        "convergence per sample may be slower" if switch.label is Label.BATCH and evidence is GainBasis.MEASURED else ""
-    )
+    is_larger_batch = switch.label is Label.BATCH and evidence is GainBasis.MEASURED
     label = (label_found(data.effect) if data else None) or switch.label
     return Recommendation(
         sentence=sentence,
@@ -352,9 +313,9 @@ def _recommendation(
         evidence=evidence,
         label=label.value,
         data=data,
-        cost=cost,
+        cost="convergence per sample may be slower" if is_larger_batch else "",
     )
 
 
 def _change(switch: Switch) -> str:
-    return ", ".join(f"{path}: {written(value)}" for path, value in switch.changes.items())
+    return ", ".join(f"{path}: {scalar_text(value)}" for path, value in switch.changes.items())

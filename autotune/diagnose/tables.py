@@ -11,7 +11,7 @@ from autotune.records import Gpu
 
 
 class _Row(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of the rows of a table."""
+    """Row of a table."""
 
 
 class Check(_Row, frozen=True):
@@ -31,8 +31,8 @@ class Rule(_Row, frozen=True):
     """Rule about sources.
 
     Attributes:
-        find: Function in `code_checks` that finds the places; empty if ``calls`` is set.
-        calls: Full names of the functions whose calls match.
+        find: Function in `code_checks` that finds the places.
+        calls: Full names of the functions whose calls match, without ``find``.
     """
 
     id: str
@@ -47,11 +47,7 @@ class Rule(_Row, frozen=True):
 
 
 class Setting(_Row, frozen=True):
-    """Value of known knobs that is slow on any machine.
-
-    Attributes:
-        sentence: What is wrong; ``{key}`` stands for the key and its value.
-    """
+    """Value of known knobs that is slow on any machine; ``{key}`` stands for the key and its value."""
 
     kinds: tuple[str, ...]
     value: bool | int
@@ -71,12 +67,7 @@ class PrecisionNames(_Row, frozen=True):
 
 
 class GpuModels(_Row, frozen=True):
-    """GPU models with the 16-bit types of their tensor cores.
-
-    Attributes:
-        models: Regular expression that matches their names.
-        memory_gb: Memory of common models by name, in GB.
-    """
+    """GPU models (a regular expression) with the 16-bit types of their tensor cores."""
 
     models: str
     types: frozenset[Literal["bfloat16", "float16"]]

@@ -50,7 +50,6 @@ def verdict_of(
 
     Args:
         why_not_seen: Reason that no trial has a measurement; empty if one has.
-        static: Results of the static checks, for the place in the code.
         shares: Where the time goes; if empty, bounds alone rank the issues.
     """
     issues = [issue for result in results for issue in result.issues]
@@ -93,22 +92,16 @@ def _within_share(main: Issue, shares: Sequence[TimeShare]) -> Ratio | None:
 
 
 def _continued(sentence: str) -> str:
-    """Return a sentence with a small first letter, for use after a colon."""
     return f"{sentence[:1].lower()}{sentence[1:]}"
 
 
 def static_verdict(results: Sequence[CheckResult]) -> DiagnosisVerdict:
     """Return the verdict of checks without trials."""
-    by_severity: dict[Severity, list[Issue]] = {severity: [] for severity in Severity}
-    for result in results:
-        for issue in result.issues:
-            by_severity[issue.severity].append(issue)
-    if errors := by_severity[Severity.ERROR]:
-        return DiagnosisVerdict(sentence=f"{counted(len(errors), 'error')}, the first: {_with_place(errors[0])}")
-    if warnings := by_severity[Severity.WARNING]:
-        return DiagnosisVerdict(
-            sentence=f"No error; {counted(len(warnings), 'warning')}, the first: {_with_place(warnings[0])}"
-        )
+    issues = [issue for result in results for issue in result.issues]
+    for severity, start in ((Severity.ERROR, ""), (Severity.WARNING, "No error; ")):
+        if found := [issue for issue in issues if issue.severity is severity]:
+            count = counted(len(found), severity.value)
+            return DiagnosisVerdict(sentence=f"{start}{count}, the first: {_with_place(found[0])}")
     return DiagnosisVerdict(sentence="No problem was found; finding what limits the speed takes trials.")
 
 
@@ -120,8 +113,7 @@ def _with_place(issue: Issue) -> str:
 def _main(issues: Sequence[Issue], shares: Sequence[TimeShare]) -> Issue | None:
     """Return the issue with the highest cost, else one that makes the numbers doubtful, else None.
 
-    A limit comes before a measured change, which only works around it. Memory that is full or fills up may end the
-    training without slowing it down, so it counts only if no limit was found.
+    A limit comes before a measured change, which only works around it, and before memory, which rarely slows down.
     """
     candidates = [issue for issue in issues if issue.limit is not None and issue.severity is not Severity.NOTE]
     doubtful = _doubtful(issues)
@@ -168,18 +160,15 @@ class FailOn:
 
     def holds(self, diagnosis: Diagnosis) -> bool:
         """Return whether the condition holds; False if the quantity is unknown."""
-        known = self._values(diagnosis)[self.quantity]
-        return known is not None and _OPERATORS[self.comparison](known, self.limit)
-
-    def _values(self, diagnosis: Diagnosis) -> dict[str, float | None]:
         measured = [one.gain for one in diagnosis.recommendations if one.evidence is GainBasis.MEASURED and one.gain]
         severities = [issue.severity for issue in diagnosis.issues]
-        return {
+        known = {
             "gain": max((gain.ratio for gain in measured), default=None),
             "bound": diagnosis.verdict.bound.ratio if diagnosis.verdict.bound else None,
             "errors": severities.count(Severity.ERROR),
             "warnings": severities.count(Severity.WARNING),
-        }
+        }[self.quantity]
+        return known is not None and _OPERATORS[self.comparison](known, self.limit)
 
 
 def parse_fail_on(text: str) -> FailOn:
