@@ -115,8 +115,8 @@ class CodeArgument:
     callee: str
     lines: tuple[int, int]
     end: tuple[int, int]
-    is_alone: bool
-    argument: _Argument | None
+    is_alone: bool = True
+    argument: _Argument | None = None
     value: Scalar
     span: tuple[int, int] | None
 
@@ -210,8 +210,6 @@ def arguments_of(file: Path, name: str, content: bytes) -> dict[str, CodeArgumen
             callee=callee,
             lines=(line, line),
             end=(line, 0),
-            is_alone=True,
-            argument=None,
             value=value,
             span=span,
         )

@@ -194,8 +194,7 @@ def _why_not_redirected(leaf: Leaf) -> str | None:
         return f"{leaf.text} is not a path"
     if leaf.computed:
         # `<output_folder>/save` and `${exp_dir}/ckpt` follow the folder that they are built on.
-        derived = leaf.text.startswith(("<", "${", "{"))
-        return "it is built on another key" if derived else None
+        return "it is built on another key" if leaf.text.startswith(("<", "${", "{")) else None
     return leaf.why_fixed
 
 

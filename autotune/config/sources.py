@@ -37,8 +37,7 @@ _NAME = re.compile(r"[^\W\d][\w.]*")
 def trainer_files(words: Sequence[str], cwd: Path) -> tuple[Path, ...]:
     """Return the script that a command starts and its local imports; at most 500 files."""
     script = find_script(words, cwd)
-    files = _imported_files(script, cwd)
-    return tuple(sorted(files, key=lambda path: path != script.path))
+    return tuple(sorted(_imported_files(script, cwd), key=lambda path: path != script.path))
 
 
 def opens_by_name(words: Sequence[str], cwd: Path, configs: Iterable[Path]) -> bool:
@@ -245,8 +244,7 @@ def own_words(words: Sequence[str]) -> int:
 
 def find_script(words: Sequence[str], cwd: Path) -> Script:
     """Find and read the script or module that a command starts, also by ``sh -c``, a shell script or a Makefile."""
-    start = own_words(words)
-    for path in _candidates(words[start - 1] if words else "", cwd):
+    for path in _candidates(words[own_words(words) - 1] if words else "", cwd):
         text = _text(path)
         if text is not None:
             return Script(path=path, text=text)
@@ -332,8 +330,7 @@ def read_sources(paths: Sequence[Path], folder: Path, named: Iterable[str], rele
                     continue
                 why = parsed
             else:
-                size = _MOST_PARSED_BYTES >> 20
-                why = f"{name} was not read: the sources exceed {size} MiB in total"
+                why = f"{name} was not read: the sources exceed {_MOST_PARSED_BYTES >> 20} MiB in total"
         words |= _words_of_code(content)
         unread += [why] if why else []
     return Sources(code=LiveCode(files, words), files=seen - len(unread), unread=tuple(unread))

@@ -123,8 +123,7 @@ def splice(document: Document, splices: list[Splice]) -> str:
         for one in (document, after):
             one.check_by_second_parser()
     except ConfigError as error:
-        why = f"the result could not be read: {error.message}"
-        raise _cannot(splices[0].leaf, why) from error
+        raise _cannot(splices[0].leaf, f"the result could not be read: {error.message}") from error
     (_check if document.syntax is Syntax.YAML else _check_plain)(document, splices, after)
     return text
 

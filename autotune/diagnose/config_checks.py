@@ -185,8 +185,7 @@ def _out_of_reach(problem: Problem) -> Iterator[Issue]:
 def _empty_batches(problem: Problem) -> Iterator[Issue]:
     for path, value in problem.settings.scalars.items():
         if key_name(path) in _BATCHES and same_scalar(value, 0) and not is_for_validation(path):
-            sentence = f"{path} is 0: no step has a sample."
-            yield _found(sentence, "Set it to 1 or more.", place=path)
+            yield _found(f"{path} is 0: no step has a sample.", "Set it to 1 or more.", place=path)
 
 
 def _contradictions(problem: Problem) -> Iterator[Issue]:
@@ -200,8 +199,7 @@ def _contradictions(problem: Problem) -> Iterator[Issue]:
                     continue
                 seen.add(pair)
                 sentence = f"{key.text} conflicts with {other.text}: an error in most trainers."
-                remedy = f"Change {key.path} or {other.path}."
-                yield _found(sentence, remedy, place=key.path)
+                yield _found(sentence, f"Change {key.path} or {other.path}.", place=key.path)
 
 
 def _unmet_needs(problem: Problem) -> Iterator[Issue]:
@@ -214,8 +212,7 @@ def _unmet_needs(problem: Problem) -> Iterator[Issue]:
                     f"{key.text} needs {other.path}: {scalar_text(needed)}, which is {scalar_text(other.value)}: "
                     f"{key.row.why_only_with.get(kind, 'without it, it has no effect')}."
                 )
-                on = scalar_text(needed)
-                remedy = f"Set {other.path} to {on}, or {key.path} to false."
+                remedy = f"Set {other.path} to {scalar_text(needed)}, or {key.path} to false."
                 yield _found(sentence, remedy, values={other.path: needed}, place=key.path)
 
 

@@ -90,8 +90,7 @@ class Diagnoser:
         assert phased.bounds is not None, "a trial in phases has bounds"
         bounds = phased.bounds
         if phased_record.ending not in _WELL:
-            why = f"in phases the trainer {_ended(phased_record)}"
-            bounds = replace(bounds, why_not=(*bounds.why_not, why))
+            bounds = replace(bounds, why_not=(*bounds.why_not, f"in phases the trainer {_ended(phased_record)}"))
         today = None if bounds.batch is None else ReplayedSteps(batch=bounds.batch, step_s=trial.replay_step_s)
         costs, outside = self._judge_costs(watched, phased), judge_outside_steps(watched.events)
         steps = timed_steps(watched.events)
@@ -110,8 +109,7 @@ class Diagnoser:
         own_cores = watched.measurement.cpu_cores if watched.measurement else None
         loading = judge_own_loading(watched.events, steadiness, self._folder) if bounds.free_data is None else None
         if loading is None:
-            ahead = _loads_ahead(self._problem)
-            loading = judge_input(bounds, machine.cpu_cores, own_cores, loads_ahead=ahead)
+            loading = judge_input(bounds, machine.cpu_cores, own_cores, loads_ahead=_loads_ahead(self._problem))
         larger, larger_record = (None, None) if is_clear else self._larger_batch(bounds)
         plan, gains = self._try_switches(
             bounds,
@@ -282,8 +280,7 @@ class Diagnoser:
 
 
 def _nothing_seen(record: TrialRecord) -> Measured:
-    nothing = "no steps were measured"
-    results = tuple(CheckResult(check=check.id, why_not=nothing) for check in MEASURED_CHECKS)
+    results = tuple(CheckResult(check=check.id, why_not="no steps were measured") for check in MEASURED_CHECKS)
     return Measured(results=results, why_not_seen=f"today's config {_ended(record)}")
 
 

@@ -45,10 +45,8 @@ def check_hardware(subject: Subject) -> CheckResult:
     if inventory.why_none is not None:
         if not inventory.is_without_driver or _has_card():
             cards = " although this machine has an NVIDIA card" if _has_card() else ""
-            unusable = f"No GPU can be used{cards}: {inventory.why_none}."
-            issues.append(_of_hardware(unusable, inventory.remedy or ""))
-        none = f"no GPU: {inventory.why_none}"
-        return CheckResult(check="hardware", issues=tuple(issues), sentence=none)
+            issues.append(_of_hardware(f"No GPU can be used{cards}: {inventory.why_none}.", inventory.remedy or ""))
+        return CheckResult(check="hardware", issues=tuple(issues), sentence=f"no GPU: {inventory.why_none}")
     issues += map(_of_hardware, inventory.silent)
     try:
         state = in_time(_driver_and_conditions)
@@ -132,8 +130,7 @@ def _issues_of(name: str, found: Callable[..., Issue], device: Device) -> Iterat
         )
     if _or_none(device.is_persistent) is False:
         sentence = f"The driver of {name} is unloaded when unused: each training starts some seconds later."
-        remedy = "sudo nvidia-smi -pm 1, or the service nvidia-persistenced."
-        yield found(sentence, remedy, severity=Severity.NOTE)
+        yield found(sentence, "sudo nvidia-smi -pm 1, or the service nvidia-persistenced.", severity=Severity.NOTE)
 
 
 def _other_processes(subject: Subject) -> Iterator[Issue]:
@@ -176,8 +173,7 @@ def check_memory(subject: Subject) -> CheckResult:
     if state.available_bytes < max(2 * _GIB, 0.1 * state.total_bytes):
         of = "the cgroup's limit" if state.limit_bytes is not None else "host memory"
         left = f"{available} of {total} ({of}) are available for training."
-        remedy = "Stop other processes, or give the container more memory."
-        issues.append(found(left, remedy, numbers=numbers))
+        issues.append(found(left, "Stop other processes, or give the container more memory.", numbers=numbers))
     if state.pressure is not None and state.pressure > 0.1:  # share of time in which some process waits for memory
         swapped = state.swap_used_bytes
         swap = f" {_gib(swapped)} are swapped out." if swapped else ""
@@ -187,8 +183,7 @@ def check_memory(subject: Subject) -> CheckResult:
     if (small := _small_shared_memory(subject)) is not None:
         issues.append(small)
     limit = f", a limit of {_gib(state.limit_bytes)}" if state.limit_bytes is not None else ""
-    sentence = f"{available} of {total} available{limit}"
-    return CheckResult(check="memory", issues=tuple(issues), sentence=sentence)
+    return CheckResult(check="memory", issues=tuple(issues), sentence=f"{available} of {total} available{limit}")
 
 
 def _small_shared_memory(subject: Subject) -> Issue | None:
@@ -220,16 +215,14 @@ def _gib(size: float) -> str:
 def check_storage(subject: Subject) -> CheckResult:
     """Check where the dataset is, and read a sample of it."""
     if subject.problem is None:
-        why_not = "no config is given, so the dataset is unknown"
-        return CheckResult(check="storage", why_not=why_not)
+        return CheckResult(check="storage", why_not="no config is given, so the dataset is unknown")
     if subject.places is None:
         return CheckResult(check="storage", issues=(_unresponsive(),))
     issues, seen = [], []
     for key, value in missing_data(subject.problem):
         missing = f"{key} is {value}, which does not exist on this machine."
         remedy = "Correct the path, or mount its file system."
-        place_of_key = place_of(subject.problem, key)
-        issues.append(issue("storage", missing, remedy, severity=Severity.ERROR, place=place_of_key))
+        issues.append(issue("storage", missing, remedy, severity=Severity.ERROR, place=place_of(subject.problem, key)))
     if not subject.places and not issues:
         return CheckResult(check="storage", why_not="the config names no dataset on this machine")
     for place in subject.places:
@@ -511,8 +504,7 @@ def check_framework(subject: Subject, queried: FrameworkAnswers) -> CheckResult:
         return CheckResult(check="framework", why_not=queried.why_not or f"{name} did not answer")
     issues = []
     if gpus.error is not None:
-        reason = gpus.error
-        blind = f"{name} {version.value} cannot list GPUs: {reason}."
+        blind = f"{name} {version.value} cannot list GPUs: {gpus.error}."
         issues.append(issue("framework", blind))
     elif gpus.value == 0 and subject.gpus and (subject.problem is None or subject.problem.machine.gpus):
         built = queried.answers.get("built for GPUs")
@@ -541,8 +533,7 @@ def check_graph(queried: FrameworkAnswers) -> CheckResult:
             works.append(f"{name} works ({answer.seconds:.1f} s for a small function)")
             continue
         fails = f"{name} fails here: {_why_silent(queried, answer)}."
-        remedy = "Turn it off in the config, or fix the installation."
-        issues.append(issue("graph-and-xla", fails, remedy))
+        issues.append(issue("graph-and-xla", fails, "Turn it off in the config, or fix the installation."))
     return CheckResult(check="graph-and-xla", issues=tuple(issues), sentence=" and ".join(works))
 
 
@@ -555,8 +546,7 @@ def check_native_loader(queried: FrameworkAnswers) -> CheckResult:
         return CheckResult(check="native-loader", why_not=why_not)
     answer = queried.answers.get("decode")
     if answer is not None and answer.error is None:
-        sentence = f"{queried.sample.name} is {answer.value}"
-        return CheckResult(check="native-loader", sentence=sentence)
+        return CheckResult(check="native-loader", sentence=f"{queried.sample.name} is {answer.value}")
     found = issue(
         "native-loader",
         f"TensorFlow's own ops do not decode this file: {_why_silent(queried, answer)}.",

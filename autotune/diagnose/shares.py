@@ -240,8 +240,7 @@ def _bounded(advice: Recommendation, fraction: float) -> Recommendation:
     if advice.evidence is GainBasis.MEASURED:
         return advice
     most = 1.0 / max(1e-3, 1.0 - fraction)
-    known = advice.gain.high if advice.gain else most
-    high = min(most, known)
+    high = min(most, advice.gain.high if advice.gain else most)
     if high > NO_LIMIT:
         return replace(advice, gain=None, evidence=GainBasis.NOT_TRIED)  # too large to be useful
     return replace(advice, gain=Ratio(ratio=high, low=1.0, high=high), evidence=GainBasis.BOUNDED)

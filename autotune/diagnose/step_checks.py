@@ -63,8 +63,7 @@ def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
         advice = f"{capitalized(remedy)}."
         found = issue("outside-steps", sentence, advice, numbers=numbers, bound=bound, limit=Limit.OUTSIDE, rule=what)
         issues.append(found)
-    nothing = "No evaluation or checkpoint was seen."
-    sentence = f"Share of the time: {', '.join(parts)}." if parts else nothing
+    sentence = f"Share of the time: {', '.join(parts)}." if parts else "No evaluation or checkpoint was seen."
     return CheckResult(check="outside-steps", issues=tuple(issues), sentence=sentence)
 
 

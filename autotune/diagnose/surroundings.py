@@ -196,8 +196,7 @@ def judge_in_force(events: Sequence[TraineeEvent], space: Space, machine: Machin
     """Judge whether the settings in the trainer's process, reported by a trial in phases, match the config."""
     reported = [event.settings for event in events if event.kind == "in_force" and event.settings]
     if not reported:
-        why_not = "no framework in the trainer's process reported its settings"
-        return CheckResult(check="in-force", why_not=why_not)
+        return CheckResult(check="in-force", why_not="no framework in the trainer's process reported its settings")
     settings = reported[-1]
     issues = []
     gpus = [settings[name] for name in ("tensorflow.gpus", "torch.gpus") if name in settings]

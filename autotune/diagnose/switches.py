@@ -203,8 +203,7 @@ class SwitchTrials:
         for place, switch in enumerate(self.switches):
             speeds, ending = self.speeds.get(place, []), self.endings.get(place, "")
             if not speeds or not baseline or ending:
-                why_not = ending or "no trial has a measurement"
-                found.append(Gain(switch=switch, gain=None, why_not=why_not))
+                found.append(Gain(switch=switch, gain=None, why_not=ending or "no trial has a measurement"))
                 continue
             mean = fmean(speeds) - fmean(baseline)
             half = quantile * math.sqrt(variance * (1.0 / len(speeds) + 1.0 / len(baseline)))
