@@ -353,9 +353,8 @@ def _line_starts(content: bytes) -> list[int]:
 
 
 def _span(node: ast.expr, starts: Sequence[int]) -> tuple[int, int]:
-    assert node.end_lineno is not None
-    assert node.end_col_offset is not None
-    return starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
+    end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+    return starts[node.lineno - 1] + node.col_offset, end
 
 
 def _with_value(content: bytes, one: CodeArgument, value: Scalar) -> bytes:

@@ -18,7 +18,12 @@ from autotune.errors import CannotEditYaml, CommandError, ConfigError
 _FIELD = re.compile(r"\{\{|\}\}|\{(?P<name>[^{}]*)\}|[{}]")
 _SWITCH_FIELD = re.compile(r"\{[^{}]*\?[^{}]*\}")
 _OVERRIDE = re.compile(r"(?P<key>[^-{}=][^{}=]*)=(?P<field>\{[^{}?]+\})")
-_OPERATORS = "|&;<>()"
+_SHELL = re.compile(
+    r"""\\. | '[^']*(?:'|\Z)
+    | "(?:\\(?:.|\Z)|[^"\\$`])*(?:(?P<in_quotes>[$`]\S{0,11}) | "|\Z)  # variables count in double quotes
+    | (?P<line>\n) | (?P<operator>[|&;<>()]+) | (?P<expansion>(?:[$`]|(?<!\S)~)\S*)""",
+    re.DOTALL | re.VERBOSE,
+)
 _SHELL_REMEDY = """put the line into a script and give its name, or start a shell yourself:
   bash -c 'python train.py --config "$0" | tee log' {config}"""
 
@@ -232,26 +237,8 @@ def _leaf_of(name: str, trial_config: Document, where: str) -> Leaf:
 
 def _shell_syntax(text: str) -> str | None:
     """Return the first part of a command, outside of quotes, that needs a shell."""
-    quote = ""
-    position = 0
-    while position < len(text):
-        character = text[position]
-        if character == "\\" and quote != "'":
-            position += 2
-            continue
-        if quote:
-            if character == quote:
-                quote = ""
-            elif quote == '"' and character in "$`":
-                return text[position : position + 12].split()[0]
-        elif character in "'\"":
-            quote = character
-        elif character == "\n":
-            return "a second line"
-        elif character in _OPERATORS or character in "$`" or (character == "~" and not text[:position][-1:].strip()):
-            return re.match(r"[|&;<>()]+|\S+", text[position:])[0]  # type: ignore[index]  # not blank
-        position += 1
-    return None
+    found = next((match for match in _SHELL.finditer(text) if match.lastgroup), None)
+    return None if found is None else "a second line" if found["line"] else found[found.lastgroup or 0]
 
 
 # Command as typed after ``--``, turned into a command for every trial.

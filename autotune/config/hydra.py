@@ -245,8 +245,7 @@ def _entries(found: Any, where: str = "") -> Iterator[_Default]:
             name, _, package = entry.partition("@")
             yield _Default(group=None, name=name, package=package or None, optional=False, override=False)
             continue
-        pair: tuple[Any, Any] = next(iter(entry.items())) if isinstance(entry, dict) and len(entry) == 1 else ("", None)
-        key, value = pair
+        key, value = next(iter(entry.items())) if isinstance(entry, dict) and len(entry) == 1 else ("", None)
         match = _GROUP.fullmatch(str(key))
         if match is None:
             raise ConfigError(

@@ -412,9 +412,8 @@ class _NodeComposer:
         return yaml.ScalarNode(COMPUTED_TAG, self.text[start.index : end.index], start, end)
 
     def _marks(self, value: ast.expr) -> tuple[yaml.Mark, yaml.Mark]:
-        assert value.end_lineno is not None
-        assert value.end_col_offset is not None
-        return self._mark(value.lineno, value.col_offset), self._mark(value.end_lineno, value.end_col_offset)
+        end = self._mark(value.end_lineno or 0, value.end_col_offset or 0)
+        return self._mark(value.lineno, value.col_offset), end
 
     def _mark(self, line: int, at_byte: int) -> yaml.Mark:
         column = len(self._lines[line - 1].encode()[:at_byte].decode(errors="ignore"))
