@@ -1,7 +1,7 @@
-"""Records passed between the stages of a trial: frozen, keyword-only, with units in their names.
+"""Records passed between the stages of a trial.
 
-Times are seconds of ``CLOCK_MONOTONIC``, which all processes of a machine share, unless a name says ``utc``. Absent is
-None, never 0.
+Times are seconds of ``CLOCK_MONOTONIC``, which a machine's processes share, unless a name says ``utc``. Unknown or
+absent is None, never 0.
 """
 
 import hashlib
@@ -34,7 +34,7 @@ Shares = Annotated[float, Meta(ge=0.0, le=1e6)]  # sums over processes, whose ke
 Loss = Annotated[float, Meta(ge=-1e30, le=1e30)]
 Text = Annotated[str, Meta(max_length=1_000)]
 Window = tuple[Moment, Annotated[float, Meta(le=1e12)], float]
-"""Numbers with their limits, which are checked when a record is read."""
+"""Numbers with limits that are checked when a record is read."""
 
 Values = Mapping[str, Scalar]
 """Knob values by dotted key path, e.g. ``{"data.batch_size": 32}``."""
@@ -55,7 +55,7 @@ class Purpose(StrEnum):
 
 
 NOT_COMPARED = frozenset({Purpose.VALIDATE, Purpose.DIAGNOSE, Purpose.RACE, Purpose.TRAINING})
-"""Purposes whose numbers and endings say nothing about the point, because their trials differ from the others."""
+"""Purposes whose numbers and endings say nothing about the point."""
 
 
 NO_SEARCH = frozenset({Purpose.DIAGNOSE, Purpose.TRAINING})
@@ -94,7 +94,7 @@ class Validity(StrEnum):
 
 
 DISTURBED = frozenset({Validity.CONTAMINATED, Validity.THROTTLED})
-"""Something else interfered: the trial says nothing about its point and is worth repeating."""
+"""Something else interfered: the trial is worth repeating."""
 
 
 class Stop(StrEnum):
@@ -122,10 +122,9 @@ class Gpu:
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """Hardware that the numbers depend on; trials on different hardware are never compared.
+    """Hardware that the numbers depend on; cores and memory are those available to this process.
 
     Attributes:
-        cpu_cores, memory_bytes: Available to this process.
         cpu_bfloat16: Whether the CPU has bfloat16 instructions; emulation is many times slower.
         name: 8 hex digits that identify it within its class; empty if irrelevant.
     """
@@ -158,7 +157,7 @@ EACH_LOSS_VARIABLE = "AUTOTUNE_EACH_LOSS"
 
 
 class TrialPhase(StrEnum):
-    """Phase of a trial that shows its speed without one part of the work."""
+    """Phase of a trial that shows the speed without part of the work."""
 
     TRAIN = "train"  # nothing is changed
     LOAD = "load"  # batches are drawn as fast as the loader yields them; few are trained on
@@ -176,32 +175,26 @@ class DataEffect(StrEnum):
 
 @dataclass(frozen=True)
 class DataFinding:
-    """Comparison of a trial's samples with the baseline's.
-
-    Attributes:
-        evidence: Clause without a full stop.
-    """
+    """Comparison of a trial's samples with the baseline's; the evidence is a clause."""
 
     effect: DataEffect
     evidence: Text
 
 
 DATA_KEY_VARIABLE = "AUTOTUNE_DATA_KEY"
-"""Key of the hashes of samples, common to the trials of a search."""
+"""Key of the hashes of samples in all trials of a search."""
 
 WHEREABOUTS_VARIABLE = "AUTOTUNE_WHEREABOUTS"
-"""Variable that makes the observer report the lines of the trainer in which its loop spends time."""
+"""Variable that makes the observer report in which lines the trainer's loop spends time."""
 
 PHASE_VARIABLE = "AUTOTUNE_PHASE_S"
 """Variable that makes the observer run a trial in phases of this many seconds."""
 
 FIRST_PHASE = TrialPhase.REPLAY
-"""First phase of each round. Loading follows and drains the buffers that it filled, so training resumes with usual
-buffers."""
+"""First phase of each round: loading follows and drains the buffers that it filled."""
 
 PAUSES = frozenset({"eval", "checkpoint"})
-"""Kinds of event whose time is not training. The end of an epoch is none: refilling the pipeline is a cost of the
-config."""
+"""Kinds of event whose time is not training. Refilling the pipeline after an epoch is a cost of the config."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,8 +203,8 @@ class Rank:
 
     Attributes:
         world: Number of ranks.
-        local: Rank within its node; None if unknown.
-        is_joined: Whether its framework has joined the ranks; otherwise only a launcher's variables say so.
+        local: Rank within its node.
+        is_joined: Whether its framework has joined the ranks; else they are from a launcher's variables.
     """
 
     number: Count
@@ -233,19 +226,19 @@ class TraineeEvent:
         kind: ``start`` (header of a stream), ``step``, ``loss``, ``epoch_end``, ``eval``, ``checkpoint``, ``sync``,
             ``note``, ``stages``, ``reporter`` (its step reporter was imported), ``unseen`` (steps can't be seen),
             ``files`` (loaded modules), ``begin`` (of the first step, batch included), ``cost`` (recurring work apart
-            from the arithmetic of steps) or ``launched`` (by the runner: start of a process that it may have prepared a
-            warm interpreter for). In phases also ``phase`` (its start), ``load`` (batches drawn without training),
-            ``unphased`` (impossible with this trainer) and ``in_force`` (settings of the frameworks). With several
-            ranks ``rank``, ``own`` (time outside of the gradient exchange) and ``rank_step``.
-        stream: Process and loop, ``<pid>.<n>``, e.g. ``"4711.0"``.
-        wait_s: Of a step: time of waiting for data.
+            from the arithmetic of steps) or ``launched`` (by the runner: start of a process, possibly from a warm
+            interpreter). In phases also ``phase``, ``load`` (batches drawn without training), ``unphased`` (impossible
+            with this trainer) and ``in_force`` (settings of the frameworks). With several ranks ``rank``, ``own`` (time
+            outside of the gradient exchange) and ``rank_step``.
+        stream: Process and loop, ``<pid>.<n>``.
+        wait_s: Time of waiting for data.
         samples: Valid samples in a step's batch, or in a finished pass.
         work: Valid frames or tokens in a step's batch.
-        update: Whether a step includes the optimizer's update; False if it only accumulates gradients.
+        update: False if a step only accumulates gradients.
         loss: Of a step or an evaluation; may be NaN or infinite.
-        devices: Of a start: UUIDs, or their prefixes, of accelerators in use.
-        text: Of a note, or the reason of ``unseen``, ``unphased`` and ``cost``; printable, one line.
-        stages: Times of the pipeline's two stages so far.
+        devices: UUIDs, or their prefixes, of accelerators in use.
+        text: Note, or reason of ``unseen``, ``unphased`` and ``cost``; printable, one line.
+        stages: Times so far.
         duration_s: Of ``eval``, ``checkpoint``, ``load`` and ``stay``, which end at `t_s`; of other costs the sum of
             kind and place so far.
         cost: E.g. ``trace``, ``compile``, ``python``, ``workers``, or ``stay`` (of the loop in a line).
@@ -288,7 +281,7 @@ class TrialPlan:
 
     Attributes:
         trial_id: Unique name, in ``AUTOTUNE_TRIAL_ID`` of all its processes.
-        folder: Folder for everything that the trial is asked to write.
+        folder: Folder for everything that it writes.
         further_configs: Copies of further configs, by file name.
     """
 
@@ -307,12 +300,12 @@ class TrialExit:
     """End of a trial's processes; `autotune.trial.outcome` interprets it.
 
     Attributes:
-        exit_code: Negative for a signal; None if unknown.
+        exit_code: Negative for a signal.
         stop: Reason why autotune stopped it; None if it exited.
         cpu_s: CPU time of the trainer and its reaped children.
-        oom_killed: Whether the kernel's out-of-memory counter increased; None if unreadable.
+        oom_killed: Whether the kernel's out-of-memory counter increased.
         left_pids: Processes that could not be killed (uninterruptible sleep).
-        waited_for: What it waited for if stopped before its process started; else empty.
+        waited_for: What it waited for if stopped before its process started.
     """
 
     started_s: float
@@ -330,7 +323,7 @@ class TrialExit:
 class GpuFigures:
     """Figures of one GPU over a stretch of time, e.g. of a trial, a point's trials, or a monitor's last minute.
 
-    The only list of what is measured of a GPU. Shares are 0..1 of the stretch; None is unknown, never 0.
+    The only list of what is measured of a GPU. Shares are 0..1 of the stretch.
 
     Attributes:
         uuid: Of the GPU or MIG instance.
@@ -380,7 +373,7 @@ class GpuMeasurement:
         figures: Figures over the window, without unreliable utilization.
         scored: Whether its utilization counts; if data have a separate GPU, only the model's does.
         busy_windows: Driver windows: end in seconds from the window's start, length in seconds, busy share.
-        role: Its work if data and model have a GPU each; else None.
+        role: Its work if data and model have a GPU each.
     """
 
     figures: GpuFigures
@@ -421,7 +414,7 @@ class Pauses:
 
     Attributes:
         time_s: Total time beyond that of usual steps.
-        samples: Samples trained on until the last of them, as the speed counts them.
+        samples: Samples trained on until the last of them.
         in_window_s: Part of `time_s` in the trial's window: that of ends of epochs.
     """
 
@@ -438,12 +431,12 @@ class Pauses:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """Kinds that occurred, as in `PAUSE_NOUNS`."""
+        """Kinds that occurred, by field."""
         return frozenset(kind for kind in PAUSE_NOUNS if getattr(self, kind))
 
 
 PAUSE_FIELDS: Mapping[str, str] = {"epoch_end": "epoch_ends", "eval": "evaluations", "checkpoint": "checkpoints"}
-"""Fields of `Pauses` and of `Validation` that count each kind of event."""
+"""Fields of `Pauses` and `Validation` that count each kind of event."""
 
 PAUSE_NOUNS: Mapping[str, tuple[str, str]] = {
     "epoch_ends": ("end of an epoch", "ends of epochs"),
@@ -455,29 +448,28 @@ PAUSE_NOUNS: Mapping[str, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Measurement:
-    """Numbers of one trial over its steady state. None is unknown or not measured.
+    """Numbers of one trial over its steady state.
 
     Attributes:
         speed_error: Relative standard error of the speed, by the steps of this trial.
-        cycles: Whole cycles between stalls in the window; None without stalls.
+        cycles: Whole cycles between stalls in the window.
         beat_s: Usual time of a whole cycle.
         stall_fraction: Share of the window that steps of more than three medians took beyond the median.
         stall_wait_fraction: Share of these steps' time spent waiting for data.
         stall_epoch_fraction: Share of their time at the ends of passes over the data.
-        pauses: Pauses after which training resumed; None without any.
+        pauses: Pauses after which training resumed.
         cv: Coefficient of variation of the steps' time per unit of work.
         data_wait_fraction: Share of the window spent waiting for data.
         first_step_s: From process start to the end of the first step.
-        setup_s: From process start to the start of that step: imports, model, opening the data.
+        setup_s: From process start to the start of that step.
         first_batch_s: Time that the first step waited for its batch.
-        cpu_cores: CPU time per second of the trial's processes.
-        gpu_utilization: Share of time in which a kernel ran, 0..1, mean of the scored GPUs.
+        cpu_cores: CPU time per second.
+        gpu_utilization: Share of time in which a kernel ran, mean of the scored GPUs.
         gpu_memory_bytes: Most memory in use on one of the GPUs.
-        filled_samples_per_s: Estimated throughput with full caches (without waiting for data) if caches were being
+        filled_samples_per_s: Estimated throughput with full caches (without waiting for data), if they were being
             filled.
         energy_per_sample_j: Energy of all GPUs.
-        gpus: In the order in which the trial sees them; empty if not measured.
-        stages: Times of the two stages of a pipeline over two devices.
+        gpus: In the order in which the trial sees them.
         ranks: Empty for a single process.
     """
 
@@ -512,7 +504,7 @@ class Measurement:
 
     @property
     def fullest_gpu(self) -> GpuFigures | None:
-        """Figures of the GPU with the largest share of memory in use; None if unknown."""
+        """Figures of the GPU with the largest share of memory in use."""
         known = {
             gpu.figures.peak_memory_bytes / gpu.figures.memory_total_bytes: gpu.figures
             for gpu in self.gpus
@@ -537,7 +529,7 @@ class Measurement:
 
     @property
     def overall_samples_per_s(self) -> float | None:
-        """Samples per second of all training, pauses included; None without pauses."""
+        """Samples per second with the time of pauses; None without pauses."""
         return None if self.pauses is None else 1.0 / (self.sample_s + self.pauses.time_s / self.pauses.samples)
 
     def __post_init__(self) -> None:
@@ -586,7 +578,7 @@ class LossCurve:
     """Losses of one training, as means over equal stretches of time.
 
     Attributes:
-        ends_s: Ends of the stretches with a loss, in seconds from the first step, increasing.
+        ends_s: Ends of the stretches with a loss, from the first step.
         samples: Samples trained on by each end; empty if unknown.
     """
 
@@ -613,17 +605,16 @@ class RaceArm(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class RaceLeg:
-    """Training of one config in a race. None is unknown or absent.
+    """Training of one config in a race.
 
     Attributes:
         pair: Round, from 0, in which each config trains once with the same seed.
         trained_s: Time from its first step to its end.
         curve: None with too few losses.
         first_loss: Mean of its first few losses.
-        seed: Seed that it was given; None if the config has no key for one.
-        learning_rate_key: Empty if unknown.
-        learning_rate: Learning rate that it was given; None for that of the config.
-        checkpoint: Name of the checkpoint that it got a copy of; empty without one.
+        seed: None if the config has no key for one.
+        learning_rate: None for that of the config.
+        checkpoint: Name of the checkpoint that it got a copy of.
         resumed: Whether it resumed from that.
         update_samples: Samples per update of the weights.
         epoch_samples: Samples between two ends of epochs.
@@ -648,7 +639,7 @@ class RaceLeg:
 
 
 FRAMEWORK = "framework."
-"""Prefix of stored conditions with the version of a framework."""
+"""Prefix of stored conditions with a framework's version."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -657,7 +648,7 @@ class GpuConditions:
 
     Attributes:
         readings: State of each GPU by name, e.g. ``gpu0.sm_clock_mhz`` and ``gpu0.temperature_end_c``.
-        not_measured: Reason, for users, why the trial's utilization is unknown; None if it is known.
+        not_measured: Reason, for users, why utilization is unknown.
     """
 
     driver: str | None
@@ -667,26 +658,26 @@ class GpuConditions:
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """Everything but its values that a trial's numbers, and their judgement, depend on. None is unknown or absent.
+    """Everything but its values that a trial's numbers, and their judgement, depend on.
 
     Attributes:
         machine: `Machine.name`; None if irrelevant.
         gpus: Names of the machine's GPUs, separated by commas.
         frameworks: Versions, by package.
-        validate_s: Longest validation training of its search; None without validation.
+        validate_s: Longest validation training of its search.
         document: Hash of the training that its config describes, without knobs.
         changes: Kinds of training change of its point against its search's baseline.
-        allowed_changes: Kinds of training change that the user has allowed its search.
+        allowed_changes: Those that the user has allowed its search.
         outside_answer: Point of the study's current answer, if outside of the config's domains.
         left_out_answer: The same, if a limit of its search excludes it.
         until_step: Last step that its search measures, if steps get slower.
-        pairs_planned: Most pairs of a sequential confirmation, which its intervals depend on.
+        pairs_planned: Most pairs of a sequential confirmation.
         claims_sd: Error of the study's earlier claims beyond their intervals, as a standard deviation of ln speed,
             which widens the intervals.
         alone: Whether trials on this machine's other GPUs waited; None if there were none.
-        unheeded: Knobs that it never read, so their values had no effect.
+        unheeded: Knobs that it never read.
         no_loss: True if its trainer reported no visible loss.
-        free_data_ratio: Of a trial in phases: speed with data at no cost over that of training.
+        free_data_ratio: Speed with data at no cost over that of training, by a trial in phases.
         free_step_ratio: The same of the loader alone.
         free_data_ratio_high, free_step_ratio_high: Upper ends of their intervals.
         further: Conditions that only another version of autotune knows.
@@ -720,7 +711,7 @@ class Conditions:
     further: Mapping[str, Scalar] = field(default_factory=dict)
 
     def as_stored(self) -> dict[str, Scalar]:
-        """Return the known conditions as they are stored: scalars by name."""
+        """Return the known conditions as stored scalars."""
         stored: dict[str, Scalar] = {}
         for name, value in ((one.name, getattr(self, one.name)) for one in fields(self)):
             if name == "frameworks":
@@ -750,10 +741,8 @@ class TrialRecord:
         pair: Index of a confirming trial's pair, from 0.
         duration_s: Time from the decision to start it until its last process was gone, without starting a zygote.
         detail: Line on the ending, e.g. the exception's class and message.
-        validation: Findings of a complete validation trial.
-        race: Training of a complete trial of a race.
-        code: Digests of the project's files that the trainer loaded, by path from the command's folder; empty if
-            unknown. Only trials of the same code are compared.
+        code: Digests of the project's files that the trainer loaded, by path from the command's folder. Only trials of
+            the same code are compared.
         data: Comparison of its samples with the baseline's.
     """
 
@@ -788,10 +777,7 @@ class TrialRecord:
 
     @property
     def comparable(self) -> Measurement | None:
-        """The measurement if it is fit to be compared with others, else None.
-
-        Validation trials are longer and include work at which others stop; diagnosis trials omit part of the work.
-        """
+        """Measurement if it is fit to be compared with others."""
         is_fit = self.validity is Validity.GOOD and self.purpose not in NOT_COMPARED
         return self.measurement if is_fit else None
 
@@ -800,7 +786,7 @@ _SAME_TRAINING = "same training"  # label of `space.knob`
 _RACED = ("batch", "precision")  # labels of changes whose effect on convergence a race can show
 
 NO_LOSS = "the trainer reports no loss that can be seen"
-"""Reason why no race can show whether an answer converges as fast."""
+"""Reason why no race is possible."""
 
 
 class Verdict(StrEnum):
@@ -821,9 +807,9 @@ class Ratio:
     """Ratio with its 95 % confidence interval; 1.0 is no difference.
 
     Attributes:
-        ratio: The ratio.
+        ratio: Estimate.
         low: Lower end of the interval.
-        high: Upper end of the interval.
+        high: Upper end.
     """
 
     ratio: float
@@ -833,12 +819,11 @@ class Ratio:
 
 @dataclass(frozen=True, kw_only=True)
 class PooledGpu:
-    """One GPU over all comparable trials of a point; `metrics.GPU_METRICS` describes its numbers.
+    """One GPU over all comparable trials of a point.
 
     Utilization and derived values are None until enough is known; `text` says how much is missing.
 
     Attributes:
-        figures: Figures over all trials.
         scored: Whether its utilization counts in the score.
         text: Utilization, for users: ``2-40 % cyclic, period 2.1 s``, ``not enough yet: 34 of 60 driver samples`` or
             ``not measured``.
@@ -883,7 +868,7 @@ class PooledGpus:
     """GPUs of a point over all its comparable trials.
 
     Attributes:
-        devices: The GPUs in the order in which the trials see them.
+        devices: In the order in which the trials see them.
         utilization: Mean of the scored ones; None unless known for each.
         effective_utilization: Share of the GPUs' demonstrated capacity that training uses; above 1 if the study's lower
             bound of it is too low.
@@ -942,8 +927,8 @@ class Change:
         group: Changes with one number have a common `worth`: the trials don't separate them.
         needed: Whether the trainer failed without it.
         label: Effect on training: ``same training``, ``batch``, ``precision`` or ``unknown``.
-        effective_batch: Effect on the effective batch, in words; empty without one.
-        along: Further keys that change with it; empty also if the config's present knobs don't show them.
+        effective_batch: Effect on the effective batch, in words.
+        along: Further keys that change with it, if the config's present knobs show them.
     """
 
     path: str
@@ -981,12 +966,11 @@ class ChangeSet:
     Attributes:
         study: Name of the study.
         search: Name of the search that judged them.
-        point: Name of the point.
         keys: Every key that the point sets.
         document: Hash of the training that the config describes, without knobs.
         code: Digests of the trainer's files.
         speedup: Confirmed speed over that of the original config.
-        allowed: Kinds of training change that the user had allowed the search.
+        allowed: Kinds of training change that the user had allowed.
     """
 
     study: str
@@ -1000,7 +984,7 @@ class ChangeSet:
 
     @property
     def id(self) -> str:
-        """Name for later reference: a hash of its contents."""
+        """Hash of its contents."""
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
 
     @property
@@ -1009,7 +993,7 @@ class ChangeSet:
 
 
 class Learning(StrEnum):
-    """Judgement of a race: how fast a config converges compared with the baseline."""
+    """Judgement of a race: convergence compared with the baseline's."""
 
     FASTER = "faster"
     SLOWER = "slower"
@@ -1030,7 +1014,7 @@ class LossDifference:
     Attributes:
         today: Mean loss of today's config.
         other: Mean loss of the other config.
-        low: Lower end of the interval of the difference.
+        low: Lower end of the interval.
         high: Upper end.
     """
 
@@ -1108,20 +1092,15 @@ class Race:
 
     @property
     def proposed_rate(self) -> tuple[str, float] | None:
-        """Key and value of the learning rate that is proposed with the answer; None without one.
+        """Key and value of the learning rate that is proposed with the answer.
 
-        With it, the answer converges at least as fast as the baseline. If it also does without, the scaled loss is
-        significantly lower.
+        With it, the answer converges at least as fast as the baseline, and faster than without it.
         """
         if self.scaled is None or self.learning_rate is None or not self.scaled.learning.is_safe:
             return None
-        if self.winner.learning.is_safe and not self._is_lower_when_scaled():
-            return None
-        return self.learning_rate_key, self.learning_rate
-
-    def _is_lower_when_scaled(self) -> bool:
-        winner, scaled = self.winner.deciding, self.scaled.deciding if self.scaled else None
-        return winner is not None and scaled is not None and scaled.high < winner.other - winner.today
+        winner, scaled = self.winner.deciding, self.scaled.deciding
+        is_lower = winner is not None and scaled is not None and scaled.high < winner.other - winner.today
+        return (self.learning_rate_key, self.learning_rate) if is_lower or not self.winner.learning.is_safe else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -1129,7 +1108,7 @@ class WholeTraining:
     """Speed of whole training over the baseline's, with all that happens between steps.
 
     Attributes:
-        speedup: None if no pause between steps was seen.
+        speedup: None if no pause was seen.
         seen: Kinds of pause that were seen, by the fields of `Pauses`.
     """
 
@@ -1144,7 +1123,7 @@ class AchievedTraining:
     Attributes:
         counted_s: Time over which its steps were counted.
         steps: Speed of its steps over the baseline's.
-        whole: The same with pauses; None unless known of both.
+        whole: The same with pauses.
         pause_fraction: Share of its time outside of steps.
         is_against_training: Whether the baseline's speed is also from real trainings, not trials.
     """
@@ -1160,15 +1139,14 @@ class AchievedTraining:
 
 @dataclass(frozen=True, kw_only=True)
 class Achieved:
-    """Results of real trainings with an answer's values, relative to the baseline: means over their time.
+    """Results of real trainings with an answer's values: means over their time.
 
     Attributes:
         claimed: Confirmed speed of steps, without ends of epochs.
         is_same_training: Whether it is of the answer that leaves the training unchanged, next to the best.
         outcome: ``less``, ``as`` or ``more`` than claimed: outside of its interval by more than trainings differ.
         trainings: Oldest first.
-        claims_sd: Error of the study's claims beyond their intervals, as a standard deviation of ln speed, which widens
-            later intervals.
+        claims_sd: As in `Conditions`.
     """
 
     point: str
@@ -1189,8 +1167,8 @@ class BrokenPoint:
 
     Attributes:
         changes: Values that differ from the baseline's.
-        speedup: Speed over the baseline's; None with too few confirming pairs.
-        validation: Findings of the validation trial.
+        speedup: Speed over the baseline's; None with too few pairs.
+        validation: Findings of that trial.
     """
 
     changes: Values
@@ -1209,11 +1187,11 @@ class SearchResult:
         best: The answer; equals the baseline if nothing better was confirmed.
         candidate: Point that was tried against today's config and not found better.
         speedup: Speed of the best (or candidate) over today's, from the confirming pairs.
-        whole: The same of whole training; None without a speedup.
+        whole: The same of whole training.
         achieved: Results of real trainings with the best values.
-        score_ratio: Ratio of the score, like `speedup`.
-        steadiness: Ratio of the steadiness of steps; None if unknown, or not in the objective.
-        utilization: Ratio of the GPU's utilization, if it counts in the objective next to speed.
+        score_ratio: Ratio of the score.
+        steadiness: Ratio of the steadiness of steps, if in the objective.
+        utilization: Ratio of the GPU's utilization, if in the objective next to speed.
         smallest_gain: Smallest gain that the confirmation could have shown, e.g. 0.05.
         same_training: Best point that leaves the training unchanged, with its speed ratio.
         same_training_confirmed: That ratio by confirming pairs, next to an answer that changes the training.
@@ -1225,13 +1203,13 @@ class SearchResult:
         gain_of_ten_minutes: Expected speedup of the best point in ten more minutes of search, e.g. 0.02; None if read
             from the record.
         objective: Objective of the search, which defines the score.
-        why_no_gpu: Reason why utilization is not measured on this machine; None if it is.
+        why_no_gpu: Reason why utilization is not measured on this machine.
         validation: Findings of the validation trial of the best (or candidate).
         race: Race of the best (or candidate) against today's config.
-        why_not_raced: Reason why an answer that changes the training was not raced; else empty.
-        confirmed_on: Hosts of the machines with confirming pairs of the best (or candidate).
+        why_not_raced: Reason why an answer that changes the training was not raced.
+        confirmed_on: Hosts of the machines with confirming pairs.
         broken: Points that were confirmed earlier and broke in their validation trials.
-        cautions: Warnings to the reader of the answer, one sentence each.
+        cautions: Warnings to the reader, one sentence each.
         data: Comparison of the samples of the best (or candidate) with those of today's config.
         same_training_data: The same of `same_training`.
     """
@@ -1270,24 +1248,21 @@ class SearchResult:
 
     @property
     def may_learn_more_slowly(self) -> bool:
-        """Whether it changes the training, and no race has shown that it converges as fast.
-
-        Also true if the race shows that it overfits, independent of its changes.
-        """
-        is_safe = self.race is not None and self.race.winner.learning.is_safe
-        return (self.changes_training and not is_safe) or self._memorises
+        """Whether it changes the training without a race that it did not lose, or overfitted in a race."""
+        learning = self.race.winner.learning if self.race else Learning.UNKNOWN
+        return (self.changes_training and not learning.is_safe) or learning is Learning.MEMORISES
 
     @property
     def changes_training(self) -> bool:
-        """Whether it changes the training: its batch, its precision, or a key of unknown effect."""
+        """Whether it changes batch, precision, or a key of unknown effect."""
         return any(change.label != _SAME_TRAINING for change in self.changes)
 
     @property
     def needs_consent(self) -> bool:
-        """Whether ``apply`` needs ``--all`` or the answer's name: the one rule for search and apply.
+        """Whether ``apply`` needs ``--all`` or the answer's name.
 
-        It does not for a confirmed answer that leaves the training unchanged, or changes only batch and precision and
-        did not lose its race. A race does not stand in for the same data.
+        Not for a confirmed answer that leaves the training unchanged, or changes only batch and precision and did not
+        lose its race.
         """
         is_beyond_a_race = any(change.label not in (_SAME_TRAINING, *_RACED) for change in self.changes)
         return self.verdict is Verdict.NO_BASELINE or is_beyond_a_race or self.may_learn_more_slowly
@@ -1301,7 +1276,3 @@ class SearchResult:
     def lacks_race(self) -> bool:
         """Whether a race could still show how fast it converges."""
         return self.why_not_raced not in ("", NO_LOSS)
-
-    @property
-    def _memorises(self) -> bool:
-        return self.race is not None and self.race.winner.learning is Learning.MEMORISES
