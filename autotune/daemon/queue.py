@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -106,16 +106,13 @@ class Queue:
     def _locked(self) -> Iterator[_Document]:
         """Hold the lock, and yield the current content."""
         # A change takes milliseconds; the timeout is for a hanging disk.
-        lock = FileLock(self.folder / "queue.lock", self._clock, timeout_s=10.0)
-        try:
-            lock.acquire()
-        except OSError as error:
-            raise self._error(f"it cannot be locked: {error.strerror}") from error
-        try:
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(FileLock(self.folder / "queue.lock", self._clock, timeout_s=10.0))
+            except OSError as error:
+                raise self._error(f"it cannot be locked: {error.strerror}") from error
             self._cached = None, _Document()  # the stat values of two versions may be equal
             yield self._read()
-        finally:
-            lock.release()
 
     def _read(self) -> _Document:
         try:

@@ -85,14 +85,14 @@ def test_a_study_that_has_its_answer_needs_no_worker(recorded: CommandLine) -> N
 
 
 def test_a_second_worker_of_a_machine_is_told_of_the_first(tmp_path: Path) -> None:
-    """It ends at once, and says how to end the other one, which may have no terminal."""
+    """It ends at once, and names the process of the other one, which may have no terminal."""
     trainer, said = Acting(), list[Done]()
     autotune = project_in(tmp_path, trainer)
     trainer.act = lambda: said.append(on("one", autotune, "worker"))
     assert on("one", autotune, "worker", "--budget", "1m").returncode == 0
     assert said[0].returncode == 1
     assert "another search or worker on this machine" in said[0].stderr
-    assert f"or with kill {os.getpid()}" in said[0].stderr
+    assert f"(process {os.getpid()})" in said[0].stderr
 
 
 def test_a_worker_that_is_told_to_end_gives_its_trial_back(tmp_path: Path) -> None:

@@ -132,11 +132,8 @@ def test_what_is_no_file_in_the_place_of_the_lock_is_an_expected_error(tmp_path:
 
 def test_a_lock_that_is_never_given_back_is_not_waited_for_without_end(tmp_path: Path) -> None:
     """A stopped process may hold it for ever."""
-    held = FileLock(tmp_path / "lock")
-    held.acquire()
-    with pytest.raises(OSError, match="another process holds its lock"):
-        FileLock(tmp_path / "lock", VirtualClock()).acquire()
-    held.release()
-    after = FileLock(tmp_path / "lock", VirtualClock())
-    assert after.acquire()
-    after.release()
+    late = FileLock(tmp_path / "lock", VirtualClock())
+    with FileLock(tmp_path / "lock"), pytest.raises(OSError, match="another process holds its lock"), late:
+        pass
+    with late:
+        pass

@@ -8,7 +8,6 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from urllib.parse import unquote
@@ -20,23 +19,13 @@ from autotune.process import STORAGE_VARIABLE
 
 FORMS = "journal:FOLDER, sqlite:FILE, or postgresql://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9.-]*)(?:\+([A-Za-z0-9_.-]+))?:(.*)", re.DOTALL)
-_USER = re.compile(r"//([^:/?@]+):")
-_DATABASE = re.compile(r"\.(db3?|sqlite3?)$", re.IGNORECASE)
-_LONGEST_SHOWN = 200
 _PYTHON_DRIVERS = {
     "file": (None,),
     "journal": (None,),
     "sqlite": (None, "pysqlite"),
     "postgresql": (None, "psycopg"),
 }
-
-_REFUSED = {
-    "redis": "Optuna unpickles what it reads there, so anyone who can write it can run code here",
-    "mysql": "it is untested",
-    "http": "Optuna's proxy has no password, and it is untested",
-}
-"""Why a storage supported by Optuna is rejected, by scheme."""
-_SAME_AS = {"rediss": "redis", "unix": "redis", "mariadb": "mysql", "https": "http", "grpc": "http"}
+_UNPICKLED = ("redis", "rediss", "unix")
 
 
 class StorageKind(Enum):
@@ -108,16 +97,17 @@ def parse_address(given: GivenAddress) -> StorageAddress:
     Raises:
         ConfigError: It is invalid, unsupported, or contains a password that others can read.
     """
-    match = _SCHEME.fullmatch(given.text.strip())
+    text = given.text.strip()
+    match = _SCHEME.fullmatch(text)
     if match is None:
-        raise _not_an_address(given)
+        shown = "this" if "@" in text else ascii(text[:200])  # without a password
+        raise given.error(f"{shown} is not a storage address")
     scheme, driver, rest = match[1].lower(), match[2], match[3]
     scheme = {"postgres": "postgresql"}.get(scheme, scheme)
     if scheme in _PYTHON_DRIVERS and driver not in _PYTHON_DRIVERS[scheme]:
         raise given.error(f"{scheme} does not support the driver {driver}", f"Write {scheme}: without a driver.")
     if scheme == "file":
-        path = _path(rest, given)
-        return parse_address(_read(path, given))
+        return parse_address(_read(_path(rest, given), given))
     if scheme == "journal":
         path = _path(rest, given)
         return StorageAddress(kind=StorageKind.JOURNAL, shown=f"journal:{path}", path=path)
@@ -125,19 +115,8 @@ def parse_address(given: GivenAddress) -> StorageAddress:
         return _of_sqlite(rest, given)
     if scheme == "postgresql":
         return _of_postgresql(rest, given)
-    why = _REFUSED.get(_SAME_AS.get(scheme, scheme), "unknown kind of storage")
-    similar = get_close_matches(scheme, _PYTHON_DRIVERS, 1)
-    remedy = f"Did you mean {similar[0]}:? Otherwise write {FORMS}." if similar else f"Write {FORMS}."
-    raise given.error(f"{scheme}: is not supported as a storage: {why}", remedy)
-
-
-def _not_an_address(given: GivenAddress) -> ConfigError:
-    """Return the error for text that isn't an address, quoted unless it may contain a password."""
-    text = given.text.strip()
-    if "@" in text or len(text) > _LONGEST_SHOWN:
-        return given.error("this is not a storage address")
-    form = f"For an SQLite file, write sqlite:{text}" if _DATABASE.search(text) else f"Write {FORMS}"
-    return given.error(f"{text!a} is not a storage address", f"{form}.")
+    unsafe = ": Optuna unpickles what it reads there, so anyone who can write it can run code here"
+    raise given.error(f"{scheme}: is not supported as a storage{unsafe if scheme in _UNPICKLED else ''}")
 
 
 def _of_sqlite(rest: str, given: GivenAddress) -> StorageAddress:
@@ -153,29 +132,22 @@ def _of_postgresql(rest: str, given: GivenAddress) -> StorageAddress:
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
-    if rest.count("@") > 1:  # one is in a password, whose rest would be parsed as a host or database
-        user = _USER.match(rest)
-        raise ConfigError(  # without the text after the user
-            "this is not a PostgreSQL URL: it contains @ more than once"
-            + (f" (postgresql://{ascii(user[1])[1:-1]}:...)" if user else ""),
-            where=given.where,
-            remedy="Percent-encode user, password and all that follows: @ as %40, / as %2F, : as %3A.",
-        )
     try:
         url = make_url(f"postgresql+psycopg:{rest}")
         rest.encode()  # must be UTF-8
-        if "\0" in unquote(rest):  # ends the text for the driver
+        # a second @ is in a password, whose rest would be parsed as host or database; a zero ends the driver's text
+        if rest.count("@") > 1 or "\0" in unquote(rest):
             raise ValueError("misread")
     except (ArgumentError, ValueError):
         raise given.error(  # without the text, which may contain a password
             "this is not a PostgreSQL URL",
-            "Write postgresql://user@host:5432/name; in a password, @ is written %40, / %2F, : %3A.",
+            "Write postgresql://user@host:5432/name; in user and password, @ is written %40, / %2F, : %3A.",
         ) from None
-    query = dict(url.query)
-    secrets = {name: _last(query.pop(name)) for name in url.query if name == "sslpassword" or is_secret_name(name)}
+    named = [name for name in url.query if name == "sslpassword" or is_secret_name(name)]
+    secrets = {name: url.normalized_query[name][-1] for name in named}
     if url.password:
         secrets["password"] = url.password
-    bare = url._replace(password=None).set(query=query)
+    bare = url._replace(password=None).difference_update_query(named)
     if secrets and not given.may_hold_password:
         raise given.error(
             "this URL contains a password that others can read here",
@@ -183,16 +155,8 @@ def _of_postgresql(rest: str, given: GivenAddress) -> StorageAddress:
             "password into ~/.pgpass.",
         )
     shown = bare.set(drivername="postgresql").render_as_string(hide_password=True)
-    return StorageAddress(
-        kind=StorageKind.POSTGRESQL,
-        shown=shown,
-        url=bare.render_as_string(hide_password=False),
-        secrets=secrets,
-    )
-
-
-def _last(texts: str | tuple[str, ...]) -> str:
-    return texts if isinstance(texts, str) else texts[-1]
+    url_text = bare.render_as_string(hide_password=False)
+    return StorageAddress(kind=StorageKind.POSTGRESQL, shown=shown, url=url_text, secrets=secrets)
 
 
 def _path(text: str, given: GivenAddress) -> Path:

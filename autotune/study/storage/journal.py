@@ -266,22 +266,18 @@ class JournalFile:
             OSError: They cannot be written; the file is unchanged.
         """
         lines = b"".join(json.dumps(log, separators=(",", ":")).encode() + b"\n" for log in logs)
-        self._lock.acquire()
-        try:
-            with self._opened(append=True) as file:
-                self._repair_last_line(file)
-                size = file.seek(0, os.SEEK_END)
-                try:
-                    while lines:
-                        lines = lines[os.write(file.fileno(), lines) :]
-                except OSError:
-                    # remove a partial line before the next append makes it permanent
-                    with contextlib.suppress(OSError):
-                        os.ftruncate(file.fileno(), size)
-                    raise
-            self._is_synced = False
-        finally:
-            self._lock.release()
+        with self._lock, self._opened(append=True) as file:
+            self._repair_last_line(file)
+            size = file.seek(0, os.SEEK_END)
+            try:
+                while lines:
+                    lines = lines[os.write(file.fileno(), lines) :]
+            except OSError:
+                # remove a partial line before the next append makes it permanent
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file.fileno(), size)
+                raise
+        self._is_synced = False
 
     def sync(self) -> None:
         if not self._is_synced:
@@ -298,12 +294,8 @@ class JournalFile:
         with self._opened() as file:
             if _is_whole(file):  # no lock file for readers
                 return 0
-        self._lock.acquire()
-        try:
-            with self._opened(append=True) as file:
-                return self._repair_last_line(file)
-        finally:
-            self._lock.release()
+        with self._lock, self._opened(append=True) as file:
+            return self._repair_last_line(file)
 
     def _repair_last_line(self, file: BinaryIO) -> int:
         if _is_whole(file):

@@ -17,11 +17,14 @@ _TIMEOUT_S = 5.0  # held for one write: a longer wait means a stopped holder
 
 
 class FileLock:
-    """Lock between processes with ``flock``, which the kernel releases when the holder dies; for Optuna's journals.
+    """Lock between processes with ``flock``, which the kernel releases when the holder dies.
 
     Args:
         path: Lock file, never deleted (two processes could hold the lock).
         creates: False for readers: without a lock file there is no writer.
+
+    Raises:
+        OSError: Not a regular file, or another process holds it for too long; from `__enter__`.
     """
 
     def __init__(
@@ -33,19 +36,14 @@ class FileLock:
         self._clock = clock or SystemClock()
         self._file: BinaryIO | None = None
 
-    def acquire(self) -> bool:
-        """Wait for the lock.
-
-        Raises:
-            OSError: Not a regular file, or another process holds it for too long.
-        """
+    def __enter__(self) -> None:
         over_s = self._clock.now_s() + self._timeout_s
         try:
             file = open_regular(self._path, append=self._creates, create=self._creates)
         except FileNotFoundError:
             if self._creates:
                 raise
-            return True
+            return
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -59,19 +57,12 @@ class FileLock:
                 raise
             else:
                 self._file = file
-                return True
+                return
 
-    def release(self) -> None:
-        assert self._file is not None or not self._creates, "released without acquire"
+    def __exit__(self, *_error: object) -> None:
         if self._file is not None:
             self._file.close()
         self._file = None
-
-    def __enter__(self) -> None:
-        self.acquire()
-
-    def __exit__(self, *_error: object) -> None:
-        self.release()
 
 
 class LockProbe:
@@ -158,12 +149,10 @@ def _locked(path: Path, study: str) -> BinaryIO:
             with file:
                 file.seek(0)
                 holder = file.read(20)
+            process = f" (process {int(holder)})" if holder.isdigit() else ""
             raise StudyBusy(
-                f"another search or worker on this machine is using study {study}"
-                + (f" (process {int(holder)})" if holder.isdigit() else ""),
-                remedy="Wait for it, or stop it with ^C in its terminal"
-                + (f" or with kill {int(holder)}" if holder.isdigit() else "")
-                + "; then run the same command again.",
+                f"another search or worker on this machine is using study {study}{process}",
+                remedy="Wait for it or stop it, then run the same command again.",
             ) from None
         if os.fstat(file.fileno()).st_nlink:
             return file
