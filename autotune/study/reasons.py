@@ -1,7 +1,4 @@
-"""Rules that led to the verdict of a study, in order of application, for `autotune status --why`.
-
-They call the functions that the answer was computed with.
-"""
+"""Rules that led to the verdict of a study, in order of application, for `autotune status --why`."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -26,7 +23,7 @@ from autotune.study.answer import (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class VerdictRule:
     """Rule, its inputs and its result."""
 
@@ -50,54 +47,53 @@ def rules_of(
         of_other_code: Number of trials left out.
     """
     yield VerdictRule(
-        rule="only trials of the current trainer code count",
-        inputs=f"{len(records) + of_other_code} on record",
-        result=f"{len(records)} count",
+        "only trials of the current trainer code count",
+        f"{len(records) + of_other_code} on record",
+        f"{len(records)} count",
     )
-    searches = list(dict.fromkeys(trial.search for trial in records if trial.purpose not in NO_SEARCH))
+    searches = {trial.search for trial in records if trial.purpose not in NO_SEARCH}
     answers = answers_by_search(records, objective)
     answer = answers[None]
     yield VerdictRule(
-        rule="the current answer is shown, otherwise the latest search with a result",
-        inputs=f"{len(searches)} {'search' if len(searches) == 1 else 'searches'}; "
-        + (f"current answer from {answer.search}" if answer else "no current answer"),
-        result=result.search,
+        "the current answer is shown, otherwise the latest search with a result",
+        f"searches: {len(searches)}; " + (f"current answer from {answer.search}" if answer else "no current answer"),
+        result.search,
     )
     trials = [trial for trial in records if trial.search == result.search]
     first = trials[0]
+
+    def name(trial: TrialRecord) -> str:
+        return _changes(trial.values, first.values)
+
     own = [trial for trial in trials if trial.point == first.point]
     good = comparable_trials(own, objective)
-    yield VerdictRule(
-        rule="the baseline is measured", inputs=f"{len(good)} of its {len(own)} trials", result=_yes(bool(good))
-    )
+    yield VerdictRule("the baseline is measured", f"{len(good)} of its {len(own)} trials", _yes(bool(good)))
     if good:
         judged = judged_finalists(records, result.search, objective)
         explored = {trial.point for trial in trials if trial.purpose is Purpose.EXPLORE}
         yield VerdictRule(
-            rule="only points measured in interleaved pairs with the baseline can win",
-            inputs=f"{len(explored)} points explored",
-            result=", ".join(_name(one.trial, first.values) for one in judged) or f"none: {result.why}",
+            "only points measured in interleaved pairs with the baseline can win",
+            f"{len(explored)} points explored",
+            ", ".join(name(one.trial) for one in judged) or f"none: {result.why}",
         )
         for finalist in judged:
-            yield from _rules_of_finalist(finalist, _name(finalist.trial, first.values))
+            yield from _rules_of_finalist(finalist, name(finalist.trial))
         previous = None if first.conditions.left_out_answer is not None else answers[result.search]
         chosen = chosen_finalist(judged, previous, records, result.search, objective)
         yield VerdictRule(
-            rule="the previous answer is superseded only by a point that beats it in pairs, or if it failed",
-            inputs=f"{_name(previous.trial, first.values)} from {previous.search}" if previous else "none",
-            result=_name(chosen.trial, first.values) if chosen else "no new answer",
+            "the previous answer is superseded only by a point that beats it in pairs, or if it failed",
+            f"{name(previous.trial)} from {previous.search}" if previous else "none",
+            name(chosen.trial) if chosen else "no new answer",
         )
         for held in withheld(judged, chosen, previous, first):
-            yield VerdictRule(
-                rule="a winner may be held back", inputs=_name(held.finalist.trial, first.values), result=held.why
-            )
-    yield VerdictRule(rule="verdict", inputs=result.why, result=result.verdict.value)
+            yield VerdictRule("a winner may be held back", name(held.finalist.trial), held.why)
+    yield VerdictRule("verdict", result.why, result.verdict.value)
     if result.verdict in CONFIRMED:
         learning = result.race.winner.learning.value if result.race else result.why_not_raced or "needs no race"
         yield VerdictRule(
-            rule="`apply` writes changes that keep the training unchanged; others need --all",
-            inputs=f"learning: {learning}",
-            result=_written(result, first.values),
+            "`apply` writes changes that keep the training unchanged; others need --all",
+            f"learning: {learning}",
+            _written(result, first.values),
         )
 
 
@@ -116,46 +112,38 @@ def _rules_of_finalist(finalist: Finalist, name: str) -> Iterator[VerdictRule]:
     planned = f" of at most {finalist.planned_pairs}" if finalist.planned_pairs else ""
     ratios = ", ".join(f"{other.speed / one.speed:.2f}" for one, other in finalist.pairs)
     yield VerdictRule(
-        rule=f"{name}: at least {LEAST_PAIRS} pairs, {FEWEST_PAIRS} for a large gain; all count",
-        inputs=f"{pairs_made}{planned} pairs; speed ratios {ratios or 'none'}",
-        result="judged" if judgement else "not judged",
+        f"{name}: at least {LEAST_PAIRS} pairs, {FEWEST_PAIRS} for a large gain; all count",
+        f"{pairs_made}{planned} pairs; speed ratios {ratios or 'none'}",
+        "judged" if judgement else "not judged",
     )
     if judgement is None:
         return
     yield from _rules_of_judgement(judgement, name)
     if finalist.validation is not None:
-        yield VerdictRule(
-            rule=f"{name}: it does not break in a longer training",
-            inputs="validated",
-            result="; ".join(finalist.validation.broke) or "passed",
-        )
+        passed = "; ".join(finalist.validation.broke) or "passed"
+        yield VerdictRule(f"{name}: it does not break in a longer training", "validated", passed)
 
 
 def _rules_of_judgement(judgement: Judgement, name: str) -> Iterator[VerdictRule]:
     machines = f" on {len(judgement.of_machines)} machines" if judgement.of_machines else ""
+    speed = _ratio(judgement.speed)
     yield VerdictRule(
-        rule=f"{name}: interval of the speed ratio, {100 * judgement.confidence:.1f} %",
-        inputs=f"{judgement.pairs} pairs{machines}; standard error "
-        f"{100 * math.expm1(judgement.standard_error):.1f} % ({judgement.df:.0f} degrees of freedom)",
-        result=_ratio(judgement.speed),
+        f"{name}: interval of the speed ratio, {100 * judgement.confidence:.1f} %",
+        f"{judgement.pairs} pairs{machines}; standard error {100 * math.expm1(judgement.standard_error):.1f} % "
+        f"({judgement.df:.0f} degrees of freedom)",
+        speed,
     )
     yield VerdictRule(
-        rule=f"{name}: better if the interval of score starts above {LEAST_SCORE_GAIN}, of speed above {LEAST_SPEED}",
-        inputs=f"score {_ratio(judgement.score)}, speed {_ratio(judgement.speed)}",
-        result=_yes(judgement.better),
+        f"{name}: better if the interval of score starts above {LEAST_SCORE_GAIN}, of speed above {LEAST_SPEED}",
+        f"score {_ratio(judgement.score)}, speed {speed}",
+        _yes(judgement.better),
     )
     if not judgement.better:
         known = {"steadiness": judgement.steadiness, "GPU utilization": judgement.utilization}
         shown = ", ".join(f"{what} {_ratio(ratio)}" for what, ratio in known.items() if ratio)
         yield VerdictRule(
-            rule=f"{name}: steadier without a loss of speed",
-            inputs=shown or "not measured",
-            result=_yes(judgement.steadier),
+            f"{name}: steadier without a loss of speed", shown or "not measured", _yes(judgement.steadier)
         )
-
-
-def _name(trial: TrialRecord, baseline: Values) -> str:
-    return _changes(trial.values, baseline)
 
 
 def _changes(values: Values, baseline: Values) -> str:

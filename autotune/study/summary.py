@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from operator import add
@@ -76,10 +77,7 @@ class RatedChange:
 
 @dataclass(frozen=True, kw_only=True)
 class Rating:
-    """Gain from each change of a search's answer, largest first.
-
-    Stored with the study because it needs a fitted model, unlike the rest of an answer.
-    """
+    """Gain from each change of a search's answer, largest first; stored because it needs a fitted model."""
 
     point: str
     trials: int
@@ -91,12 +89,9 @@ Answers = Mapping[str | None, CurrentAnswer | None]
 
 
 def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str | None:
-    """Return the search to report: the last one with an answer, otherwise the last.
-
-    An answer is a complete confirmation, or no point better than the baseline.
-    """
-    firsts = {trial.search: trial for trial in reversed(records)}
-    searches = [name for name in dict.fromkeys(trial.search for trial in records) if not _is_no_search(firsts[name])]
+    """Return the last search with an answer (a complete confirmation, or no better point), otherwise the last one."""
+    firsts = {trial.search: trial.purpose for trial in reversed(records)}
+    searches = [name for name in dict.fromkeys(trial.search for trial in records) if firsts[name] not in NO_SEARCH]
     for search in reversed(searches):
         trials = [trial for trial in records if trial.search == search]
         baseline_point, good = trials[0].point, comparable_trials(trials, objective)
@@ -106,10 +101,6 @@ def latest_search(records: Sequence[TrialRecord], objective: Objective) -> str |
         ):
             return search
     return searches[-1] if searches else None
-
-
-def _is_no_search(first: TrialRecord) -> bool:
-    return first.purpose in NO_SEARCH
 
 
 def answer_of(
@@ -183,18 +174,16 @@ def summarize(
     baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)
     if not good or baseline is None:
         return None
-    why_no_gpu = why_no_gpu or _why_not_measured(good)
     searched = _Searched(records=records, trials=trials, good=good, baseline=baseline, space=space, objective=objective)
-    if not searched.of(baseline.point):
+    if searched.of(baseline.point):
+        previous = (answers or answers_by_search(records, objective, excluded=excluded))[search]
+        result = _compared(searched, previous, excluded, ratings.get(search))
+    else:
         result = _without_baseline(searched, ratings.get(search))
-        return replace(result, why_no_gpu=why_no_gpu)
-    if answers is None:
-        answers = answers_by_search(records, objective, excluded=excluded)
-    result = _compared(searched, answers[search], excluded, ratings.get(search))
     shown = result.candidate if result.verdict is Verdict.NO_CHANGE else result.best
     if result.speedup is not None and shown is not None:
         result = replace(result, whole=_whole(measured, search, result.speedup, (baseline.point, shown.point)))
-    return replace(result, why_no_gpu=why_no_gpu)
+    return replace(result, why_no_gpu=why_no_gpu or _why_not_measured(good))
 
 
 def has_answer(records: Sequence[TrialRecord], baseline_point: str, objective: Objective) -> bool:
@@ -262,18 +251,30 @@ class _Searched:
     def changes_of(self, candidate: Side | None, rating: Rating | None) -> tuple[Change, ...]:
         if candidate is None:
             return ()
+        old, new = self.baseline.values, candidate.values
+        changed = [path for path in new if path in old and not same_scalar(new[path], old[path])]
         is_of_this = rating is not None and (rating.point, rating.trials) == (candidate.point, len(self.trials))
-        changes = changes_of(
-            self.baseline.values,
-            candidate.values,
-            self.space,
-            rating if is_of_this else None,
-            step_samples=self._step_samples(self.baseline.point),
+        rated = {change.path: change for change in rating.changes} if rating and is_of_this else {}
+        if rated.keys() != set(changed):
+            rated = {path: RatedChange(path=path, worth=None, group=place) for place, path in enumerate(changed)}
+        knobs = {knob.path: knob for knob in self.space.knobs}
+        ends = ((self.baseline.point, old), (candidate.point, new))
+        shows_moved = all(self.space.is_named(name, values) for name, values in ends)
+        step_samples = self._step_samples(self.baseline.point)
+        return tuple(
+            Change(
+                path=path,
+                old=old[path],
+                new=new[path],
+                worth=one.worth,
+                group=one.group,
+                needed=one.needed,
+                label=self.space.label_of(path, new[path]).value,
+                effective_batch=_effective_batch(knobs.get(path), old[path], new[path], step_samples),
+                along=_moved_keys(knobs[path], old[path], new[path]) if shows_moved else (),
+            )
+            for path, one in rated.items()
         )
-        ends = ((self.baseline.point, self.baseline.values), (candidate.point, candidate.values))
-        if all(self.space.is_named(name, values) for name, values in ends):
-            changes = with_moved_keys(changes, self.space)
-        return tuple(changes)
 
 
 def _without_baseline(searched: _Searched, rating: Rating | None) -> SearchResult:
@@ -319,7 +320,8 @@ def _compared(
     elif candidate is None:
         why = _why_nothing(searched)
     elif judgement is None:
-        why = _why_unconfirmed(len(finalist.pairs) if finalist else 0)
+        pairs = len(finalist.pairs) if finalist else 0
+        why = f"{pairs} of at least {FEWEST_PAIRS} confirming pairs were measured: out of time, or trials failed"
     else:
         is_filling = any(trial.measurement and trial.measurement.filled_samples_per_s for trial in searched.good)
         why = _why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
@@ -394,23 +396,13 @@ def _why_nothing(searched: _Searched) -> str:
     return "no tried point is faster than the current values by more than the noise"
 
 
-def _why_unconfirmed(pairs: int) -> str:
-    if pairs == 0:
-        return "the best point was not confirmed against today's config: no time for its pairs, or they failed"
-    return f"only {pairs} of at least {FEWEST_PAIRS} confirming pairs could be measured"
-
-
 def _why_judged(judgement: Judgement, objective: Objective, hosts: Sequence[str], *, is_filling: bool) -> str:
     pairs = f"{judgement.pairs} interleaved pairs with today's config"
     if len(hosts) > 1:
         pairs += f" on {len(hosts)} machines ({', '.join(hosts)})"
-    if judgement.better and is_filling:
-        return (
-            f"confirmed by {pairs}; caches did not fill in time, so trials were compared without their wait for data, "
-            "and the interval holds for any effect of full caches"
-        )
     if judgement.better:
-        return f"confirmed by {pairs}"
+        filling = "; caches did not fill in time, so trials were compared without their wait for data"
+        return f"confirmed by {pairs}{filling if is_filling else ''}"
     if judgement.steadier:
         known = {"steadiness of steps": judgement.steadiness, "GPU utilization": judgement.utilization}
         shown = [f"{what} {ratio.low:.2f}-{ratio.high:.2f}x" for what, ratio in known.items() if ratio]
@@ -496,11 +488,6 @@ def _why_not_measured(good: Sequence[TrialRecord]) -> str | None:
     return next((gpu.not_measured for gpu in gpus if gpu and gpu.not_measured), None)
 
 
-def pooled(trials: Sequence[TrialRecord]) -> dict[str, float | None] | None:
-    """Return the median of each metric over the comparable trials; None if there are none."""
-    return _medians([trial.comparable for trial in trials if trial.comparable])
-
-
 def _medians(measured: Sequence[Measurement]) -> dict[str, float | None] | None:
     if not measured:
         return None
@@ -557,7 +544,7 @@ def _same_training(searched: _Searched) -> tuple[Side, float] | None:
         and searched.space.is_same_training(trial.values, baseline.values)
         and not _had_no_effect(trial, baseline)
     }
-    confirmed = [point for point, trial in unchanged.items() if any(map(_confirms, searched.of(point)))]
+    confirmed = [trial.point for trial in good if trial.purpose is Purpose.CONFIRM and trial.point in unchanged]
     best = max(confirmed or unchanged, key=lambda point: means[point], default=None)
     if best is None or means[best] <= means[baseline.point]:
         return None
@@ -567,10 +554,6 @@ def _same_training(searched: _Searched) -> tuple[Side, float] | None:
 def _had_no_effect(trial: TrialRecord, baseline: TrialRecord) -> bool:
     changed = {path for path, value in trial.values.items() if not same_scalar(value, baseline.values.get(path))}
     return changed <= set(trial.conditions.unheeded)
-
-
-def _confirms(trial: TrialRecord) -> bool:
-    return trial.purpose is Purpose.CONFIRM
 
 
 def speed_over(trials: Sequence[TrialRecord], baseline: Sequence[TrialRecord]) -> float:
@@ -603,69 +586,28 @@ def _slowdown_cautions(trials: Iterable[TrialRecord]) -> Iterator[str]:
 # Changes of a point and their stored ratings
 
 
-def rating_of(attribute: object) -> Rating | None:
-    """Read a rating from JSON, if valid."""
-    try:
-        rating = msgspec.convert(attribute, Rating)
-    except (ValueError, RecursionError):
-        return None
-    ratios = [change.worth for change in rating.changes if change.worth]
-    return rating if all(0.0 < one.low <= one.ratio <= one.high < math.inf for one in ratios) else None
-
-
 RATING = "worth of changes:"
 """Prefix of the study attributes with the rating of a search, followed by its name."""
 
 
 def ratings_among(attributes: Mapping[str, object]) -> dict[str, Rating]:
-    """Return the ratings in a study's attributes, by search."""
-    found = {name: rating_of(some) for name, some in attributes.items() if name.startswith(RATING)}
-    return {name.removeprefix(RATING): rating for name, rating in found.items() if rating}
-
-
-def changes_of(
-    baseline: Values,
-    point: Values,
-    space: Space,
-    rating: Rating | None = None,
-    *,
-    step_samples: float | None = None,
-) -> list[Change]:
-    """Return what a point changes, in the order of the rating.
-
-    Args:
-        step_samples: Samples of a step of the baseline over all ranks.
-    """
-    changed = [path for path in point if path in baseline and not same_scalar(point[path], baseline[path])]
-    rated = {change.path: change for change in rating.changes} if rating else {}
-    if rated.keys() != set(changed):
-        rated = {path: RatedChange(path=path, worth=None, group=place) for place, path in enumerate(changed)}
-    knobs = {knob.path: knob for knob in space.knobs}
-    return [
-        Change(
-            path=path,
-            old=baseline[path],
-            new=point[path],
-            worth=one.worth,
-            group=one.group,
-            needed=one.needed,
-            label=space.label_of(path, point[path]).value,
-            effective_batch=_effective_batch(knobs.get(path), baseline[path], point[path], step_samples),
-        )
-        for path, one in rated.items()
-    ]
-
-
-def with_moved_keys(changes: Iterable[Change], space: Space) -> list[Change]:
-    """Add the coupled keys that change too."""
-    knobs = {knob.path: knob for knob in space.knobs}
-    found = []
-    for change in changes:
-        knob = knobs[change.path]
-        old, new = knob.keys(change.old), knob.keys(change.new)
-        moved = [path for path in knob.paths[1:] if not same_scalar(old[path], new[path])]
-        found.append(replace(change, along=tuple(MovedKey(path=one, old=old[one], new=new[one]) for one in moved)))
+    """Return the valid ratings in a study's attributes, by search."""
+    found = {}
+    for name, attribute in attributes.items():
+        if name.startswith(RATING):
+            with suppress(ValueError, RecursionError):
+                rating = msgspec.convert(attribute, Rating)
+                ratios = [change.worth for change in rating.changes if change.worth]
+                if all(0.0 < one.low <= one.ratio <= one.high < math.inf for one in ratios):
+                    found[name.removeprefix(RATING)] = rating
     return found
+
+
+def _moved_keys(knob: Knob, old: Scalar, new: Scalar) -> tuple[MovedKey, ...]:
+    """Return the coupled keys that change too."""
+    before, after = knob.keys(old), knob.keys(new)
+    moved = [path for path in knob.paths[1:] if not same_scalar(before[path], after[path])]
+    return tuple(MovedKey(path=one, old=before[one], new=after[one]) for one in moved)
 
 
 def _effective_batch(knob: Knob | None, old: Scalar, new: Scalar, step_samples: float | None) -> str:

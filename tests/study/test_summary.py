@@ -96,8 +96,8 @@ def test_a_gain_that_is_not_confirmed_is_no_change(history: History) -> None:
         ({"workers": 45.0, "fast": 40.0}, None, "no tried point is faster"),
         ({"workers": 51.0, "fast": 40.0}, None, "no tried point is faster"),  # within what trials differ by
         ({}, None, "only the current values were tried"),
-        ({"fast": 100.0}, None, "not confirmed against today's config"),
-        ({"fast": 100.0}, (1, 100.0, None), "only 1 of at least 2"),
+        ({"fast": 100.0}, None, "0 of at least 2 confirming pairs were measured"),
+        ({"fast": 100.0}, (1, 100.0, None), "1 of at least 2 confirming pairs were measured"),
         ({"fast": 60.0}, (2, 60.0, None), "2 interleaved pairs with today's config do not show a gain"),
         ({"fast": 60.0}, (2, 60.0, 2), "2 interleaved pairs with today's config do not show a gain"),
         ({"fast": 60.0}, (3, 60.0, None), "3 interleaved pairs with today's config do not show a gain"),
