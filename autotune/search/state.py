@@ -25,7 +25,7 @@ from autotune.search.trials import SearchTrials
 from autotune.space.knob import Label
 from autotune.space.space import Space, same_training
 from autotune.study.achieved import claims_sd
-from autotune.study.answer import current_answer, has_only_failed
+from autotune.study.answer import answers_by_search, has_only_failed
 from autotune.study.data_effects import labelled
 from autotune.study.gpu_pool import pooled_gpus
 from autotune.trial.execution import Execution
@@ -248,7 +248,7 @@ class CurrentAnswer:
         self._windows = windows
         self._budget_s = budget_s
         self._part: tuple[Space, int, Space] | None = None  # of a space, as of so many trials
-        self.current = current_answer(trials.of_study(), problem.objective, excluded=problem.excluded)
+        self.current = answers_by_search(trials.of_study(), problem.objective, excluded=problem.excluded)[None]
 
     def contender(self) -> Values | None:
         """Return the current answer as a point to try, unless it is the baseline, or failed in this search."""

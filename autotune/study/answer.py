@@ -69,11 +69,7 @@ class Finalist:
 
 @dataclass(frozen=True, kw_only=True)
 class HeldBack:
-    """Confirmed finalist that isn't the answer.
-
-    Attributes:
-        speedup: Speed over the baseline.
-    """
+    """Confirmed finalist that isn't the answer."""
 
     finalist: Finalist
     speedup: Ratio
@@ -99,22 +95,15 @@ class CurrentAnswer:
         return self.trial.point
 
 
-def current_answer(
+def answers_by_search(
     records: Sequence[TrialRecord], objective: Objective, *, excluded: Kinds = _NOTHING
-) -> CurrentAnswer | None:
-    """Return the current answer, if anything is confirmed.
+) -> dict[str | None, CurrentAnswer | None]:
+    """Return the confirmed answer at the start of each search, and by None the current one.
 
     Args:
         records: Trials of the current code, oldest first.
         excluded: Kinds of change to exclude.
     """
-    return answers_by_search(records, objective, excluded=excluded)[None]
-
-
-def answers_by_search(
-    records: Sequence[TrialRecord], objective: Objective, *, excluded: Kinds = _NOTHING
-) -> dict[str | None, CurrentAnswer | None]:
-    """Return the answer at the start of each search, and by None the current one."""
     found: dict[str | None, CurrentAnswer | None] = {}
     current: CurrentAnswer | None = None
     for search in dict.fromkeys(trial.search for trial in records):
@@ -311,9 +300,7 @@ def finalists(good: Iterable[TrialRecord], trials: Sequence[TrialRecord], baseli
     return [
         Finalist(
             trial=trial,
-            pairs_of_machines=_by_machine(
-                [half for half in confirming if half.point in (point, baseline_point)], baseline_point
-            ),
+            pairs_of_machines=_pairs_of_machines(confirming, point, baseline_point),
             planned_pairs=trial.conditions.pairs_planned or None,
             has_failed=point in failed,
             validation=validations.get(point),
@@ -322,21 +309,17 @@ def finalists(good: Iterable[TrialRecord], trials: Sequence[TrialRecord], baseli
     ]
 
 
-def _by_machine(halves: Sequence[TrialRecord], baseline_point: str) -> dict[str, Sequence[Pair]]:
-    machines = dict.fromkeys(half.machine for half in halves)
-    own = {machine: [half for half in halves if half.machine == machine] for machine in machines}
-    pairs = {machine: pairs_of(some, baseline_point) for machine, some in own.items()}
-    return {machine: some for machine, some in pairs.items() if some}
-
-
-def pairs_of(trials: Iterable[TrialRecord], baseline_point: str) -> list[Pair]:
-    """Return the complete (baseline, candidate) pairs on one machine."""
-    halves: dict[int, dict[bool, Measurement]] = {}
-    for trial in trials:
-        measured = trial.comparable
-        if trial.purpose is Purpose.CONFIRM and trial.pair is not None and measured:
-            halves.setdefault(trial.pair, {})[trial.point == baseline_point] = measured
-    return [(both[True], both[False]) for both in halves.values() if len(both) == 2]
+def _pairs_of_machines(confirming: Sequence[TrialRecord], point: str, baseline_point: str) -> dict[str, list[Pair]]:
+    """Return the complete pairs of a point by machine."""
+    halves: dict[tuple[str, int | None], dict[str, Measurement]] = {}
+    for trial in confirming:
+        if trial.point in (point, baseline_point) and trial.comparable:
+            halves.setdefault((trial.machine, trial.pair), {})[trial.point] = trial.comparable
+    found: dict[str, list[Pair]] = {}
+    for (machine, pair), both in halves.items():
+        if pair is not None and len(both) == 2:
+            found.setdefault(machine, []).append((both[baseline_point], both[point]))
+    return found
 
 
 def broken_points(trials: Iterable[TrialRecord]) -> list[Values]:

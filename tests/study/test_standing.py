@@ -18,7 +18,7 @@ from autotune.records import (
 )
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from autotune.study.answer import current_answer, judged_finalists
+from autotune.study.answer import answers_by_search, judged_finalists
 from autotune.study.summary import answer_of, summarize
 from tests.runs import MakeTrial, knob
 
@@ -73,7 +73,7 @@ class Study:
 
     def stands(self, **question: Any) -> Values | None:
         """Return the values that the study stands by."""
-        found = current_answer(self.records, EFFECTIVE_UTILIZATION, **question)
+        found = answers_by_search(self.records, EFFECTIVE_UTILIZATION, **question)[None]
         return found and found.trial.values
 
     def answer(self, today: Values = TODAY) -> SearchResult:

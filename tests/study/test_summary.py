@@ -9,7 +9,7 @@ from autotune.measure.score import EFFECTIVE_UTILIZATION, UTILIZATION, Objective
 from autotune.records import Conditions, Purpose, SearchResult, TrialRecord, Validity, Values, Verdict
 from autotune.space.knob import Label
 from autotune.space.space import Space, point_name
-from autotune.study.answer import pairs_of
+from autotune.study.answer import judged_finalists
 from autotune.study.summary import latest_search, summarize
 from tests.runs import MakeTrial, gpu, knob, on_gpu
 
@@ -158,7 +158,8 @@ def test_half_a_pair_does_not_count(history: History) -> None:
     history.run(FAST, None, Purpose.CONFIRM, pair=3)
     history.run(FAST, 100.0, Purpose.CONFIRM, pair=4, validity=Validity.NOT_STEADY)
     history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=4)
-    assert len(pairs_of(history.records, point_name(BASELINE))) == 3
+    (finalist,) = judged_finalists(history.records, "s1", EFFECTIVE_UTILIZATION)
+    assert len(finalist.pairs) == 3
     assert history.answer().verdict is Verdict.NO_CHANGE  # so few are judged only if none of its trials failed
 
 
