@@ -18,9 +18,7 @@ _PRIOR_CLAIMS = 2
 
 
 def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, claimed: Ratio) -> Achieved | None:
-    """Return what real trainings achieved with a point over the baseline, if any are comparable.
-
-    A training is compared with those of the baseline on the same machine, otherwise with its trials.
+    """Return what real trainings with a point achieved over the baseline's, or over its trials, on the same machine.
 
     Args:
         records: Trials of the current code.

@@ -2,7 +2,7 @@
 
 A point becomes the answer by the pairs of one search. It is superseded by a point that beats it in pairs of one search,
 after it failed there, or once the config's domains no longer contain it; but not by one that changes more of the
-training, unless the user allowed it. Computed from the record alone: every reader gets the same answer.
+training, unless the user allowed it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ class Finalist:
 
     Attributes:
         trial: First comparable confirming trial.
-        pairs_of_machines: Complete pairs by machine, in order of confirmation.
+        pairs_of_machines: Complete pairs by machine.
         planned_pairs: Maximum of a sequential confirmation; None for a fixed number.
         has_failed: True if a confirming trial failed, other than at the end of the search.
         judgement: None if there are too few pairs.
@@ -63,7 +63,7 @@ class Finalist:
 
     @property
     def wins(self) -> bool:
-        """True if it is better or steadier, and didn't break in validation."""
+        """Whether it is better or steadier, and didn't break in validation."""
         return self.judgement is not None and self.judgement.wins and not self.broke
 
 
@@ -214,10 +214,7 @@ def _kinds(trial: TrialRecord) -> Kinds:
 def judged_finalists(
     records: Sequence[TrialRecord], search: str, objective: Objective, *, against: str | None = None
 ) -> list[Finalist]:
-    """Judge the finalists of a search by the record up to its last trial, in order of confirmation.
-
-    A single pair has no judgement; two or three can only show a large gain.
-    """
+    """Judge the finalists of a search by the record up to its last trial, in order of confirmation."""
     records = until_the_end_of(search, records)
     trials = [trial for trial in records if trial.search == search]
     baseline = next((trial for trial in trials if trial.purpose is Purpose.BASELINE), None)

@@ -34,7 +34,6 @@ class StorageCalls:
     Args:
         renew: Called every few seconds; returns whether to call it again.
         delivered: Called with UUID and number of a trial once written; returns whether its record is known.
-        remark: Called with messages for the user.
 
     Attributes:
         trials: Trials in the storage; used only in `thread`.
@@ -130,7 +129,7 @@ class StorageCalls:
         """Make a call in the storage's thread; if it is a server, don't wait.
 
         Args:
-            finished: Trial that the call writes; it returns the number.
+            finished: Trial that the call writes, returning its number.
 
         Raises:
             StorageAway: The server is known to be unreachable.
@@ -227,12 +226,9 @@ def _unreachable(why: str, where: str) -> StorageAway:
 
 
 class StorageThread:
-    """Thread that makes calls one after the other, and a regular one in between.
+    """Thread that makes calls one after the other, and a regular one every `period_s` while it returns true.
 
     Ends when idle. An interrupt ends the caller's wait, never a call.
-
-    Args:
-        regular: Called every `period_s`; returns whether to call it again.
     """
 
     def __init__(self, name: str, regular: Callable[[], bool], period_s: float) -> None:

@@ -50,8 +50,8 @@ class Claim:
     """Claim on a running trial.
 
     Attributes:
-        number: Number of the trial; without an answer from the storage, the next free one.
-        is_written: Whether the trial is in the storage; None before the first attempt.
+        number: Number of the trial; until the storage answers, the next free one.
+        is_written: None before the first attempt.
     """
 
     number: int
@@ -94,8 +94,8 @@ def uuid_of(trial: StoredTrial) -> str | None:
 class LeaseWatch:
     """Watch over other processes' claims.
 
-    A claim lapses if its owner is known to be gone, or sends no heartbeat for `LEASE_S` on this machine's monotonic
-    clock. Time with an unreachable storage doesn't count.
+    A claim lapses if its owner is known to be gone, or sends no heartbeat for `LEASE_S` on this machine's clock, not
+    counting time with an unreachable storage.
     """
 
     def __init__(self, clock: Clock, is_gone: IsGone) -> None:
@@ -116,7 +116,7 @@ class LeaseWatch:
         """Return whether a trial is abandoned.
 
         Args:
-            study: Name of its Optuna study, or of another group of heartbeats.
+            study: Name of a group of heartbeats, e.g. an Optuna study.
             claim: Its claim as read, unchecked.
         """
         if isinstance(claim, Mapping) and self._is_gone(claim):
@@ -150,7 +150,7 @@ def distribution_of(choices: Sequence[Scalar]) -> BaseDistribution:
 
 
 def united(known: Distributions, wanted: Distributions) -> Distributions | None:
-    """Return the distributions under which a study can store trials, with its own categories; None if it can't."""
+    """Return the distributions under which a study can store trials, with its own categories, if it can."""
     from optuna.distributions import CategoricalDistribution
 
     found: dict[str, BaseDistribution] = {}

@@ -1,6 +1,6 @@
 """Storage format of a trial: JSON attribute of an Optuna trial, and line of a file of trials.
 
-Nothing read is executed or used as a path; values, metrics and names are checked for type and range.
+What is read is checked for type and range, and never executed or used as a path.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,7 +35,7 @@ RECORD = "record"
 """Attribute with the `TrialRecord`."""
 
 IMPORTED = "imported"
-"""Attribute of an imported trial with its start in UTC, which orders such trials."""
+"""Attribute of an imported trial with its start in UTC."""
 
 FORMAT = 2
 """Version of the record."""
@@ -54,7 +55,7 @@ def record_of(number: int, attributes: Mapping[str, Any]) -> TrialRecord:
     """Read a trial.
 
     Raises:
-        ValueError: Foreign, another format, or invalid; one line.
+        ValueError: Another format, or invalid; one line.
     """
     written = dict(attributes)
     if written.get("format") != FORMAT:
@@ -128,11 +129,7 @@ def scalars_of(record: TrialRecord, about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def finished_trial(claim: Claim, record: TrialRecord, *, score: float | None, speeds: Sequence[float]) -> FrozenTrial:
-    """Return the Optuna trial of a claim that has just ended.
-
-    Args:
-        score: Ratio to the baseline's; None without a comparable measurement.
-    """
+    """Return the Optuna trial of a claim that has just ended."""
     trial = claim.running_trial()
     trial.number = claim.number
     trial.state = state_of(record.purpose, score)
@@ -143,10 +140,7 @@ def finished_trial(claim: Claim, record: TrialRecord, *, score: float | None, sp
 
 
 def state_of(purpose: object, score: float | None) -> TrialState:
-    """Return the Optuna state of a trial.
-
-    Repeated measurements are PRUNED: in other tools' plots, a point confirmed a dozen times would hide all others.
-    """
+    """Return the Optuna state of a trial: PRUNED for repeats, which would hide all others in other tools' plots."""
     from optuna.trial import TrialState
 
     if purpose in (Purpose.REPEAT, Purpose.CONFIRM):
@@ -210,11 +204,7 @@ _log = logging.getLogger(__name__)
 
 
 def starts_of(trials: Sequence[tuple[int, StoredTrial]], *, always: bool = False) -> dict[int, tuple[str, str]]:
-    """Return sort keys of a study with imported trials: start in UTC, then UUID.
-
-    Returns:
-        Keys by number of the first trial of each UUID; empty if nothing was imported.
-    """
+    """Return sort keys (start in UTC, UUID) by number of each UUID's first trial; empty if nothing was imported."""
     found: dict[int, tuple[str, str]] = {}
     first: dict[str, int] = {}
     for number, trial in trials:
@@ -233,8 +223,8 @@ def read_records(
 ) -> list[tuple[str | None, TrialRecord]]:
     """Return the records of a storage and of the trials waiting for it, by UUID, oldest first.
 
-    Skips foreign trials and later formats (with a warning), interrupted and running trials, and duplicates. A trial has
-    the number of its UUID's first Optuna trial; a waiting one the next free number.
+    Skips foreign trials and later formats (with a warning), and those without a record. A trial has the number of its
+    UUID's first Optuna trial; a waiting one the next free number.
     """
     last = max((number for number, _ in trials), default=-1)
     free = itertools.count(last + 1)
@@ -272,7 +262,7 @@ class UndeliveredTrials:
     """File of finished trials that wait for their storage; absent if there are none.
 
     Args:
-        where: The storage; trials for other ones are ignored.
+        where: The storage; trials for others are ignored.
 
     Raises:
         StudyError: It cannot be read or written; from every method.
@@ -282,36 +272,28 @@ class UndeliveredTrials:
         self._path = path
         self._where = where
         self._lock = FileLock(path.with_name(path.name + ".flock"))  # machines may share the folder
-        try:
+        with self._expected():
             self.trials = [trial for _, target, trial in self._lines() if target == where]
-        except OSError as error:
-            raise self._error(error) from error
 
     def add(self, trial: FrozenTrial) -> None:
         """Add a trial, durably."""
         self.trials.append(trial)
         line = json.dumps({"format": _LINE_FORMAT, "where": self._where, **line_object(trial), "number": trial.number})
-        try:
-            with self._lock, open_regular(self._path, append=True, create=True) as file:
-                size = file.seek(0, os.SEEK_END)
-                is_torn = size and os.pread(file.fileno(), 1, size - 1) != b"\n"  # by a crash, or a full disk
-                file.write(b"\n" * bool(is_torn) + line.encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise self._error(error) from error
+        with self._expected(), self._lock, open_regular(self._path, append=True, create=True) as file:
+            size = file.seek(0, os.SEEK_END)
+            is_torn = size and os.pread(file.fileno(), 1, size - 1) != b"\n"  # by a crash, or a full disk
+            file.write(b"\n" * bool(is_torn) + line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
     def remove(self, written: FrozenTrial) -> None:
         uuid = uuid_of(written)
         self.trials = [trial for trial in self.trials if uuid_of(trial) != uuid]
-        try:
-            with self._lock:
-                if lines := [line for line, _, trial in self._lines() if uuid_of(trial) != uuid]:
-                    replace_durably(self._path, "".join(line + "\n" for line in lines).encode())
-                else:
-                    self._path.unlink(missing_ok=True)
-        except OSError as error:
-            raise self._error(error) from error
+        with self._expected(), self._lock:
+            if lines := [line for line, _, trial in self._lines() if uuid_of(trial) != uuid]:
+                replace_durably(self._path, "".join(line + "\n" for line in lines).encode())
+            else:
+                self._path.unlink(missing_ok=True)
 
     def _lines(self) -> list[tuple[str, str, FrozenTrial]]:
         try:
@@ -330,9 +312,13 @@ class UndeliveredTrials:
                 _log.warning("ignoring an unreadable line of %s", self._path)
         return found
 
-    def _error(self, error: OSError) -> StudyError:
-        return StudyError(
-            f"cannot keep trials that wait for their storage: {error.strerror}",
-            where=str(self._path),
-            remedy="Free some space or fix the permissions, then run the same command again to resume.",
-        )
+    @contextmanager
+    def _expected(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise StudyError(
+                f"cannot keep trials that wait for their storage: {error.strerror}",
+                where=str(self._path),
+                remedy="Free some space or fix the permissions, then run the same command again to resume.",
+            ) from error

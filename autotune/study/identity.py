@@ -43,10 +43,7 @@ class StudyIdentity:
 
     @property
     def name(self) -> str:
-        """Config stem and hashes of training and hardware, frameworks, and command.
-
-        The separate hashes identify the study without the command, or with other framework versions.
-        """
+        """Config stem and separate hashes of training with hardware, frameworks, and command."""
         stem = re.sub("[^A-Za-z0-9_.]+", "_", self.stem).strip("._")[:40] or "config"
         return (
             f"{stem}-{_digest(self._training_and_machine())[:8]}-{_digest(dict(self.frameworks))[:4]}"
@@ -55,7 +52,7 @@ class StudyIdentity:
 
     @property
     def training(self) -> str:
-        """Hash of the training, independent of machine, command and frameworks."""
+        """Hash of the training alone."""
         return _digest(self._training())[:16]
 
     @property
@@ -83,7 +80,7 @@ class StudyIdentity:
 
 
 def framework_versions(executable: Path, further: Iterable[Path] = ()) -> dict[str, str]:
-    """Read the framework versions of a Python interpreter from package metadata, without starting anything.
+    """Read the framework versions of a Python interpreter from package metadata.
 
     Args:
         further: Package folders outside its environment.
@@ -98,7 +95,7 @@ def framework_versions(executable: Path, further: Iterable[Path] = ()) -> dict[s
 
 
 def frameworks_text(frameworks: Mapping[str, str]) -> str:
-    """Return frameworks and versions as text."""
+    """Return names with versions."""
     return ", ".join(f"{name} {version}" for name, version in frameworks.items())
 
 

@@ -1,6 +1,6 @@
 """Members and machines of a study: the processes that run its trials.
 
-Each member keeps one study attribute and renews it every few seconds. Nothing in it is executed or used as a path.
+Each member renews one study attribute every few seconds, which is never executed or used as a path.
 """
 
 import math
@@ -21,7 +21,7 @@ ATTRIBUTE = "member."
 """Prefix of member attributes, followed by the UUID."""
 
 RECENT = timedelta(seconds=90)
-"""Maximum age of an active member's entry, by its wall clock."""
+"""Maximum age of an active member's heartbeat."""
 
 Text = Annotated[str, msgspec.Meta(max_length=200)]
 Fact = Annotated[str, msgspec.Meta(max_length=1000)]
@@ -46,12 +46,11 @@ class MemberPhase(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
-    """Member of a study.
+    """Member of a study; times are by its wall clock.
 
     Attributes:
         search: Name of the joint search.
-        about: Its process, from `process.owner.this_process`.
-        since_utc: Time of joining, by its wall clock.
+        about: Facts about its process.
         point: Name of the point that it confirms.
         left_because: Why it left; empty if the study is done.
     """
@@ -100,7 +99,7 @@ def members_among(attributes: Mapping[str, Any]) -> list[Member]:
 def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
     """Return the search that a new member joins: its own unless an earlier member is active with the same baseline.
 
-    With clocks an hour apart, two searches may run in parallel; they still share trials.
+    With clocks an hour apart, two searches may run in parallel, sharing trials.
 
     Args:
         others: Members not known to be gone, in order of joining.
@@ -122,7 +121,7 @@ def _read(name: str, written: object) -> Member | None:
 
 
 def hosts_of(records: Iterable[TrialRecord]) -> dict[str, str]:
-    """Return the distinct host names of machines."""
+    """Return distinct host names of machines."""
     return distinct_hosts((trial.machine, trial.conditions.host or "?") for trial in records)
 
 
@@ -145,7 +144,7 @@ def on_one_scale(records: Sequence[TrialRecord], reference: str | None = None) -
 
 
 def _scale(trial: TrialRecord) -> str:
-    """Return the name of a scale of speed: the machine, separately for trials that run alone on it."""
+    """Return the name of a scale of speed: the machine, and whether the trial ran alone on it."""
     return f"{trial.machine} alone" if trial.conditions.alone else trial.machine
 
 

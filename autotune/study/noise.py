@@ -9,7 +9,7 @@ from autotune.measure.statistics import TYPICAL_CV, robust_pooled_variance
 from autotune.records import Measurement, TrialRecord
 
 MOST_DF = 6.0
-"""Maximum degrees of freedom from other points: their spreads differ, and machines change."""
+"""Maximum degrees of freedom from other points: spreads differ, and machines change."""
 
 LEAST_DF = 2.0
 """Degrees of freedom below which the typical spread supplements few repeats."""
@@ -29,8 +29,8 @@ def trial_noise(
 ) -> Noise:
     """Return the noise of a search's trials.
 
-    Few repeats are supplemented by the low median of recent searches' noise and the typical spread, so that one
-    disturbed period doesn't affect later searches.
+    Few repeats are supplemented by the low median of recent searches' noise and the typical spread, which one disturbed
+    period doesn't affect.
 
     Args:
         trials: Trials of the study, oldest first.
@@ -52,8 +52,6 @@ def pair_noise(
     others: Iterable[TrialRecord], search: str, objective: Objective, *, pairs: int = LEAST_PAIRS
 ) -> tuple[float, float]:
     """Return the prior variance of a pair's difference of ln score, and its degrees of freedom.
-
-    Fewer than four pairs always include the typical spread.
 
     Args:
         others: Trials of the study without the confirmation to judge, oldest first.

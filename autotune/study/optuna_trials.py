@@ -2,7 +2,7 @@
 
 A study is a group of Optuna studies: Optuna fixes each list of categories, so trials that don't fit go into another
 one. A write without a confirmed result is repeated and may be there twice. Readers keep one trial per UUID, under the
-first number: the one shown to the user.
+first number, which the user saw.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -32,12 +32,7 @@ _GONE = (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError)
 
 @dataclass(frozen=True, kw_only=True)
 class Updates:
-    """Changes in a study by other processes.
-
-    Attributes:
-        ended: Finished trials by number.
-        pending: Values of running trials.
-    """
+    """Changes in a study by other processes: finished trials by number, and values of running ones."""
 
     ended: Sequence[tuple[int, FrozenTrial]]
     pending: Sequence[Values]
@@ -76,7 +71,7 @@ class OptunaTrials:
         return [(number, trial) for number, _, trial in self._trials() if number >= self._first * MEMBER_NUMBERS]
 
     def expecting(self, function: Callable[[], _T]) -> _T:
-        """Call a function, and again on a new connection if that was lost; the first call may have written anything."""
+        """Call a function, and again if the connection was lost; the first call may have written anything."""
         with suppress(StorageAway), self.connection.expected():
             return function()
         with self.connection.expected():
@@ -89,11 +84,7 @@ class OptunaTrials:
         self._studies[self._first].set_user_attr(name, value)
 
     def create(self, claim: Claim, own: Collection[str | None]) -> None:
-        """Write a claimed trial with its claim, atomically, and close abandoned ones.
-
-        Args:
-            own: UUIDs of this process's claims.
-        """
+        """Write a claimed trial with its claim, atomically, and close abandoned ones that aren't `own` UUIDs."""
         if self._lapsed(own):
             self.close_lapsed(own)
         there = [] if claim.is_written is None else self._trials_of(claim.uuid)
@@ -112,7 +103,7 @@ class OptunaTrials:
         return number
 
     def is_taken(self, claim: Claim) -> bool:
-        """Return whether another process is running a trial of the same point, with a lower number."""
+        """Return whether another process runs the same point, with a lower number."""
         return any(
             self._first * MEMBER_NUMBERS <= number < claim.number
             and dict(trial.params) == dict(claim.values)

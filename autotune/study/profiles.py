@@ -1,7 +1,6 @@
 """Profile of a study: its best points and those out of memory, for studies of similar trainings.
 
-Holds hashes, knob values and figures; no paths, commands or host names. Validated and bounded, as storage may be
-shared.
+Holds hashes, knob values and figures, all validated; no paths, commands or host names.
 """
 
 import json
@@ -46,11 +45,7 @@ Used = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
 
 @dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """Hardware class of a study.
-
-    Attributes:
-        gpus: Name and memory, if known, of each visible GPU.
-    """
+    """Hardware class of a study, with name and memory of each visible GPU."""
 
     cpu_model: Text
     cpu_cores: Annotated[int, msgspec.Meta(ge=1)]
@@ -119,7 +114,7 @@ class Profile:
     Attributes:
         training: Hash of the training without the machine.
         kinds: Kind of each knob by path; None for a custom knob.
-        points: Best distinct points, best first; empty if none beat the baseline.
+        points: Distinct points better than the baseline, best first.
     """
 
     study: Text
@@ -165,7 +160,7 @@ def profile_of_attribute(attribute: Any) -> Profile | None:
 
 
 def distinct(points: Sequence[ProfilePoint], most: int) -> tuple[ProfilePoint, ...]:
-    """Return the first points with two or more differences from each other: neighbours add little information."""
+    """Return the first points with two or more differences from each other."""
     chosen: list[ProfilePoint] = []
     for point in points:
         if len(chosen) < most and all(_differences(point, other) >= 2 for other in chosen):
@@ -212,11 +207,7 @@ class Sibling:
 
 
 def siblings(own: Profile, others: Iterable[Profile]) -> list[Sibling]:
-    """Return the nearest 3 of the most similar studies, nearest hardware first.
-
-    Args:
-        own: The study's own profile, without points.
-    """
+    """Return the nearest 3 of the most similar studies, nearest hardware first."""
     found = [
         Sibling(profile=other, likeness=likeness, distance=distance(own.hardware, other.hardware))
         for other in others
@@ -232,7 +223,7 @@ def siblings(own: Profile, others: Iterable[Profile]) -> list[Sibling]:
 
 
 def distance(one: Hardware, other: Hardware) -> float:
-    """Return the distance of two hardware classes: differences of kind and doublings of quantities."""
+    """Return the distance of two hardware classes, in doublings of quantities."""
     if one.is_class_of(other):
         return 0.0
     cpu = 0.5 * _doublings(one.cpu_cores, other.cpu_cores) + 0.25 * _doublings(one.memory_bytes, other.memory_bytes)
@@ -287,11 +278,7 @@ class ProfileIndex:
         return list(found.values())
 
     def keep(self, profile: Profile) -> None:
-        """Write a profile to the index of a folder of journals.
-
-        Raises:
-            OSError: It cannot be written.
-        """
+        """Write a profile to the index of a folder of journals; may raise `OSError`."""
         path = self._own_index()
         if path is None:
             return

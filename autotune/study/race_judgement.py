@@ -6,9 +6,8 @@ Without a difference, configs converge equally fast if the interval lies within 
 quarter of the time.
 
 If every training has two evaluations, their losses decide. A training loss separates learning from overfitting only
-while no sample repeats (prequential evaluation, Dawid 1984): a lower one shows nothing after the first pass. In either
-case, a loss that is lower after equally many samples (or updates, for a smaller batch) doesn't count: batch, cache and
-order can't cause that.
+while no sample repeats (prequential evaluation, Dawid 1984). In either case, a loss that is lower after equally many
+samples (or updates, for a smaller batch) doesn't count: batch, cache and order can't cause that.
 """
 
 import math
@@ -56,7 +55,7 @@ def judge_race(trials: Sequence[TrialRecord], winner: str, *, changes: Set[Label
 
     Args:
         trials: Trials of one search, oldest first.
-        changes: Labels of its changes. If all are same training, losses must be equal after equally many samples.
+        changes: Labels of its changes.
     """
     raced = [
         (trial, trial.race)
@@ -310,10 +309,7 @@ class _Race:
         return _after_samples(self._curves(arm), 1.0)
 
     def _beyond_explained(self, arm: RaceArm, curves: _Curves, *, is_held_out: bool = False) -> LossDifference | None:
-        """Compare after equally many samples or, for a smaller batch, updates.
-
-        Batch, cache and order can't lower the loss then.
-        """
+        """Compare after equally many samples or, for a smaller batch, updates."""
         return _after_samples(curves, max(1.0, 1.0 / self._batch_ratio(arm)), is_held_out=is_held_out)
 
 

@@ -162,7 +162,7 @@ def summarize(
 
     Args:
         records: The study's record. Other searches only contribute to the noise; later trials are ignored.
-        space: Current search space, for the labels; never affects the verdict.
+        space: Current search space, only for the labels.
         answers: Result of `answers_by_search`, if known.
     """
     measured = until_the_end_of(search, records)
@@ -201,7 +201,7 @@ class _Searched:
 
     Attributes:
         records: The record up to its last trial.
-        good: Comparable trials with the objective, at least one.
+        good: Comparable trials, at least one.
         baseline: First trial of the baseline, possibly failed.
     """
 
@@ -367,10 +367,7 @@ def _compared(
 
 
 def _whole(records: Sequence[TrialRecord], search: str, speed: Ratio, points: tuple[str, str]) -> WholeTraining:
-    """Return the speed of whole training with a point over the baseline.
-
-    Only trials on the machine of the search's first trial count.
-    """
+    """Return the speed of whole training with a point over the baseline, on the search's first machine."""
     machine = next(one.machine for one in records if one.search == search)
     here = [one for one in records if one.machine == machine and one.validity not in DISTURBED]
     tried = [[one.comparable for one in here if (one.search, one.point) == (search, point)] for point in points]

@@ -57,11 +57,7 @@ _EXPORT_AGAIN = "Nothing was imported. Export the study again."
 
 @dataclass(frozen=True, kw_only=True)
 class StudyName:
-    """Parts of a study's name.
-
-    Attributes:
-        training: Hash of training and hardware class.
-    """
+    """Parts of a study's name; `training` also covers the hardware class."""
 
     text: str
     stem: str
@@ -71,7 +67,7 @@ class StudyName:
 
     @classmethod
     def of(cls, text: str) -> "StudyName | None":
-        """Parse a name, which becomes part of paths; None if it isn't a study's."""
+        """Parse a name, which becomes part of paths."""
         match = _NAME.fullmatch(text)
         return match and cls(text=match[0], stem=match[1], training=match[2], frameworks=match[3], command=match[4])
 
@@ -134,7 +130,7 @@ class PortableTrial:
 
 
 def portable_of(trial: FrozenTrial) -> PortableTrial | None:
-    """Validate a trial of a storage or export; None without a record (interrupted or running).
+    """Validate a trial of a storage or export; None without a record.
 
     Raises:
         ValueError: Foreign or invalid.
@@ -206,11 +202,7 @@ def _bare(texts: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Contents:
-    """Finished trials of a study by UUID, oldest first.
-
-    Attributes:
-        interrupted: Number of trials without a record: interrupted or running.
-    """
+    """Finished trials of a study by UUID, oldest first, and the numbers of unfinished and unreadable ones."""
 
     trials: Mapping[str, PortableTrial]
     interrupted: int
@@ -242,7 +234,7 @@ def _contents(found: Iterable[FrozenTrial]) -> Contents:
 
 
 def _in_order(trials: Iterable[PortableTrial]) -> dict[str, PortableTrial]:
-    """Return trials by UUID, oldest first; the choice among duplicates doesn't depend on their order."""
+    """Return trials by UUID, oldest first, independent of the order of duplicates."""
     found: dict[str, PortableTrial] = {}
     for trial in sorted(trials, key=lambda one: (one.started, one.uuid, one.text)):
         found.setdefault(trial.uuid, trial)
@@ -348,12 +340,7 @@ def _manifest(written: Any) -> Manifest:
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """Outcome of an import.
-
-    Attributes:
-        known: Number of trials already there.
-        differing: Number of trials that differ from the stored ones.
-    """
+    """Outcome of an import: numbers of trials added, already there, and different from the stored ones."""
 
     study: str
     added: int

@@ -22,8 +22,6 @@ def whole_training(
 ) -> WholeTraining:
     """Return the speedup of whole training, with its 95 % interval (delta method on the logarithm).
 
-    Its uncertainty is that of steps, of the difference between pauses, and of their share.
-
     Args:
         speed: Speedup of steps over the baseline.
         measured: Measurements of the baseline, at least one, and of the other.

@@ -12,7 +12,7 @@ from typing import Any
 
 import optuna
 import sqlalchemy
-from optuna.storages import BaseStorage, RDBStorage
+from optuna.storages import RDBStorage
 from sqlalchemy.engine import make_url
 
 from autotune.clock import Clock
@@ -38,7 +38,7 @@ _SERVER = {
     "keepalives_interval": 5,
     "keepalives_count": 3,
 }
-"""Connection parameters of the driver; those in the URL's query take precedence."""
+"""Connection parameters of the driver, unless the URL has others."""
 _LAST_TABLE = "alembic_version"  # the last one that Optuna creates
 _SCHEMA_LOCK = int.from_bytes(b"autotune", "big")
 """Key of the advisory lock while tables are created."""
@@ -57,8 +57,7 @@ _CONNECTION_ERRORS = (
 )
 _TRANSIENT = re.compile("08|25006|25P0|40|53|55P03|57|58")
 """SQLSTATEs or classes of transient errors: no connection, read-only standby, aborted or idle transaction, conflict, no
-resources (full disk, too many connections), held lock, operator intervention (restart, failover, cancelled statement),
-system error."""
+resources (full disk, too many connections), held lock, operator intervention (restart, failover), system error."""
 _SQLITE = b"SQLite format 3\0"
 _NO_DATABASE = re.compile(r'database "[^"]*" does not exist')
 _REMEDIES = (
@@ -71,17 +70,13 @@ _REMEDIES = (
     (r"unsupported startup parameter", "Set in PgBouncer: ignore_startup_parameters = options"),
     (r"no pg_hba.conf entry|permission denied|not permitted|must be owner", "Ask its administrator for access."),
     (_NO_DATABASE.pattern, "Create the database: createdb NAME."),
-    (
-        r"readonly database",
-        "Check that the file was not replaced and is writable, then run the same command again.",
-    ),
+    (r"readonly database", "Check that the file was not replaced and is writable, then run the same command again."),
     (r"is locked|lock timeout|holds its lock", "Find the process that locks it, then run the same command again."),
     (r"unable to open|^No such file", "Check that its folder exists and is writable."),
     (r"read-?only", "Name a database or server that accepts writes."),
     (r"refused|could not connect|timeout|timed out|resolve|translate host|No such file", "Check that it runs there."),
     (r"not a database|malformed|disk image", "Move the file away to start again, or restore a copy of it."),
-    (r"disk is full|No space left", "Free some space, then run the same command again to resume."),
-    (r"disk I/O", "Check its disk (space, errors), then run the same command again to resume."),
+    (r"disk is full|No space left|disk I/O", "Check its disk (space, errors), then run the same command to resume."),
 )
 """Remedies, by a pattern in the driver's message."""
 _PERMANENT = re.compile(r"authentication|no password supplied|pg_hba|does not exist|permission denied", re.IGNORECASE)
@@ -118,22 +113,17 @@ class Database:
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
         """Connect; create Optuna's tables if missing."""
         with self._expected(reads_only=True):  # no lock file for an unusable database
-            exists = self._is_server or self._has_tables()
-            if exists:
-                storage: BaseStorage = self._optuna
-                if self._is_server:
-                    storage = ServerStorage(study, self._optuna, self._batch_connection)
-                    self._connected.append(storage)
-        if not exists:
+            tables = self._optuna if self._is_server or self._has_tables() else None
+        if tables is None:
             with self._expected():
-                storage = self._optuna
+                tables = self._optuna
+        expected, names = partial(self._expected, reads_only=reads_only), partial(optuna.get_all_study_names, tables)
+        if not self._is_server:
+            return Connection(storage=tables, expected=expected, names=names, close=self.close)
+        server = ServerStorage(study, tables, self._batch_connection)
+        self._connected.append(server)
         return Connection(
-            storage=storage,
-            expected=partial(self._expected, reads_only=reads_only),
-            names=storage.names if isinstance(storage, ServerStorage) else partial(optuna.get_all_study_names, storage),
-            pull=storage.pull if isinstance(storage, ServerStorage) else lambda: None,
-            is_remote=self._is_server,
-            close=self.close,
+            storage=server, expected=expected, names=server.names, pull=server.pull, is_remote=True, close=self.close
         )
 
     def attributes(self, name: str) -> list[object]:
@@ -284,12 +274,11 @@ class DatabaseErrors:
         except (OSError, sqlalchemy.exc.SQLAlchemyError, optuna.exceptions.OptunaError) as error:
             raise self.of(error) from None  # its text has statements and parameters
         except ImportError as error:
-            if isinstance(error, ModuleNotFoundError):
-                what, remedy = "is not installed", "in the clone of autotune: pip install '.[postgresql]'"
-            else:
-                what, remedy = "cannot be imported", "if it is psycopg: pip install 'psycopg[binary]'"
             named = error.name or self._shown(str(error))
-            raise self._unusable(f"a package that this database needs {what}: {named}", f"Run, {remedy}") from None
+            raise self._unusable(
+                f"a package that this database needs cannot be imported: {named}",
+                "Run, in the clone of autotune: pip install '.[postgresql]'",
+            ) from None
         except DAMAGE as error:
             # Optuna trusts its own tables, which were changed
             shown = f"{type(error).__name__}: {self._shown(str(error))}"

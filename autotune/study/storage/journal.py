@@ -76,11 +76,7 @@ class JournalFolder:
         )
 
     def read(self, study: str) -> tuple[list[tuple[int, JournalTrial]], dict[str, Any]] | None:
-        """Read a study without Optuna: trials by number, and attributes.
-
-        Returns:
-            None if the journal doesn't have it, or only Optuna can read it.
-        """
+        """Read a study's trials by number, and attributes, without Optuna; None if only Optuna can read it."""
         path = self.path(study)
         with _expected(path):
             file = JournalFile(path, _lock(path), creates=False)
@@ -140,11 +136,7 @@ _IS_FINISHED = {0: False, 1: True, 2: True, 3: True}  # by Optuna's state; 4 is 
 
 
 def _replayed(entries: Iterable[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], list[JournalTrial]]]:
-    """Return the attributes and trials of each Optuna study in a journal, like `JournalStorage`.
-
-    Raises:
-        LookupError: Unknown entry. Other errors of `DAMAGE`: damaged entry.
-    """
+    """Return the attributes and trials of each Optuna study in a journal; an error of `DAMAGE` if it can't be read."""
     studies: dict[str, tuple[dict[str, Any], list[JournalTrial]]] = {}
     by_id: dict[int, tuple[dict[str, Any], list[JournalTrial]]] = {}
     trials: dict[int, JournalTrial] = {}
@@ -217,11 +209,7 @@ _REMEDY_AT_OPENING = "Move the file away to start a new study, or truncate it be
 
 
 class JournalFile:
-    """Optuna journal backend on one file that must not be replaced.
-
-    Args:
-        lock: Held while appending.
-        creates: Whether to create the file, accessible only by its owner.
+    """Optuna journal backend on one file that must not be replaced; the lock is held while appending.
 
     Raises:
         OSError: It cannot be opened, or isn't a regular file.
@@ -286,11 +274,7 @@ class JournalFile:
             self._is_synced = True
 
     def repair(self) -> int:
-        """Repair a torn last line: complete it if valid, otherwise move it to ``<journal>.torn``.
-
-        Returns:
-            Number of bytes removed.
-        """
+        """Complete a torn last line if valid, otherwise move it to ``<journal>.torn``; return the bytes removed."""
         with self._opened() as file:
             if _is_whole(file):  # no lock file for readers
                 return 0

@@ -74,11 +74,7 @@ class LockProbe:
         self._file: BinaryIO | None = None
 
     def hold(self) -> None:
-        """Hold the lock until `close`.
-
-        Raises:
-            OSError: It cannot be created or locked.
-        """
+        """Hold the lock until `close`; may raise `OSError`."""
         self._file = open_regular(self._path, append=True, create=True)
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -114,10 +110,7 @@ class LockProbe:
 
 @contextmanager
 def sole_search(path: Path, study: str) -> Iterator[None]:
-    """Hold a study for one search on this machine.
-
-    Args:
-        path: Lock file, which contains the holder's PID.
+    """Hold a study for one search on this machine by a file with its process id.
 
     Raises:
         StudyBusy: Another search holds it.

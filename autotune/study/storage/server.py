@@ -1,11 +1,9 @@
 """Optuna's tables on a PostgreSQL server, for one study: one query reads all updates, one transaction writes a change.
 
-`RDBStorage` needs up to two hundred round trips a trial, and even one statement per table about twenty. Here all trials
-are cached, and each atomic write is one text with the query for updates: about three round trips a trial. Optuna and
-its dashboard can read the result.
+`RDBStorage` needs up to two hundred round trips a trial. Here all trials are cached, and each atomic write is one text
+with the query for updates: about three round trips a trial. Optuna and its dashboard can read the result.
 
-Each statement names the public call that it replaces, on the schema that `RDBStorage` checks; infrequent calls go to
-`RDBStorage`.
+Each statement names the public call that it replaces, on the schema that `RDBStorage` checks.
 """
 
 from __future__ import annotations
@@ -96,8 +94,7 @@ class _Statement(NamedTuple):
 class ServerStorage(BaseStorage):
     """Optuna storage of one study on a PostgreSQL server.
 
-    Writes are durable after `flush` and after each new or finished trial, which also reads updates. An error clears the
-    cache.
+    Writes are durable after `flush` and each new or finished trial. An error clears the cache.
 
     Args:
         tables: Storage on the same tables, for infrequent calls.

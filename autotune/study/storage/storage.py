@@ -40,12 +40,12 @@ class Connection:
     """Connection to the storage of one study.
 
     Attributes:
-        expected: Returns the context of each read or write. It holds the necessary lock and raises errors of disks,
+        expected: Returns the context of each read or write, which holds the necessary lock and raises errors of disks,
             servers and other writers as `StudyError`, or as `StorageAway` if temporary.
         names: Returns the names of its Optuna studies, possibly with others.
         pull: Reads other processes' changes into a cache.
         is_remote: Whether it may be temporarily unreachable.
-        lock_probe: Returns a member's probe if the storage depends on file locks.
+        lock_probe: Returns a member's probe if the storage needs file locks.
     """
 
     storage: BaseStorage
@@ -70,11 +70,11 @@ class Storage(Protocol):
         ...
 
     def names(self) -> list[str]:
-        """Return the names of all studies, sorted, foreign ones included."""
+        """Return the names of all studies, sorted."""
         ...
 
     def connect(self, study: str, *, reads_only: bool = False) -> Connection:
-        """Connect to a study, repairing it if possible; it need not exist. `reads_only` creates no files."""
+        """Connect to a study, which need not exist, and repair it; `reads_only` creates no files."""
         ...
 
     def attributes(self, name: str) -> list[object]:
@@ -86,7 +86,7 @@ class Storage(Protocol):
         ...
 
     def discard(self, study: str, trash: Path) -> None:
-        """Remove a study: move its own files into an existing folder, delete the rest."""
+        """Move a study's own files into an existing folder, and delete the rest."""
         ...
 
 
