@@ -6,6 +6,7 @@ Each member renews one study attribute every few seconds, which is never execute
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -85,15 +86,19 @@ class Member:
     def renewed(self, utc: datetime, left_s: float) -> "Member":
         return replace(self, renewed_utc=utc, left_s=left_s, n=self.n + 1)
 
-    def attribute(self) -> dict[str, Any]:
-        written: dict[str, Any] = msgspec.to_builtins(self)
-        return written
+    def attribute(self) -> Any:
+        return msgspec.to_builtins(self)
 
 
 def members_among(attributes: Mapping[str, Any]) -> list[Member]:
     """Return the members in a study's attributes, in order of joining, skipping invalid ones."""
-    found = (_read(name, value) for name, value in attributes.items() if name.startswith(ATTRIBUTE))
-    return sorted((one for one in found if one is not None), key=lambda one: (one.since_utc, one.uuid))
+    found = []
+    for name, written in attributes.items():
+        if name.startswith(ATTRIBUTE):
+            with suppress(ValueError, RecursionError):
+                member = msgspec.convert(written, Member)
+                found += [member] if name == ATTRIBUTE + member.uuid else []
+    return sorted(found, key=lambda one: (one.since_utc, one.uuid))
 
 
 def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
@@ -107,14 +112,6 @@ def joint_search(new: Member, others: Iterable[Member], utc: datetime) -> str:
     earlier = (one for one in others if (one.since_utc, one.uuid) < (new.since_utc, new.uuid))
     same = (one for one in earlier if one.baseline == new.baseline and one.seems_active(utc))
     return next((one.search for one in same), new.search)
-
-
-def _read(name: str, written: object) -> Member | None:
-    try:
-        member = msgspec.convert(written, Member)
-    except (ValueError, RecursionError):
-        return None
-    return member if name == ATTRIBUTE + member.uuid else None
 
 
 # Relative speed of machines

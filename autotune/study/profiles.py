@@ -5,9 +5,10 @@ Holds hashes, knob values and figures, all validated; no paths, commands or host
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
@@ -69,8 +70,7 @@ class Hardware:
 
     @property
     def text(self) -> str:
-        names = dict.fromkeys(name for name, _ in self.gpus)
-        counts = {name: sum(name == other for other, _ in self.gpus) for name in names}
+        counts = Counter(name for name, _ in self.gpus)
         gpus = [f"{count}x {name}" if count > 1 else name for name, count in counts.items()]
         return ", ".join([*gpus, f"{self.cpu_cores} cores", *([] if gpus else ["no GPU"])])
 
@@ -143,8 +143,7 @@ class Profile:
 
 def attribute_of(profile: Profile) -> dict[str, Any]:
     """Return a profile as JSON."""
-    written: dict[str, Any] = json.loads(json.dumps({"format": FORMAT, **asdict(profile)}))
-    return written
+    return {"format": FORMAT, **msgspec.to_builtins(profile)}
 
 
 def profile_of_attribute(attribute: Any) -> Profile | None:

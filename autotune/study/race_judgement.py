@@ -42,6 +42,7 @@ _ONE_PASS = 1.05
 _PLAUSIBLE = 1.3  # maximum ratio of learning speed to explained speed: seeds differ
 
 _CHECK_FOR = "Check for dropped or repeated samples, a changed order, or augmentation frozen by a cache"
+_IMPLAUSIBLY_LOW = "after equally many samples its training loss is lower than a batch or cache can make it"
 
 _Legs = Mapping[int, RaceLeg]
 """Trainings of one config, by round."""
@@ -117,11 +118,7 @@ class _Race:
         label = "these values are labelled same training, but " if self._is_same_training else ""
         difference = winner.at_equal_samples
         if label and not why_unknown and difference is not None and difference.is_told:
-            yield (
-                f"{label}its loss is {_direction(difference)} after equally many samples: {difference.other:.4g}, and "
-                f"{difference.today:.4g} with today's config (97.5 % interval of the difference "
-                f"{difference.low:+.3g} to {difference.high:+.3g}). {_CHECK_FOR}"
-            )
+            yield f"{label}its loss is {_direction(difference)} after equally many samples. {_CHECK_FOR}"
         elif winner.learning is Learning.MEMORISES:
             yield f"it overfitted in the race. {_CHECK_FOR}, also by a change labelled same training"
         if unequal := self._unequal_epochs(RaceArm.WINNER):
@@ -162,10 +159,8 @@ class _Race:
             if arm in self.ended:
                 trial = self.ended[arm]
                 return f"the training with {name} ended early: {trial.ending.value}"
-        if (
-            any(leg.curve is None for leg in (*baseline.values(), *winner.values()))
-            and RaceArm.WINNER not in self.diverged
-        ):
+        has_curves = all(leg.curve for leg in (*baseline.values(), *winner.values()))
+        if not has_curves and RaceArm.WINNER not in self.diverged:
             return "too few losses were reported in that time"
         if self._equal_s() < _LEAST_TRAINED_S:
             return "training ended before there was anything to compare"
@@ -186,32 +181,24 @@ class _Race:
         curves = self._curves(arm)
         if why_unknown or arm in self.ended or len(curves) < LEAST_ROUNDS:
             return Raced(learning=Learning.UNKNOWN)
-        held_out = self._held_out(arm)
-        raced = self._by_held_out(arm, curves, held_out) if held_out else self._by_training(arm, curves)
-        return replace(
-            raced, at_equal_samples=self._at_equal_samples(arm), evaluation_losses=self._evaluation_losses(arm)
-        )
+        held_out, equal = self._held_out(arm), _after_samples(curves, 1.0)
+        raced = self._by_held_out(arm, curves, held_out) if held_out else self._by_training(arm, curves, equal)
+        return replace(raced, at_equal_samples=equal, evaluation_losses=self._evaluation_losses(arm))
 
     def _by_held_out(self, arm: RaceArm, curves: _Curves, held_out: _Curves) -> Raced:
         """Judge by evaluation losses; a much better training loss means overfitting."""
         time_s = _last_s(held_out)
         trained = _compared(curves, time_s)
         decided = _compared(held_out, time_s, noise=_speed_variance(curves, time_s))
-        assert trained.at_equal_time is not None
-        assert decided.at_equal_time is not None
         raced = replace(decided, at_equal_time=trained.at_equal_time, held_out=decided.at_equal_time)
         unexplained = self._beyond_explained(arm, curves)
         if decided.learning is Learning.SLOWER and trained.learning is Learning.FASTER:
-            losses = trained.at_equal_time
-            why = (
-                f"its training loss is lower ({losses.other:.4g}, {losses.today:.4g} with today's config), its "
-                "held-out loss higher"
-            )
+            why = "its training loss is lower, its held-out loss higher"
             return replace(raced, learning=Learning.MEMORISES, why=why, learning_speed=None)
         if unexplained is not None and unexplained.high < 0.0:
             unseen = self._beyond_explained(arm, held_out, is_held_out=True)
             if unseen is None or unseen.high >= 0.0:
-                why = f"{_implausibly_low(unexplained)}, and its held-out loss is not lower"
+                why = f"{_IMPLAUSIBLY_LOW}, and its held-out loss is not lower"
                 return replace(raced, learning=Learning.MEMORISES, why=why, learning_speed=None, needed_s=None)
         if Label.UNKNOWN in self.changes:  # a custom knob may improve learning per sample
             return raced
@@ -222,7 +209,7 @@ class _Race:
             return replace(plausible, learning_speed=None)
         return raced
 
-    def _by_training(self, arm: RaceArm, curves: _Curves) -> Raced:
+    def _by_training(self, arm: RaceArm, curves: _Curves, equal: LossDifference | None) -> Raced:
         """Judge by the training loss alone."""
         raced = _compared(curves, self._equal_s())
         unexplained, passes = self._beyond_explained(arm, curves), self._passes(arm)
@@ -231,9 +218,8 @@ class _Race:
         is_seen_again = is_resumed or passes is None or passes > _ONE_PASS
         if unexplained is not None and unexplained.high < 0.0:
             learning = Learning.MEMORISES if is_seen_again else Learning.UNKNOWN
-            why = f"{_implausibly_low(unexplained)}, and {self._no_held_out(arm)}"
+            why = f"{_IMPLAUSIBLY_LOW}, and {self._no_held_out(arm)}"
             return replace(unknown, learning=learning, why=why)
-        equal = self._at_equal_samples(arm)
         if self._is_same_training and equal is not None and equal.is_told:
             return replace(unknown, why=f"after equally many samples its loss is {_direction(equal)}")
         if raced.learning is Learning.SLOWER and (self._rate_ratio(arm) >= 1.0 or not is_seen_again):
@@ -305,9 +291,6 @@ class _Race:
             return None
         return fmean(baseline), fmean(other)
 
-    def _at_equal_samples(self, arm: RaceArm) -> LossDifference | None:
-        return _after_samples(self._curves(arm), 1.0)
-
     def _beyond_explained(self, arm: RaceArm, curves: _Curves, *, is_held_out: bool = False) -> LossDifference | None:
         """Compare after equally many samples or, for a smaller batch, updates."""
         return _after_samples(curves, max(1.0, 1.0 / self._batch_ratio(arm)), is_held_out=is_held_out)
@@ -315,13 +298,6 @@ class _Race:
 
 def _direction(difference: LossDifference) -> str:
     return "lower" if difference.high < 0.0 else "higher"
-
-
-def _implausibly_low(difference: LossDifference) -> str:
-    return (
-        f"after equally many samples its training loss is {difference.other:.4g}, and {difference.today:.4g} with the "
-        "current config: lower than a batch or cache can make it unless samples repeat"
-    )
 
 
 def _last_s(curves: _Curves) -> float:
