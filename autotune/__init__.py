@@ -46,25 +46,15 @@ if TYPE_CHECKING:
     from autotune.search.answer import Study
     from autotune.search.open import tune
 
+_ERRORS = ("AutotuneError", "CannotEditYaml", "CommandError", "ConfigError", "GpuError", "StudyError", "TrialError")
+_RECORDS = ("Ending", "Measurement", "Ratio", "SearchResult", "Side", "TrialRecord", "Verdict")
 _HOMES = {
-    name: module
-    for module, names in {
-        "autotune.config.splice": ("edit_yaml",),
-        "autotune.errors": (
-            "AutotuneError",
-            "CannotEditYaml",
-            "CommandError",
-            "ConfigError",
-            "GpuError",
-            "StudyError",
-            "TrialError",
-        ),
-        "autotune.records": ("Ending", "Measurement", "Ratio", "SearchResult", "Side", "TrialRecord", "Verdict"),
-        "autotune.sampler.config_sampler": ("ConfigSampler",),
-        "autotune.search.answer": ("Study",),
-        "autotune.search.open": ("tune",),
-    }.items()
-    for name in names
+    "ConfigSampler": "autotune.sampler.config_sampler",
+    "Study": "autotune.search.answer",
+    "edit_yaml": "autotune.config.splice",
+    "tune": "autotune.search.open",
+    **dict.fromkeys(_ERRORS, "autotune.errors"),
+    **dict.fromkeys(_RECORDS, "autotune.records"),
 }
 
 

@@ -43,7 +43,7 @@ class SystemClock:
 def clock_identity() -> str:
     """Return an ID of the monotonic clock, from boot and time namespace; empty if unknown.
 
-    `autotune.trainee.ranks` has a copy, because it cannot import this module.
+    `autotune.trainee.ranks` has a copy.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
@@ -76,10 +76,10 @@ _PARTS = re.compile(r"(?:(?P<h>\d+(?:\.\d+)?)h)?(?:(?P<m>\d+(?:\.\d+)?)m)?(?:(?P
 
 
 def parse_duration_s(text: str) -> float:
-    """Parse hours, minutes and seconds in this order, each optional, e.g. ``1h30m``; above 0 and at most a year.
+    """Parse a duration like ``1h30m``, above 0 and at most a year.
 
     Raises:
-        ValueError: The text is not such a duration.
+        ValueError: It is not such a duration.
     """
     match = _PARTS.fullmatch(text.strip().lower())
     found = {unit: float(number) for unit, number in match.groupdict().items() if number} if match else {}
@@ -103,10 +103,7 @@ def format_duration(seconds: float) -> str:
 
 
 class Poller:
-    """Daemon thread that calls ``read``, which returns the seconds until the next call, or None to end.
-
-    It waits on an event instead of a `Clock`, so that `stop` need not wait for the next reading.
-    """
+    """Daemon thread that calls ``read``, which returns the seconds until the next call, or None to end."""
 
     def __init__(self, read: Callable[[], float | None], *, name: str) -> None:
         self._read = read
@@ -117,14 +114,7 @@ class Poller:
         self._thread.start()
 
     def stop(self, *, deadline_s: float = 2.0) -> bool:
-        """Stop reading.
-
-        Args:
-            deadline_s: Longest wait for a reading in progress.
-
-        Returns:
-            False if that reading did not return, e.g. from a hung driver; the thread then lasts as long as the process.
-        """
+        """Stop reading; return False if a reading in progress did not return in time, e.g. from a hung driver."""
         self._stop.set()
         if self._thread.ident is None:
             return True  # never started

@@ -82,13 +82,13 @@ class TrialError(AutotuneError):
 
 
 class CodeChanged(TrialError):
-    """Edit of the trainer's code during measurement; the same search may restart at once."""
+    """Edit of the trainer's code during measurement."""
 
     kind = "code_changed"
 
 
 class DaemonAway(AutotuneError):
-    """Absence of a daemon of this user on this machine; no request was sent."""
+    """Absence of a daemon of this user on this machine."""
 
     kind = "daemon_away"
 
@@ -106,15 +106,15 @@ class StudyBusy(StudyError):
 
 
 class StorageAway(StudyError):
-    """Unreachable storage server; pending writes may succeed later."""
+    """Unreachable storage server, possibly temporarily."""
 
     kind = "storage_away"
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM received, as KeyboardInterrupt is for ^C. Code that does not distinguish the two treats it like ^C."""
+    """SIGTERM received, as KeyboardInterrupt is for ^C."""
 
 
 def how_it_ended(interrupt: BaseException | None) -> tuple[str, int]:
-    """Return a description of an interrupt and the exit code, 128 plus the signal number; None counts as ^C."""
+    """Return a description of an interrupt and the exit code; None counts as ^C."""
     return ("ended by SIGTERM", 143) if isinstance(interrupt, Terminated) else ("interrupted", 130)

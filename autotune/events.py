@@ -1,4 +1,4 @@
-"""Events of a running search. The storage is authoritative; events are a view of it."""
+"""Events of a running search: a view of its storage."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class TrialStarted:
 
 @dataclass(frozen=True, kw_only=True)
 class TrialProgress:
-    """Progress of a running trial, with the latest utilization by GPU role if known."""
+    """Progress of a running trial, with the latest utilization by GPU role."""
 
     number: int
     elapsed_s: float
@@ -53,11 +53,7 @@ class TrialEnded:
 
 @dataclass(frozen=True, kw_only=True)
 class IncumbentChanged:
-    """New best point.
-
-    Attributes:
-        same_training: Whether it is the best of those that leave the training unchanged, if others are tried too.
-    """
+    """New best point, of all or of those that leave the training unchanged."""
 
     values: Values
     changes: Values
@@ -82,7 +78,7 @@ class Remark:
 
 @dataclass(frozen=True, kw_only=True)
 class KnobsRated:
-    """Main effects of the knobs by a model of all trials; published once, before the search ends.
+    """Main effects of the knobs by a model of all trials, published before the search ends.
 
     Attributes:
         around: The answer, or the baseline if nothing is better.
@@ -95,11 +91,7 @@ class KnobsRated:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchEnded:
-    """End of a search; its last event.
-
-    Attributes:
-        speedup: Speed of the answer or candidate relative to the baseline, from pairs.
-    """
+    """End of a search, with the confirmed speedup of the answer or candidate."""
 
     verdict: Verdict | None
     trials: int
@@ -131,10 +123,9 @@ def no_remark(text: str) -> None:
 
 
 class EventBus:
-    """Bus for the events of one search: each event goes to every consumer, in their order.
+    """Bus for the events of one search, which all consumers see in the same order.
 
-    An event published during a delivery follows it, so that all consumers see the same order. Exceptions of consumers
-    reach the publisher.
+    Exceptions of consumers reach the publisher.
     """
 
     def __init__(self, consumers: Iterable[OnEvent] = ()) -> None:
@@ -150,7 +141,7 @@ class EventBus:
         self.flush()
 
     def flush(self) -> None:
-        """Deliver pending events, e.g. those after a consumer's error."""
+        """Deliver pending events."""
         if self._is_delivering:
             return
         self._is_delivering = True

@@ -1,7 +1,4 @@
-"""Safe opening of files in folders that other users may write to: no link is followed, no open blocks.
-
-Another user may have put a link, a FIFO without a reader or a device under a known name.
-"""
+"""Safe opening of files in folders where another user may have put a link, a FIFO or a device under a known name."""
 
 import contextlib
 import errno
@@ -21,7 +18,7 @@ _FOLDER_MODE = 0o700
 
 
 def open_regular(path: Path, *, append: bool = False, create: bool = False) -> BinaryIO:
-    """Open a regular file without blocking and without following a link in the last component of its path.
+    """Open a regular file, without blocking and without following a link in the last component of its path.
 
     Args:
         append: Open for appending and reading.
@@ -40,7 +37,7 @@ def open_regular(path: Path, *, append: bool = False, create: bool = False) -> B
 
 
 def open_new(path: Path) -> BinaryIO:
-    """Create a file with mode 0600, regardless of the umask; an existing file or link is unlinked first."""
+    """Create a file with mode 0600, regardless of the umask, in place of an existing file or link."""
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, _FILE_MODE)
     os.fchmod(descriptor, _FILE_MODE)  # the umask may have cleared the owner's bits
@@ -54,7 +51,7 @@ def create_private(path: Path, content: bytes = b"") -> None:
 
 
 def replace_durably(path: Path, content: bytes) -> None:
-    """Replace a file atomically: even after a power cut, the old or the new one is there, complete."""
+    """Replace a file atomically, also in a power cut."""
     fresh = path.with_name(f"{path.name}.new")
     try:
         with open_new(fresh) as file:
@@ -70,7 +67,7 @@ def replace_durably(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Sync a folder, so that renames and new files survive a power cut."""
+    """Make renames and new files in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -88,7 +85,7 @@ def read_beginning(path: Path, most_bytes: int) -> bytes:
 
 
 def json_object(text: bytes) -> dict[str, Any]:
-    """Return the object in a JSON text; an empty one for anything else."""
+    """Return the object in a JSON text, else an empty one."""
     try:
         document = json.loads(text)
     except (ValueError, RecursionError):
@@ -117,7 +114,7 @@ def read_tail(path: Path, most_bytes: int) -> tuple[bytes, int]:
 
 
 def make_private_folder(path: Path) -> None:
-    """Create a folder and its missing parents with mode 0700, regardless of the umask; set an existing folder to 0700.
+    """Create a folder and its missing parents, or set the folder, to mode 0700, regardless of the umask.
 
     Raises:
         OSError: E.g. a link or a file is in its place.

@@ -1,7 +1,6 @@
 """Table of the deep-learning frameworks that autotune supports.
 
-To add one: add a row, and its observer to `observe.OBSERVERS` in ``autotune/trainee/``. That package is copied into the
-trainer and cannot import this module; a test compares the two.
+To add one: add a row, and its observer to `observe.OBSERVERS` in `autotune.trainee`, which cannot import this module.
 """
 
 from dataclasses import dataclass
@@ -12,12 +11,11 @@ class Framework:
     """Framework.
 
     Attributes:
-        name: Display name.
         module: Import name.
         distributions: Packages that install it.
         library: Package with its shared libraries; None if it computes with another framework.
         gpu_build: How to install its GPU build; None if `diagnose` does not query the framework.
-        built_on_it: Packages that train with it, whose versions a bug report needs.
+        built_on_it: Packages that train with it.
     """
 
     name: str

@@ -1,8 +1,4 @@
-"""Table of metrics: label, unit, direction and printed form.
-
-All output of a `records.Measurement` or a `results.PooledGpu` uses it. JSON holds every metric; `report/answer.py`
-selects those on screens.
-"""
+"""Table of metrics: label, unit, direction and printed form, for all output of a measurement or a pooled GPU."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -30,7 +26,6 @@ class Metric:
 
     Attributes:
         name: Field of the record, and key in ``--json``.
-        label: Display name.
         unit: Unit as stored.
         show: Formats a value with its display unit.
     """
@@ -132,7 +127,7 @@ METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric
 """Metrics by name, in display order."""
 
 GPU_METRICS: Mapping[str, Metric] = MappingProxyType({metric.name: metric for metric in _GPU_TABLE})
-"""Metrics of one GPU, or all, over a point's trials (`results.PooledGpu`, `results.PooledGpus`)."""
+"""Metrics of one GPU, or all, over a point's trials (`records.PooledGpu`, `records.PooledGpus`)."""
 
 
 def values_of(measurement: Measurement) -> dict[str, float | None]:

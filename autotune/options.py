@@ -32,7 +32,6 @@ class SearchRequest(SearchOptions):
         apply: Whether to write better values into the config; None to ask.
         gpus: GPUs that search together, each with its share of the cores; empty for all, None for one search with
             the GPUs that the trainer uses.
-        state_dir: Folder of all state; None derives it from the config.
         storage: Address of the studies, as typed.
         trainer: Trainer's command after ``--``; empty takes that of the section.
     """
@@ -48,7 +47,7 @@ class SearchRequest(SearchOptions):
     trainer: tuple[str, ...] = ()
 
     def ends_s(self, started_s: float) -> float:
-        """Return the end of the budget of a process started then, on the same clock; infinity for a dry run."""
+        """Return the end of the budget of a process started then; infinity for a dry run."""
         return math.inf if self.dry_run else started_s + self.budget_s
 
     def words(self, *names: str) -> tuple[str, ...]:
@@ -71,7 +70,6 @@ class InitRequest:
         configs: Configs as typed; the section goes into the first.
         separate: Write the section into its own file.
         from_flags: Create the config from the command's flags.
-        state_dir: Folder of all state; None derives it from the config.
         trainer: Trainer's command after ``--``.
     """
 

@@ -14,7 +14,7 @@ _IMPORT_FAILURES = ("failed to map segment", "cannot allocate memory", "cannot a
 
 
 def expected(error: BaseException) -> AutotuneError | None:
-    """Translate an error of the machine, such as a file error or a resource limit, for the user; None for a bug."""
+    """Translate an error of the machine, e.g. of a file or a resource limit; None for a bug."""
     if isinstance(error, AutotuneError):
         return error
     text = str(error).lower()
@@ -44,7 +44,7 @@ _MIN_ADDRESS_SPACE_BYTES = 512 << 20
 
 
 def require_resources() -> None:
-    """Check that numpy can be loaded: a limit that is too low would end the process without a message.
+    """Check that numpy can be loaded, which ends the process without a message otherwise.
 
     Raises:
         AutotuneError: The limit on address space, or on processes and threads, is too low.
@@ -84,7 +84,7 @@ def _require_threads(number: int) -> None:
 
 
 STORAGE_VARIABLE = "AUTOTUNE_STORAGE"
-"""Variable with the address of a storage, possibly with a password; among child processes only workers inherit it."""
+"""Variable with the address of a storage, possibly with a password; only workers inherit it."""
 
 
 def inherited_environment() -> dict[str, str]:
@@ -93,11 +93,7 @@ def inherited_environment() -> dict[str, str]:
 
 
 def settings_folder(environ: Mapping[str, str]) -> Path:
-    """Return the user's settings folder by the XDG Base Directory Specification; it may not exist.
-
-    Args:
-        environ: Environment with ``XDG_CONFIG_HOME`` and ``HOME``.
-    """
+    """Return the user's settings folder by the XDG Base Directory Specification; it may not exist."""
     base = environ.get("XDG_CONFIG_HOME") or ""
     if os.path.isabs(base):  # the specification ignores a relative one
         return Path(base)

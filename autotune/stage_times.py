@@ -1,7 +1,4 @@
-"""Stage times of a two-stage pipeline, and which stage limits its speed.
-
-Written by trainers (`autotune.tf.two_stage`), read by searches: standard library only.
-"""
+"""Stage times of a two-stage pipeline, and which stage limits its speed; standard library only, as trainers use it."""
 
 import operator
 from collections.abc import Callable
@@ -9,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 DATA_PARALLEL_BELOW = 0.1
-"""Feature time per step time below which a separate GPU for features is not worth it: it gains half of this at most."""
+"""Feature time per step time below which a separate GPU for features gains little: half of this at most."""
 
 
 _Times = TypeVar("_Times", bound="_Summable")
