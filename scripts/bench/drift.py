@@ -283,18 +283,14 @@ def benchmark_drift(*, trainings: int, delays: int, starts: int, cases: int) -> 
     _causes(cases)
 
 
-def poisson_upper_bound(count: int, confidence: float = 0.95) -> float:
-    """Return the one-sided upper bound of a Poisson mean after so many events: the mean with P(X ≤ count) = 1 - level.
-
-    Args:
-        confidence: Level, 0..1.
-    """
+def poisson_upper_bound(count: int) -> float:
+    """Return the one-sided 95 % upper bound of a Poisson mean after so many events: P(X ≤ count) = 5 % at it."""
     low, high = 0.0, 10.0 * (count + 5)
     for _ in range(100):
         middle = (low + high) / 2
         terms = np.cumsum(np.log(np.arange(1, count + 1)))
         chance = np.exp(-middle) + sum(np.exp(k * np.log(middle) - middle - terms[k - 1]) for k in range(1, count + 1))
-        low, high = (middle, high) if chance > 1.0 - confidence else (low, middle)
+        low, high = (middle, high) if chance > 0.05 else (low, middle)
     return high
 
 

@@ -166,7 +166,6 @@ class PhaseTimes:
         replay_s: Time of a step with free data.
         load_s: Time of a batch of the loader alone.
         train_cores: Cores in use during training.
-        replay_cores: Cores in use with free data.
         load_cores: Cores in use during loading.
     """
 
@@ -175,13 +174,12 @@ class PhaseTimes:
     replay_s: float
     load_s: float
     train_cores: float = 1.0
-    replay_cores: float = 1.0
     load_cores: float = 1.0
 
     def cores(self, phase: TrialPhase) -> float:
         return {
             TrialPhase.TRAIN: self.train_cores,
-            TrialPhase.REPLAY: self.replay_cores,
+            TrialPhase.REPLAY: 1.0,
             TrialPhase.LOAD: self.load_cores,
         }[phase]
 

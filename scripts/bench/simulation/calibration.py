@@ -86,9 +86,9 @@ class Agreement:
     worst_error: float
 
 
-def read_grid(path: Path = _GRID) -> Grid:
+def read_grid() -> Grid:
     """Read the measured grid."""
-    lines = path.read_text(encoding="utf-8").splitlines()[1:]  # the first one says how it was measured
+    lines = _GRID.read_text(encoding="utf-8").splitlines()[1:]  # the first one says how it was measured
     speeds: dict[tuple[Scalar, ...], list[float]] = {}
     for line in map(json.loads, lines):
         speeds.setdefault(tuple(line["values"][path] for path in _KINDS), []).append(line["samples_per_s"])
