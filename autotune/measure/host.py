@@ -121,10 +121,10 @@ def io_pressure(path: Path = Path("/proc/pressure/io")) -> float | None:
     return None if match is None else min(1.0, float(match[1]) / 100.0)
 
 
-def is_in_container(root: Path = Path("/")) -> bool:
+def is_in_container() -> bool:
     """Return whether marks of Docker, Podman, LXC or Kubernetes show a container."""
     marks = (".dockerenv", "run/.containerenv", "run/secrets/kubernetes.io", "run/host/container-manager")
-    return any((root / mark).exists() for mark in marks)
+    return any(Path("/", mark).exists() for mark in marks)
 
 
 class _Sample(NamedTuple):

@@ -225,20 +225,15 @@ def bounds_of(trial: PhasedTrial, cpu_cores: Callable[[float, float], float | No
 
 
 _ROUND_SD = 0.015
-"""Prior standard deviation of ln speed between rounds of phases of one trial."""
+"""Prior standard deviation of ln speed between rounds of phases of one trial, with two degrees of freedom."""
 
 
-def ratio_of(pairs: Sequence[tuple[float, float]], *, sd: float = _ROUND_SD) -> Ratio | None:
-    """Return the ratio of the first of each pair to the second; None without pairs.
-
-    Args:
-        pairs: Speeds measured one after the other.
-        sd: Prior standard deviation of the ln of one speed, with two degrees of freedom.
-    """
+def ratio_of(pairs: Sequence[tuple[float, float]]) -> Ratio | None:
+    """Return the ratio of the first of each pair of speeds to the second; None without pairs."""
     differences = [math.log(one / other) for one, other in pairs if one > 0 and other > 0]
     if not differences:
         return None
-    mean, half = moderated_interval(differences, 2.0 * sd**2, 2.0)
+    mean, half = moderated_interval(differences, 2.0 * _ROUND_SD**2, 2.0)
     return Ratio(ratio=math.exp(mean), low=math.exp(mean - half), high=math.exp(mean + half))
 
 
