@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ def trainings_here(
 ) -> Iterator[tuple[TrialRecord, bool]]:
     """Yield measured trainings of a study's config on this machine but the known ones, and whether each has ended."""
     try:
-        folder = user_folder(environ) / TRAININGS
+        folder = user_folder(os.environ) / TRAININGS
     except AutotuneError:  # another user could have written there
         return
     now = SystemClock().utc()
