@@ -14,7 +14,7 @@ TRAINING_SD = 0.03
 """Standard deviation of ln speed between real trainings of one config, minutes long or longer."""
 
 _PRIOR_CLAIMS = 2
-"""Error-free claims assumed a priori, because a single comparison says little."""
+"""Error-free claims assumed a priori."""
 
 
 def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, claimed: Ratio) -> Achieved | None:
@@ -37,22 +37,17 @@ def achieved_with(records: Sequence[TrialRecord], baseline: str, point: str, *, 
     kept, own = (fmean(one.step_fraction for one in side) if side else 1.0 for side in tried)
     claimed = Ratio(**{name: end * kept / own for name, end in asdict(claimed).items()})
     wholes = [(one.whole, one.counted_s) for one in compared if one.whole is not None]
+    is_less, is_more = steps < claimed.low * (1.0 - TRAINING_SD), steps > claimed.high * (1.0 + TRAINING_SD)
     return Achieved(
         point=point,
         claimed=claimed,
-        outcome=_outcome(steps, claimed),
+        outcome="less" if is_less else "more" if is_more else "as",
         counted_s=counted_s,
         steps=steps,
         whole=mean(wholes) if len(wholes) == len(compared) else None,
         pause_fraction=mean((one.pause_fraction, one.counted_s) for one in compared),
         trainings=tuple(compared),
     )
-
-
-def _outcome(steps: float, claimed: Ratio) -> str:
-    if steps < claimed.low * (1.0 - TRAINING_SD):
-        return "less"
-    return "more" if steps > claimed.high * (1.0 + TRAINING_SD) else "as"
 
 
 def _compared(training: TrialRecord, records: Sequence[TrialRecord], baseline: str) -> AchievedTraining | None:

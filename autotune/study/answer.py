@@ -143,7 +143,7 @@ def chosen_finalist(
 def withheld(
     judged: Sequence[Finalist], chosen: Finalist | None, current: CurrentAnswer | None, first: TrialRecord
 ) -> list[HeldBack]:
-    """Return the winners of a search that aren't the answer after it."""
+    """Return the winners of a search that aren't its answer."""
     if current is None:
         return []
     known = {current.point, chosen.trial.point if chosen else current.point}
@@ -186,7 +186,7 @@ def _after(
 
 
 def _fails(current: CurrentAnswer, judged: Iterable[Finalist], trials: Iterable[TrialRecord]) -> bool:
-    """Return whether the current answer failed in a search: no measurement, broke, or slower than the baseline."""
+    """Return whether the current answer failed in a search, broke, or was slower than the baseline."""
     for finalist in judged:
         if finalist.trial.point == current.point:
             return finalist.broke or (finalist.judgement is not None and finalist.judgement.score.high < 1.0)

@@ -1,4 +1,4 @@
-"""Calls to the storage of a study, possibly a temporarily unreachable server, in their own thread."""
+"""Calls to the storage of a study in their own thread; a server may be temporarily unreachable."""
 
 import queue
 import threading
@@ -32,7 +32,7 @@ class StorageCalls:
     """Calls to the storage of a study, and the finished trials that wait for a server.
 
     Args:
-        renew: Called every few seconds; returns whether to call it again.
+        renew: Regular call of the thread.
         delivered: Called with UUID and number of a trial once written; returns whether its record is known.
 
     Attributes:

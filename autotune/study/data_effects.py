@@ -25,7 +25,7 @@ def labelled(space: Space, records: Iterable[TrialRecord]) -> Space:
     """Return the space with values labelled by what their trials showed.
 
     Blames the fewest knobs that explain all differing trials: never a change that also occurs with the same data; then
-    the most frequent, the one that most often differed when compared, or one that concerns batching.
+    by frequency, share of differing comparisons, and effect on batching.
     """
     found = [(trial.data.effect, _changed(trial, space)) for trial in records if trial.data is not None]
     cleared = {one for effect, changed in found if effect is DataEffect.SAME for one in changed.items()}
@@ -57,7 +57,7 @@ def _changed(trial: TrialRecord, space: Space) -> Values:
 
 
 def finding_of(trials: Sequence[TrialRecord], point: str) -> DataFinding | None:
-    """Return what is known of a point's data: a difference in any trial, otherwise the best evidence."""
+    """Return what is known of a point's data: a difference in any trial, else the best evidence."""
     own = [trial.data for trial in trials if trial.point == point and trial.data is not None]
     order = (DataEffect.DIFFERENT, DataEffect.BATCH, DataEffect.SAME, DataEffect.UNVERIFIED)
     return min(own, key=lambda one: order.index(one.effect), default=None)

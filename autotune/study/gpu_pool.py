@@ -106,6 +106,7 @@ def _pooled(seen: _Seen) -> PooledGpu:
     role = next((gpu.role for _, gpu in seen if gpu and gpu.role), None)
     mean = utilization.mean
     wave = utilization.oscillation if enough else Oscillation(pattern=Pattern.INSUFFICIENT)
+    has_two_levels = wave.low is not None and wave.high is not None and wave.high - wave.low >= LEAST_SWING
     return PooledGpu(
         figures=_pooled_figures(shown, utilization),
         scored=_is_scored(seen),
@@ -118,7 +119,7 @@ def _pooled(seen: _Seen) -> PooledGpu:
         samples=utilization.samples,
         p10=wave.p10,
         idle_fraction=wave.idle,
-        duty_fraction=wave.duty if _has_two_levels(wave) else None,
+        duty_fraction=wave.duty if has_two_levels else None,
         low=wave.low,
         high=wave.high,
         period_s=wave.period_s,
@@ -127,11 +128,7 @@ def _pooled(seen: _Seen) -> PooledGpu:
 
 
 def _pooled_figures(shown: _Shown, utilization: Utilization) -> GpuFigures:
-    """Pool the figures of one device: shares and power by time, energy as a sum, memory by its peak.
-
-    Args:
-        shown: Trials in which it was measured, at least one.
-    """
+    """Pool the figures of one device: shares and power by time, energy as a sum, memory by its peak."""
     _, first = shown[0]
     return GpuFigures(
         uuid=first.uuid,
@@ -143,10 +140,6 @@ def _pooled_figures(shown: _Shown, utilization: Utilization) -> GpuFigures:
         energy_j=_sum(figures.energy_j for _, figures in shown),
         **{name: weighted_mean((getattr(one, name), trial.window_s) for trial, one in shown) for name in _BY_TIME},
     )
-
-
-def _has_two_levels(wave: Oscillation) -> bool:
-    return wave.low is not None and wave.high is not None and wave.high - wave.low >= LEAST_SWING
 
 
 def _energy_per_sample_j(shown: _Shown) -> float | None:

@@ -1,8 +1,4 @@
-"""Identity of a study: only trials of one study are comparable.
-
-It covers the training (config without knob values, ``autotune:`` section and output paths), the command and its
-environment, the objective, and the hardware class.
-"""
+"""Identity of a study: config (without knob values and output paths), command, environment, objective and hardware."""
 
 import hashlib
 import json
@@ -28,7 +24,7 @@ class StudyIdentity:
         config: Parsed config without its ``autotune:`` section.
         left_out: Dotted paths to ignore: knobs and output paths.
         command: Command with unfilled placeholders.
-        machine: Hardware class, with the visible GPUs.
+        machine: With the visible GPUs.
     """
 
     stem: str

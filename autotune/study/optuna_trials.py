@@ -40,10 +40,10 @@ class Updates:
 
 
 class OptunaTrials:
-    """Trials of a study in its storage; the study is created if missing.
+    """Trials of a study in its storage, which is created if missing.
 
     Attributes:
-        last: Largest known number; -1 for none.
+        last: Largest known number, or -1.
 
     Raises:
         StudyError: The storage cannot be read or written; from every method.

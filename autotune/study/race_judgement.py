@@ -1,9 +1,9 @@
 """Judgement of a race: convergence of a config relative to the baseline, from losses of equally long trainings. Pure.
 
-The mean loss per sample over the last quarter of an equal time is compared, in rounds in which each config trains once
-with the same seed. The spread between rounds is pooled with the error of each mean and the effect of speed noise.
-Without a difference, configs converge equally fast if the interval lies within the fall of the baseline's loss in a
-quarter of the time.
+The mean loss per sample over the last quarter of an equal time is compared, in rounds of one training each with the
+same seed. The spread between rounds is pooled with the error of each mean and the effect of speed noise. Without a
+difference, configs converge equally fast if the interval lies within the fall of the baseline's loss in a quarter of
+the time.
 
 If every training has two evaluations, their losses decide. A training loss separates learning from overfitting only
 while no sample repeats (prequential evaluation, Dawid 1984). In either case, a loss that is lower after equally many
@@ -239,7 +239,7 @@ class _Race:
 
     def _explained(self, arm: RaceArm) -> float:
         """Return the learning speed explained by samples per second and more frequent updates."""
-        return self._rate_ratio(arm) * max(1.0, 1.0 / self._batch_ratio(arm))
+        return self._rate_ratio(arm) * self._more_updates(arm)
 
     def _plausible(self, arm: RaceArm, raced: Raced, *, most: float) -> Raced:
         if raced.learning is not Learning.FASTER or (raced.learning_speed or 0.0) <= most:
@@ -255,8 +255,8 @@ class _Race:
         rates = [[curve.samples[-1] / curve.ends_s[-1] for curve in pair] for pair in pairs]
         return median(other / baseline for baseline, other in rates if baseline) if rates else 1.0
 
-    def _batch_ratio(self, arm: RaceArm) -> float:
-        return self._ratio(arm, "update_samples") or 1.0
+    def _more_updates(self, arm: RaceArm) -> float:
+        return max(1.0, 1.0 / (self._ratio(arm, "update_samples") or 1.0))
 
     def _passes(self, arm: RaceArm) -> float | None:
         """Return the most passes over the data by any training."""
@@ -293,7 +293,7 @@ class _Race:
 
     def _beyond_explained(self, arm: RaceArm, curves: _Curves, *, is_held_out: bool = False) -> LossDifference | None:
         """Compare after equally many samples or, for a smaller batch, updates."""
-        return _after_samples(curves, max(1.0, 1.0 / self._batch_ratio(arm)), is_held_out=is_held_out)
+        return _after_samples(curves, self._more_updates(arm), is_held_out=is_held_out)
 
 
 def _direction(difference: LossDifference) -> str:
@@ -317,10 +317,6 @@ def _after_samples(curves: _Curves, factor: float, *, is_held_out: bool = False)
 
 def _level_after(curve: LossCurve, samples: float) -> LossLevel:
     return level_at(curve, time_of(curve, samples), from_s=time_of(curve, LATE * samples))
-
-
-def _ends(difference: LossDifference) -> float:
-    return max(-difference.low, difference.high)
 
 
 def _fall(curves: _Curves, time_s: float) -> float:
@@ -365,7 +361,7 @@ def _difference(levels: Sequence[tuple[LossLevel, LossLevel]], *, speed_variance
 def _learning(difference: LossDifference, *, tolerance: float) -> Learning:
     if difference.is_told:
         return Learning.FASTER if difference.high < 0.0 else Learning.SLOWER
-    return Learning.ALIKE if _ends(difference) <= tolerance else Learning.UNKNOWN
+    return Learning.ALIKE if max(-difference.low, difference.high) <= tolerance else Learning.UNKNOWN
 
 
 def _learning_speed(curves: _Curves, difference: LossDifference, time_s: float) -> float | None:

@@ -78,11 +78,7 @@ class StudyRecord:
         return joined
 
     def refresh(self) -> list[TrialRecord]:
-        """Read other processes' changes; return new trials, oldest first.
-
-        Raises:
-            StudyError: The storage cannot be read, or the locks of a shared journal don't work.
-        """
+        """Read other processes' changes; return new trials, oldest first."""
         try:
             updates = self.calls.call(partial(self.calls.trials.updates, self._own() | self._own_uuids))
         except StorageAway:
@@ -120,7 +116,7 @@ class StudyRecord:
         return claim
 
     def is_taken(self, claim: Claim) -> bool:
-        """Return whether another process claimed the same point first; False if unknown."""
+        """Return whether another process is known to have claimed the same point first."""
         try:
             return bool(claim.is_written) and self.calls.call(partial(self.calls.trials.is_taken, claim))
         except StorageAway:

@@ -1,4 +1,4 @@
-"""Answer of a search, computed from the record alone: ``search``, ``status`` and ``apply`` give the same one."""
+"""Answer of a search, computed from the record alone."""
 
 import math
 from collections import Counter

@@ -1,7 +1,6 @@
 """Export of a study into a file, and import: the union of trials by UUID, in any order of files.
 
-The file is an Optuna journal with the finished trials, oldest first, and a manifest as study attribute. It is validated
-completely before anything is imported.
+The file is an Optuna journal with the finished trials, oldest first, and a manifest as study attribute.
 """
 
 import json
@@ -13,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import optuna
@@ -187,14 +186,10 @@ def _check(record: TrialRecord, trial: FrozenTrial) -> None:
 
 
 def _without_folders(record: TrialRecord) -> TrialRecord:
-    checked = record.validation
+    bare, checked = partial(_FOLDERS.sub, "…/"), record.validation
     if checked is not None:
-        checked = replace(checked, broke=_bare(checked.broke), remarks=_bare(checked.remarks))
-    return replace(record, detail=_FOLDERS.sub("…/", record.detail), validation=checked)
-
-
-def _bare(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(_FOLDERS.sub("…/", text) for text in texts)
+        checked = replace(checked, broke=tuple(map(bare, checked.broke)), remarks=tuple(map(bare, checked.remarks)))
+    return replace(record, detail=bare(record.detail), validation=checked)
 
 
 # Export
@@ -245,7 +240,7 @@ def export_study(study: str, storage: Storage, path: Path, *, pending: Path | No
     """Write the finished trials of a study into an Optuna journal, atomically.
 
     Raises:
-        StudyError: The study is unreadable, or the file is too large, not writable, or would replace another.
+        StudyError: The study is unreadable, or the file too large, not writable, or another.
     """
     name = StudyName.of(study)
     if name is None:
@@ -311,7 +306,9 @@ def read_export(path: Path) -> Export:
         main = next((study for study in studies.values() if MANIFEST in study.user_attrs), None)
         if main is None:
             raise ValueError("the manifest is missing")
-        manifest = _manifest(main.user_attrs[MANIFEST])
+        manifest = msgspec.convert(main.user_attrs[MANIFEST], Manifest)
+        if manifest.format != FORMAT:
+            raise ValueError(f"format {manifest.format}, but autotune {__version__} reads format {FORMAT}")
         name = StudyName.of(main.study_name)
         if name is None:
             raise ValueError("invalid study name")
@@ -331,13 +328,6 @@ def read_export(path: Path) -> Export:
     return Export(path=path, study=name, manifest=manifest, trials=trials)
 
 
-def _manifest(written: Any) -> Manifest:
-    manifest = msgspec.convert(written, Manifest)
-    if manifest.format != FORMAT:
-        raise ValueError(f"format {manifest.format}, but autotune {__version__} reads format {FORMAT}")
-    return manifest
-
-
 @dataclass(frozen=True, kw_only=True)
 class Imported:
     """Outcome of an import: numbers of trials added, already there, and different from the stored ones."""
@@ -355,14 +345,11 @@ def import_files(
     *,
     prepare: Callable[[], None] = lambda: None,
 ) -> Imported:
-    """Add the missing trials of exported studies to a study, durably; after a crash, the same import adds the rest.
+    """Add the missing trials of exported studies to a study, durably; nothing if a file is rejected.
 
     Args:
         target_of: Returns the target study, or raises `StudyError`.
         prepare: Called before the first write.
-
-    Raises:
-        StudyError: A file is rejected (nothing is added), or the storage isn't writable.
     """
     exports = [read_export(path) for path in paths]
     target = target_of(exports).text

@@ -80,7 +80,7 @@ _REMEDIES = (
 )
 """Remedies, by a pattern in the driver's message."""
 _PERMANENT = re.compile(r"authentication|no password supplied|pg_hba|does not exist|permission denied", re.IGNORECASE)
-"""Messages of permanently refused connections, for which the driver has no SQLSTATE."""
+"""Messages of permanently refused connections, without SQLSTATE."""
 
 
 class Database:
@@ -293,10 +293,7 @@ class DatabaseErrors:
             ) from None
 
     def raise_if_unavailable(self, context: sqlalchemy.engine.ExceptionContext) -> None:
-        """Raise `StorageAway` for a transient error.
-
-        Optuna would continue in the failed transaction, or repeat one that may have been committed.
-        """
+        """Raise `StorageAway` for a transient error, before Optuna continues or repeats the transaction."""
         error = context.sqlalchemy_exception
         if error is not None and not getattr(context, "is_pre_ping", False):  # SQLAlchemy 2.0.5: it reconnects then
             translated = self.of(error)

@@ -1,7 +1,6 @@
 """Folder of journals: a storage that needs only a disk, with a file per study.
 
-In Optuna's own journal, a torn line followed by an append makes the file unreadable forever, and a stale lock file
-costs 30 s. A kernel lock and a check of the last line avoid both.
+A kernel lock and a check of the last line avoid Optuna's stale locks and files that a torn line makes unreadable.
 """
 
 from __future__ import annotations
@@ -227,7 +226,7 @@ class JournalFile:
         """Yield the entries from this one on, without an incomplete last line.
 
         Raises:
-            StudyError: The file was replaced or truncated, or a line isn't an entry.
+            StudyError: The file was replaced, truncated or damaged.
         """
         number = log_number_from
         with self._opened() as file:

@@ -20,7 +20,7 @@ class FileLock:
     """Lock between processes with ``flock``, which the kernel releases when the holder dies.
 
     Args:
-        path: Lock file, never deleted (two processes could hold the lock).
+        path: Lock file, never deleted, as two processes could then hold the lock.
         creates: False for readers: without a lock file there is no writer.
 
     Raises:
@@ -79,7 +79,7 @@ class LockProbe:
         fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def holds(self, member: str) -> bool | None:
-        """Return whether another member's lock is visible here; None if unknown."""
+        """Return whether another member's lock is visible here, if known."""
         if not member.isalnum():  # untrusted, becomes part of a path
             return None
         try:

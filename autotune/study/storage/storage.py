@@ -25,11 +25,11 @@ DAMAGE = (
     AssertionError,
     RecursionError,
 )
-"""Errors that Optuna raises for foreign or damaged contents."""
+"""Errors of Optuna for foreign or damaged contents."""
 
 
 class StoredTrial(Protocol):
-    """Trial as readers of records need it: Optuna's or a journal's."""
+    """Trial of Optuna or of a journal."""
 
     user_attrs: dict[str, Any]
     datetime_start: datetime | None
@@ -43,7 +43,7 @@ class Connection:
         expected: Returns the context of each read or write, which holds the necessary lock and raises errors of disks,
             servers and other writers as `StudyError`, or as `StorageAway` if temporary.
         names: Returns the names of its Optuna studies, possibly with others.
-        pull: Reads other processes' changes into a cache.
+        pull: Reads other processes' changes.
         is_remote: Whether it may be temporarily unreachable.
         lock_probe: Returns a member's probe if the storage needs file locks.
     """
@@ -78,7 +78,7 @@ class Storage(Protocol):
         ...
 
     def attributes(self, name: str) -> list[object]:
-        """Return this attribute of all studies that have it, if one query suffices."""
+        """Return this attribute of all studies, if one query suffices."""
         ...
 
     def archive(self, study: str, clock: Clock) -> None:
