@@ -15,6 +15,9 @@
 Any other exception at the top of the process is a bug: exit code 3 and a crash log.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class AutotuneError(Exception):
     """Expected error: what happened, where, and what to do next.
@@ -109,6 +112,15 @@ class StorageAway(StudyError):
     """Unreachable storage server, possibly temporarily."""
 
     kind = "storage_away"
+
+
+@contextmanager
+def os_errors_as(kind: type[AutotuneError], what: str, *, where: object, remedy: str) -> Iterator[None]:
+    """Raise each `OSError` as an expected error, with its reason."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what}: {error.strerror or error}", where=str(where), remedy=remedy) from error
 
 
 class Terminated(KeyboardInterrupt):

@@ -10,8 +10,8 @@ import json
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from autotune.config.keys import first_of
-from autotune.errors import StudyError
+from autotune.errors import StudyError, os_errors_as
 from autotune.files import open_regular, replace_durably
 from autotune.metrics import values_of
 from autotune.records import CONDITION_SEPARATORS, FRAMEWORK, Conditions, Purpose, TrialRecord
 from autotune.study.claims import CLAIM, Claim, uuid_of
 from autotune.study.storage.lock import FileLock
-from autotune.study.storage.storage import DAMAGE, MEMBER_NUMBERS, StoredTrial
+from autotune.study.storage.storage import DAMAGE, MEMBER_NUMBERS, REPEAT, StoredTrial
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial, TrialState
@@ -312,13 +312,6 @@ class UndeliveredTrials:
                 _log.warning("ignoring an unreadable line of %s", self._path)
         return found
 
-    @contextmanager
-    def _expected(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise StudyError(
-                f"cannot keep trials that wait for their storage: {error.strerror}",
-                where=str(self._path),
-                remedy="Free some space or fix the permissions, then run the same command again to resume.",
-            ) from error
+    def _expected(self) -> AbstractContextManager[None]:
+        what = "cannot keep trials that wait for their storage"
+        return os_errors_as(StudyError, what, where=self._path, remedy=REPEAT)

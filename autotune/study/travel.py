@@ -21,7 +21,7 @@ from optuna.storages import JournalStorage
 from optuna.trial import FrozenTrial, create_trial
 
 from autotune import __version__
-from autotune.errors import StudyError
+from autotune.errors import StudyError, os_errors_as
 from autotune.files import open_regular, read_beginning, replace_durably
 from autotune.records import FRAMEWORK, Scalar, TrialRecord
 from autotune.study.claims import CLAIM, NO_OWNER, LeaseWatch
@@ -251,24 +251,18 @@ def export_study(study: str, storage: Storage, path: Path, *, pending: Path | No
         )
     contents = contents_of(study, storage, pending=pending)
     manifest = Manifest.of(name, [one.record for one in contents.trials.values()])
-    try:
-        with TemporaryDirectory() as folder:
-            place = JournalFolder(Path(folder))
-            written = _opened(study, place, reads_only=False)
-            with written.connection.expected():
-                written.note(MANIFEST, msgspec.to_builtins(manifest))
-                for one in contents.trials.values():
-                    written.add(one.trial)
-            content = place.path(study).read_bytes()
+    remedy = "Name a file in a writable folder with free space."
+    with os_errors_as(StudyError, "cannot be written", where=path, remedy=remedy), TemporaryDirectory() as folder:
+        place = JournalFolder(Path(folder))
+        written = _opened(study, place, reads_only=False)
+        with written.connection.expected():
+            written.note(MANIFEST, msgspec.to_builtins(manifest))
+            for one in contents.trials.values():
+                written.add(one.trial)
+        content = place.path(study).read_bytes()
         if len(content) > _MOST_BYTES:
             raise StudyError("this study is too large for a file", where=str(path), remedy="Keep it in a database.")
         replace_durably(path, content)
-    except OSError as error:
-        raise StudyError(
-            f"cannot be written: {error.strerror}",
-            where=str(path),
-            remedy="Name a file in a writable folder with free space.",
-        ) from error
     return contents
 
 

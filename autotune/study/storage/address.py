@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from autotune.config.secrets import is_secret_name
-from autotune.errors import ConfigError
+from autotune.errors import ConfigError, os_errors_as
 from autotune.files import open_regular
 from autotune.process import STORAGE_VARIABLE
 
@@ -172,24 +172,14 @@ def _path(text: str, given: GivenAddress) -> Path:
 
 def _read(path: Path, given: GivenAddress) -> GivenAddress:
     """Read an address from a file that only its owner can access."""
-    try:
-        with open_regular(path) as file:
-            about = os.fstat(file.fileno())
-            text = file.read(10_000).decode(errors="replace").strip()
-    except OSError as error:
-        raise ConfigError(
-            f"cannot read the storage address: {error.strerror}",
-            where=f"{given.where}: {path}",
-            remedy=f"Write the address into this file, then run: chmod 600 {path}",
-        ) from error
+    where, remedy = f"{given.where}: {path}", f"Write the address into this file, then run: chmod 600 {path}"
+    expected = os_errors_as(ConfigError, "cannot read the storage address", where=where, remedy=remedy)
+    with expected, open_regular(path) as file:
+        about = os.fstat(file.fileno())
+        text = file.read(10_000).decode(errors="replace").strip()
     if about.st_uid not in (os.geteuid(), 0) or stat.S_IMODE(about.st_mode) & 0o077:
-        raise ConfigError(
-            "other users can access the file with the storage address",
-            where=f"{given.where}: {path}",
-            remedy=f"Run: chmod 600 {path}",
-        )
+        what = "other users can access the file with the storage address"
+        raise ConfigError(what, where=where, remedy=f"Run: chmod 600 {path}")
     if not text or "\n" in text or text.lower().startswith("file:"):
-        raise ConfigError(
-            "this file contains no storage address", where=f"{given.where}: {path}", remedy=f"Write one line: {FORMS}."
-        )
-    return GivenAddress(text=text, where=f"{given.where}: {path}", folder=path.parent, may_hold_password=True)
+        raise ConfigError("this file contains no storage address", where=where, remedy=f"Write one line: {FORMS}.")
+    return GivenAddress(text=text, where=where, folder=path.parent, may_hold_password=True)

@@ -22,11 +22,19 @@ from typing import Any, BinaryIO
 import msgspec
 
 from autotune.clock import Clock
-from autotune.errors import StudyError
+from autotune.errors import StudyError, os_errors_as
 from autotune.files import open_regular
 from autotune.study.storage.address import StorageAddress, StorageKind
 from autotune.study.storage.lock import FileLock, LockProbe
-from autotune.study.storage.storage import DAMAGE, MEMBER_NUMBERS, Connection, Storage, first_kept, member_names
+from autotune.study.storage.storage import (
+    DAMAGE,
+    MEMBER_NUMBERS,
+    REPEAT,
+    Connection,
+    Storage,
+    first_kept,
+    member_names,
+)
 
 _UNTIL = re.compile(r"\.until-\d{8}T\d{6}Z$")
 
@@ -178,16 +186,12 @@ def _require_own(path: Path) -> None:
 @contextmanager
 def _expected(path: Path, file: JournalFile | None = None) -> Iterator[None]:
     """Sync to disk at the end; raise errors of the disk or other writers as `StudyError`."""
+    what = "cannot write the record of this study"
     try:
-        yield
-        if file is not None:
-            file.sync()
-    except OSError as error:
-        raise StudyError(
-            f"cannot write the record of this study: {error.strerror}",
-            where=str(path),
-            remedy="Free some space or fix the permissions, then run the same command again to resume.",
-        ) from error
+        with os_errors_as(StudyError, what, where=path, remedy=REPEAT):
+            yield
+            if file is not None:
+                file.sync()
     except _errors() as error:
         # valid JSON lines, but not Optuna's: it trusts its own file
         raise StudyError(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from autotune.clock import Clock, SystemClock
-from autotune.errors import StudyBusy, StudyError
+from autotune.errors import StudyBusy, StudyError, os_errors_as
 from autotune.files import open_regular
 
 _TIMEOUT_S = 5.0  # held for one write: a longer wait means a stopped holder
@@ -127,15 +127,10 @@ def sole_search(path: Path, study: str) -> Iterator[None]:
 
 def _locked(path: Path, study: str) -> BinaryIO:
     """Open and lock the file, retrying if its holder has just deleted it."""
+    remedy = "Remove what is in its place, or choose another folder with --state-dir."
     while True:
-        try:
+        with os_errors_as(StudyError, "cannot lock this study", where=path, remedy=remedy):
             file = open_regular(path, append=True, create=True)
-        except OSError as error:
-            raise StudyError(
-                f"cannot lock this study: {error.strerror}",
-                where=str(path),
-                remedy="Remove what is in its place, or choose another folder with --state-dir.",
-            ) from error
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -27,6 +27,9 @@ DAMAGE = (
 )
 """Errors of Optuna for foreign or damaged contents."""
 
+REPEAT = "Free some space or fix the permissions, then run the same command again to resume."
+"""Remedy for a file that can't be written."""
+
 
 class StoredTrial(Protocol):
     """Trial of Optuna or of a journal."""
