@@ -62,7 +62,7 @@ def _print_version(context: click.Context, _option: click.Parameter, is_wanted: 
 
 
 def _version_lines() -> Iterator[str]:
-    """Yield what a bug report needs, without paths or secrets. Avoids the GPU driver, which may hang."""
+    """Yield what a bug report needs, without secrets, and without the GPU driver, which may hang."""
     import platform
     import re
     from importlib.metadata import PackageNotFoundError, requires, version
@@ -142,8 +142,8 @@ def run(arguments: Sequence[str], *, started_s: float | None = None, simulator: 
     """Run one command; return the exit code.
 
     Args:
-        started_s: Monotonic start of the process; None for now.
-        simulator: Runs trials in virtual time, on its clock; None for processes.
+        started_s: Monotonic start of the process; by default now.
+        simulator: Runs trials in virtual time, on its clock.
     """
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process

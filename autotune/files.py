@@ -76,7 +76,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def read_beginning(path: Path, most_bytes: int) -> bytes:
-    """Return the first bytes of a regular file; none if it cannot be read."""
+    """Return the first bytes of a regular file, if readable."""
     try:
         with open_regular(path) as file:
             return file.read(most_bytes)
@@ -94,7 +94,7 @@ def json_object(text: bytes) -> dict[str, Any]:
 
 
 def file_sha256(path: Path, most_bytes: int) -> str | None:
-    """Return the hash of a regular file's first bytes, links followed; None if it cannot be read."""
+    """Return the hash of a regular file's first bytes, links followed, if readable."""
     try:
         with open_regular(path.resolve()) as file:
             return hashlib.sha256(file.read(most_bytes)).hexdigest()
