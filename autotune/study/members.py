@@ -83,9 +83,6 @@ class Member:
         """Return whether it has a recent heartbeat, by wall clocks, and hasn't left."""
         return not self.has_left and abs(utc - self.renewed_utc) <= RECENT
 
-    def renewed(self, utc: datetime, left_s: float) -> "Member":
-        return replace(self, renewed_utc=utc, left_s=left_s, n=self.n + 1)
-
     def attribute(self) -> Any:
         return msgspec.to_builtins(self)
 

@@ -249,7 +249,7 @@ class Members:
         if self.own is not None and not self.own.has_left:
             clock = self._owner.clock
             left_s = max(0.0, self._owner.ends_s - clock.now_s())
-            self.own = replace(self.own, **changes).renewed(clock.utc(), left_s)
+            self.own = replace(self.own, **changes, renewed_utc=clock.utc(), left_s=left_s, n=self.own.n + 1)
             self._calls.trials.note(ATTRIBUTE + self.own.uuid, self.own.attribute())
 
     def describe(self, *, phase: MemberPhase, point: str | None = None, left_because: str = "") -> None:

@@ -227,8 +227,8 @@ class _Searched:
             ranks=pooled_ranks([one.ranks for one in measured]),
         )
 
-    def _step_samples(self, point: str) -> float | None:
-        measured = [trial.comparable for trial in self.of(point) if trial.comparable]
+    def _step_samples(self) -> float | None:
+        measured = [trial.comparable for trial in self.of(self.baseline.point) if trial.comparable]
         return median([one.samples_per_s * one.window_s / one.steps for one in measured]) if measured else None
 
     def _gpus(self, measured: Sequence[Measurement]) -> PooledGpus | None:
@@ -260,7 +260,7 @@ class _Searched:
         knobs = {knob.path: knob for knob in self.space.knobs}
         ends = ((self.baseline.point, old), (candidate.point, new))
         shows_moved = all(self.space.is_named(name, values) for name, values in ends)
-        step_samples = self._step_samples(self.baseline.point)
+        step_samples = self._step_samples()
         return tuple(
             Change(
                 path=path,
@@ -327,9 +327,10 @@ def _compared(
         why = _why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
         if judgement.wins and finalist and finalist.broke:
             why += ", but it broke in a longer training"
+    verdict = Verdict.BETTER if judgement and judgement.better else Verdict.STEADIER
     same_training = _same_training(searched)
     result = SearchResult(
-        verdict=_verdict(chosen),
+        verdict=verdict if chosen else Verdict.NO_CHANGE,
         why=why,
         baseline=baseline,
         best=candidate if chosen else baseline,
@@ -375,12 +376,6 @@ def _whole(records: Sequence[TrialRecord], search: str, speed: Ratio, points: tu
     known = [(one.point, one.measurement) for one in here if one.measurement and one.purpose is not Purpose.DIAGNOSE]
     pauses = ([one.pauses for at, one in known if at == point and one.pauses] for point in points)
     return whole_training(speed, (baseline, other), *pauses) if baseline else WholeTraining()
-
-
-def _verdict(chosen: Finalist | None) -> Verdict:
-    if chosen is None or chosen.judgement is None:
-        return Verdict.NO_CHANGE
-    return Verdict.BETTER if chosen.judgement.better else Verdict.STEADIER
 
 
 def _why_nothing(searched: _Searched) -> str:
