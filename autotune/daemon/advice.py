@@ -350,7 +350,7 @@ class Adviser:
         deadline_s = self._clock.now_s() + 20.0  # usually takes 2 s, during which the main loop is blocked
         while (ended := child.poll()) is None:
             if self._clock.now_s() > deadline_s:
-                child.leave("timeout")
+                child.leave()
             self._clock.wait(0.05)
         return None if ended.code == 0 else f"`autotune apply` failed, see `autotune queue log {entry.number}`"
 

@@ -107,7 +107,7 @@ class Searches:
         """Begin to stop the running search, if any."""
         if self.running is not None and self._stop_reason is None:
             self._stop_reason = why
-            self.running.child.leave(why)
+            self.running.child.leave()
             entry = self.running.entry
             self._publish("leaving", f"{entry.name}: stopping the search: {why}", entry=entry.number, why=why)
 

@@ -157,7 +157,7 @@ class TrialMaker:
                 code, start = self._parts.problem.code.now.digests(), self._parts.clock.utc()
                 done = self._execute(trial, claim.number, self._parts.clock.now_s(), fill_outputs)
             except BaseException:
-                study.abandon(claim, why=lifeline.why if lifeline is not None else "")
+                study.abandon(claim)
                 raise
         self.latest = done
         self.filled_files = self._state.findings.check_side_effects(claim.number)

@@ -21,9 +21,6 @@ from autotune.study.claims import CLAIM, Claim, Distributions, LeaseWatch, unite
 from autotune.study.entry import RECORD
 from autotune.study.storage.storage import MEMBER_NUMBERS, Storage, first_kept, member_names, next_member
 
-DISTURBED_BY = "disturbed_by"
-"""Attribute of an interrupted trial with the disturbing process."""
-
 _T = TypeVar("_T")
 
 _GONE = (KeyError, ValueError, optuna.exceptions.UpdateFinishedTrialError)
@@ -178,11 +175,9 @@ class OptunaTrials:
     def _trials_of(self, uuid: str | None) -> list[tuple[int, optuna.Study, FrozenTrial]]:
         return [found for found in self._trials() if uuid_of(found[2]) == uuid]
 
-    def give_up(self, claim: Claim, why: str) -> None:
-        """Close an interrupted trial, with the reason."""
+    def give_up(self, claim: Claim) -> None:
+        """Close an interrupted trial."""
         for _, study, trial in self._trials_of(claim.uuid):
-            if why and not trial.state.is_finished():
-                self._storage.set_trial_user_attr(self._trial_id(study, trial.number), DISTURBED_BY, why)
             study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
 
     def close_lapsed(self, own: Collection[str | None]) -> int:

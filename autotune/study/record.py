@@ -160,11 +160,11 @@ class StudyRecord:
         self._records[self._records.index(record)] = renumbered
         return renumbered
 
-    def abandon(self, claim: Claim, *, why: str = "") -> None:
-        """Give up the claim on an interrupted trial; `why` names a disturbing process."""
+    def abandon(self, claim: Claim) -> None:
+        """Give up the claim on an interrupted trial."""
         self._claims.pop(claim.uuid, None)
         with suppress(StudyError):
-            self.calls.call(partial(self.calls.trials.give_up, claim, why))
+            self.calls.call(partial(self.calls.trials.give_up, claim))
 
     def close_abandoned(self) -> int:
         """Close other processes' abandoned trials; return their number."""

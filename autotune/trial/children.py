@@ -136,19 +136,12 @@ class SearchChild:
             os.close(self._lifeline)
             self._lifeline = -1
 
-    def leave(self, why: str = "") -> None:
-        """Ask it to stop now; `poll` does the rest.
-
-        Args:
-            why: Marks the running trial.
-        """
+    def leave(self) -> None:
+        """Ask it to stop now; `poll` does the rest."""
         if self._stop_asked_s is not None or self._exit is not None:
             return
         self._stop_asked_s = self._clock.now_s()
         self._tree.look()  # while the search is still the parent of its guard
-        if self._lifeline >= 0:
-            with contextlib.suppress(OSError):  # it may have exited; a pipe holds more than this
-                os.write(self._lifeline, why.encode("utf-8", "replace")[:500])
         self._process.send_signal(signal.SIGTERM)  # sends nothing if it has exited
         self.finish_trial()
 
@@ -207,8 +200,6 @@ class SearchChild:
 VARIABLE = "AUTOTUNE_LIFELINE_FD"
 """Variable with the descriptor of the read end."""
 
-_MOST_BYTES = 1000
-
 
 class Lifeline:
     """Read end of a lifeline; not inherited by programs that this process starts."""
@@ -217,7 +208,6 @@ class Lifeline:
         os.set_inheritable(descriptor, False)
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
-        self._message = b""
         self._is_cut = False
 
     @classmethod
@@ -233,19 +223,12 @@ class Lifeline:
     def is_cut(self) -> bool:
         """Whether the daemon is gone, or asked the search to end."""
         try:
-            while not self._is_cut and len(self._message) < _MOST_BYTES:
-                more = os.read(self._descriptor, _MOST_BYTES)
-                self._message += more
-                self._is_cut = not more
+            self._is_cut = self._is_cut or not os.read(self._descriptor, 1)
         except BlockingIOError:
             pass
         except OSError:
             self._is_cut = True
-        return self._is_cut or bool(self._message)
-
-    @property
-    def why(self) -> str:
-        return self._message.decode("utf-8", "replace") if self.is_cut else ""
+        return self._is_cut
 
 
 # The user's notification command.

@@ -160,16 +160,4 @@ def test_it_is_cut_when_the_daemon_is_gone(monkeypatch: pytest.MonkeyPatch) -> N
     assert not lifeline.is_cut
     os.close(writer)
     assert lifeline.is_cut
-    assert lifeline.why == ""
-    os.close(reader)
-
-
-def test_it_carries_who_came() -> None:
-    """What the daemon writes is the reason, also after the pipe was closed."""
-    reader, writer = os.pipe()
-    lifeline = Lifeline(reader)
-    os.write(writer, b"GPU 0 is in use")
-    assert lifeline.is_cut
-    os.close(writer)
-    assert lifeline.why == "GPU 0 is in use"
     os.close(reader)
