@@ -203,13 +203,11 @@ class Rank:
 
     Attributes:
         world: Number of ranks.
-        local: Rank within its node.
         is_joined: Whether its framework has joined the ranks; else they are from a launcher's variables.
     """
 
     number: Count
     world: Annotated[int, Meta(ge=1, le=1 << 16)]
-    local: Count | None = None
     node: Annotated[str, Meta(max_length=255)] = ""
     is_joined: bool = False
 

@@ -11,59 +11,57 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Callable, Optional
 
-# Per launcher: rank, number of ranks, local rank. Slurm's tasks of a step, because a batch script, whose allocation
-# may have many tasks, runs once.
+# Per launcher: rank, number of ranks. Slurm's tasks of a step, because a batch script, whose allocation may have many
+# tasks, runs once.
 _VARIABLES = (
-    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun, accelerate, DeepSpeed, Ray Train
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # MPICH, Intel MPI
-    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ("RANK", "WORLD_SIZE"),  # torchrun, accelerate, DeepSpeed, Ray Train
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),  # MPICH, Intel MPI
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
 
 
 def own_rank() -> Optional[dict[str, Any]]:
     """Return this process's rank as a field of the stream; None if it trains alone."""
     for is_joined, ranks in ((True, _of_framework()), (False, _of_launcher())):
-        for number, world, local in ranks:
+        for number, world in ranks:
             if world > 1 and 0 <= number < world:
-                where = {"local": local, "node": node_name()}
-                return {"number": number, "world": world, "is_joined": is_joined, **where}
+                return {"number": number, "world": world, "is_joined": is_joined, "node": node_name()}
     return None
 
 
-def _of_framework() -> Iterator[tuple[int, int, Optional[int]]]:
-    """Yield rank, number of ranks and local rank from frameworks that have joined the ranks."""
-    local = next((known for *_, name in _VARIABLES if (known := _number(os.environ, name)) is not None), None)
+def _of_framework() -> Iterator[tuple[int, int]]:
+    """Yield rank and number of ranks from frameworks that have joined the ranks."""
     with contextlib.suppress(Exception):
         distributed: Any = sys.modules.get("torch.distributed")
         if distributed is not None and distributed.is_available() and distributed.is_initialized():
-            yield distributed.get_rank(), distributed.get_world_size(), local
+            yield distributed.get_rank(), distributed.get_world_size()
     with contextlib.suppress(Exception):
         # Not jax.process_index(): it would open JAX's devices before anything uses them.
         state: Any = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
         if getattr(state, "client", None) is not None:
-            yield state.process_id, state.num_processes, local
+            yield state.process_id, state.num_processes
     with contextlib.suppress(Exception):
         cluster = json.loads(os.environ["TF_CONFIG"])
         sizes = {kind: len(cluster["cluster"].get(kind, ())) for kind in ("chief", "worker")}
         kind, index = cluster["task"]["type"], int(cluster["task"]["index"])
         if kind in sizes:  # parameter servers and evaluators don't train
-            yield index + (sizes["chief"] if kind == "worker" else 0), sum(sizes.values()), None
+            yield index + (sizes["chief"] if kind == "worker" else 0), sum(sizes.values())
 
 
-def _of_launcher() -> Iterator[tuple[int, int, Optional[int]]]:
+def _of_launcher() -> Iterator[tuple[int, int]]:
     """Yield the same from launchers' variables."""
-    for number_name, world_name, local_name in _VARIABLES:
-        number, world = _number(os.environ, number_name), _number(os.environ, world_name)
+    for number_name, world_name in _VARIABLES:
+        number, world = _number(number_name), _number(world_name)
         if number is not None and world is not None:
-            yield number, world, _number(os.environ, local_name)
+            yield number, world
 
 
-def _number(variables: Mapping[str, str], name: str) -> Optional[int]:
-    text = variables.get(name, "")
+def _number(name: str) -> Optional[int]:
+    text = os.environ.get(name, "")
     return int(text) if text.isdecimal() else None
 
 

@@ -32,7 +32,7 @@ the sampling thread wakes up late, waiting for the interpreter lock, as ``text``
 
 In a distributed training, before the first step (ranks.py):
 
-    {"k": "rank", "t_s": 83.0, "rank": {"number": 1, "world": 4, "local": 1, "node": "gpu-7", "is_joined": true}}
+    {"k": "rank", "t_s": 83.0, "rank": {"number": 1, "world": 4, "node": "gpu-7", "is_joined": true}}
 
 and twice a second, if backward passes exchange gradients, the time outside of them so far, for which other ranks may
 have waited:

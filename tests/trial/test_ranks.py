@@ -28,7 +28,7 @@ CLUSTER = '"cluster": {"chief": ["a:1"], "worker": ["b:1", "c:1"]}'
 
 def rank_line(number: int, world: int, node: str = "n1", *, is_joined: bool = True) -> dict[str, Any]:
     """Return the line with which a rank names itself."""
-    rank = {"number": number, "world": world, "local": number, "node": node, "is_joined": is_joined}
+    rank = {"number": number, "world": world, "node": node, "is_joined": is_joined}
     return {"k": "rank", "t_s": 1.0, "rank": rank}
 
 
@@ -175,28 +175,28 @@ def test_what_is_no_rank_is_none(tmp_path: Path, rank: object) -> None:
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, (1, 4, 1)),
-        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2, None)),
-        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}, (3, 4, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, (1, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2)),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1"}, (3, 4)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, None),  # a batch script of an allocation of four tasks
         ({"RANK": "0", "WORLD_SIZE": "1"}, None),
-        ({"RANK": "0", "WORLD_SIZE": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2, None)),
+        ({"RANK": "0", "WORLD_SIZE": "1", "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
         ({"RANK": "x", "WORLD_SIZE": "2"}, None),
         ({}, None),
-        ({"TF_CONFIG": f'{{{CLUSTER}, "task": {{"type": "worker", "index": 1}}}}'}, (2, 3, None)),
+        ({"TF_CONFIG": f'{{{CLUSTER}, "task": {{"type": "worker", "index": 1}}}}'}, (2, 3)),
         ({"TF_CONFIG": f'{{{CLUSTER}, "task": {{"type": "evaluator", "index": 0}}}}'}, None),
         ({"TF_CONFIG": "{"}, None),
     ],
 )
 def test_the_rank_of_a_process_is_what_its_launcher_says(
-    variables: dict[str, str], told: tuple[int, int, int | None] | None
+    variables: dict[str, str], told: tuple[int, int] | None
 ) -> None:
     """By the variables of torchrun, Open MPI, Slurm and TensorFlow's cluster; none for one that trains alone."""
     code = "import json; from autotune.trainee.ranks import own_rank; print(json.dumps(own_rank()))"
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "HOME")}
     done = subprocess.run([sys.executable, "-c", code], env={**kept, **variables}, capture_output=True, check=True)
     rank = json.loads(done.stdout)
-    assert (rank and (rank["number"], rank["world"], rank["local"])) == told
+    assert (rank and (rank["number"], rank["world"])) == told
 
 
 def measured(number: int, waits: float | None, own: float | None = None) -> RankMeasurement:
