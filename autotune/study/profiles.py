@@ -233,9 +233,8 @@ def distance(one: Hardware, other: Hardware) -> float:
         return cpu
     gpu = 1.0 if {name for name, _ in one.gpus} != {name for name, _ in other.gpus} else 0.0
     gpu += _doublings(len(one.gpus), len(other.gpus))
-    memories = one.gpu_memory_bytes, other.gpu_memory_bytes
-    if memories[0] is not None and memories[1] is not None:
-        gpu += _doublings(memories[0], memories[1])
+    if one.gpu_memory_bytes and other.gpu_memory_bytes:
+        gpu += _doublings(one.gpu_memory_bytes, other.gpu_memory_bytes)
     return gpu + cpu
 
 

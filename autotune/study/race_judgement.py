@@ -265,12 +265,8 @@ class _Race:
         return max(trained) / min(sizes) if sizes and trained else None
 
     def _held_out(self, arm: RaceArm) -> _Curves:
-        sides = [self.legs[side] for side in (RaceArm.BASELINE, arm)]
-        points = [[leg.held_out for _, leg in sorted(side.items())] for side in sides]
-        if len(points[0]) != len(points[1]) or len(points[0]) < LEAST_ROUNDS:
-            return ()
-        pairs = [(one, other) for one, other in zip(*points, strict=True) if one is not None and other is not None]
-        if len(pairs) < len(points[0]):
+        pairs = self._curves(arm, "held_out")
+        if len(pairs) < max(LEAST_ROUNDS, len(self.legs[RaceArm.BASELINE]), len(self.legs[arm])):
             return ()
         firsts_s = [curve.ends_s[0] for pair in pairs for curve in pair]
         time_s = _last_s(pairs)
@@ -279,10 +275,11 @@ class _Race:
             return ()
         return [(through_points(one), through_points(other)) for one, other in pairs]
 
-    def _curves(self, arm: RaceArm) -> _Curves:
+    def _curves(self, arm: RaceArm, name: str = "curve") -> _Curves:
         baseline, others = self.legs[RaceArm.BASELINE], self.legs[arm]
-        pairs = [(baseline[pair].curve, others[pair].curve) for pair in sorted(baseline) if pair in others]
-        return [(one, other) for one, other in pairs if one is not None and other is not None]
+        rounds = [(baseline[number], others[number]) for number in sorted(baseline) if number in others]
+        pairs = [(getattr(one, name), getattr(other, name)) for one, other in rounds]
+        return [pair for pair in pairs if None not in pair]
 
     def _evaluation_losses(self, arm: RaceArm) -> tuple[float, float] | None:
         sides = [[leg.evaluation_loss for leg in self.legs[side].values()] for side in (RaceArm.BASELINE, arm)]
