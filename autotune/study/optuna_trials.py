@@ -86,10 +86,11 @@ class OptunaTrials:
             self.close_lapsed(own)
         there = [] if claim.is_written is None else self._trials_of(claim.uuid)
         claim.is_written = False
-        claim.number = there[0][0] if there else self._create(claim.running_trial())
+        claim.number = there[0][0] if there else self.add(claim.running_trial())
         claim.is_written = True
 
-    def _create(self, trial: FrozenTrial) -> int:
+    def add(self, trial: FrozenTrial) -> int:
+        """Write a trial into the latest Optuna study that can store it; return its number."""
         place, distributions = self._place_for(trial.distributions)
         trial.distributions = dict(distributions)
         study_id = self._storage.get_study_id_from_name(self._studies[place].study_name)
@@ -157,12 +158,6 @@ class OptunaTrials:
     def _trial_id(self, study: optuna.Study, number: int) -> int:
         study_id = self._storage.get_study_id_from_name(study.study_name)
         return self._storage.get_trial_id_from_study_id_trial_number(study_id, number)
-
-    def add(self, finished: FrozenTrial) -> None:
-        place, distributions = self._place_for(finished.distributions)
-        finished.distributions = dict(distributions)
-        self._studies[place].add_trial(finished)
-        self._add_known(place, distributions)
 
     def _trials(self, *states: TrialState) -> Iterator[tuple[int, optuna.Study, FrozenTrial]]:
         """Yield all trials, archived ones too, with number and Optuna study."""
