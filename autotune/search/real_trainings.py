@@ -20,9 +20,7 @@ if TYPE_CHECKING:
     from autotune.study.record import StudyRecord
 
 
-def trainings_here(
-    study: str, known: Collection[str], environ: Mapping[str, str] = os.environ
-) -> Iterator[tuple[TrialRecord, bool]]:
+def trainings_here(study: str, known: Collection[str]) -> Iterator[tuple[TrialRecord, bool]]:
     """Yield measured trainings of a study's config on this machine but the known ones, and whether each has ended."""
     try:
         folder = user_folder(os.environ) / TRAININGS
