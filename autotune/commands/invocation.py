@@ -95,14 +95,14 @@ class Invocation:
         return without(text, secrets_of(self._arguments))
 
     def _fail(self, kind: str, message: str, *, where: str | None, remedy: str | None, line: str) -> None:
-        from autotune.report.json_answer import error_object
+        from autotune.report.json_answer import FORMAT
 
         texts = {"message": message, "where": where, "remedy": remedy}
         clean: dict[str, Any] = {name: text and self.unsecret(text) for name, text in texts.items()}
         with signals_held():
             say_aside(self.unsecret(line))
             if self.as_json:
-                self.answer(lambda: say_object(error_object(kind=kind, **clean)))
+                self.answer(lambda: say_object({"format": FORMAT, "error": {"kind": kind, **clean}}))
 
     def _take(self) -> bool:
         try:

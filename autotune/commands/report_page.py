@@ -15,7 +15,7 @@ from autotune.errors import ConfigError, StudyError
 from autotune.files import json_object, read_beginning
 from autotune.measure.window import steady_window
 from autotune.records import Purpose, TrialRecord
-from autotune.report.html.contents import ConfirmingPair, DiagnosisSummary, RecommendationRow, StepPart, StudyContents
+from autotune.report.html.contents import DiagnosisSummary, StepPart, StudyContents
 from autotune.report.plain_text import change_text
 from autotune.search.answer import Study
 from autotune.search.problem import Problem
@@ -82,19 +82,13 @@ def contents_of(problem: Problem, clock: Clock, diagnosed: DiagnosisSummary | No
     sides = (result.baseline.point, shown.point if shown is not None else "")
     return replace(
         contents,
-        pairs=[
-            ConfirmingPair(today=today.speed, other=other.speed) for today, other in (chosen.pairs if chosen else ())
-        ],
+        pairs=[(today.speed, other.speed) for today, other in (chosen.pairs if chosen else ())],
         step_times_s=_step_times(problem, study.name, made, sides),
     )
 
 
 def read_diagnosis(path: Path) -> DiagnosisSummary:
-    """Read a diagnosis from its JSON file or its folder.
-
-    Raises:
-        ConfigError: It is not a diagnosis.
-    """
+    """Read a diagnosis from its JSON file or its folder, or raise ConfigError."""
     file = path / DIAGNOSIS if path.is_dir() else path
     try:
         document, step = json.loads(read_beginning(file, _MOST_BYTES)), None
@@ -112,11 +106,7 @@ def read_diagnosis(path: Path) -> DiagnosisSummary:
 
 
 def summary_of(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> DiagnosisSummary:
-    """Return what a report shows of a diagnosis.
-
-    Args:
-        document: Object of `diagnosis_document`.
-        step: Object of a step profile.
+    """Return what a report shows of a diagnosis, from `diagnosis_document` and the step profile's object.
 
     Raises:
         ValueError, LookupError, TypeError, AttributeError: Other objects.
@@ -131,11 +121,11 @@ def summary_of(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> D
     )
 
 
-def _recommendation(document: Mapping[str, Any]) -> RecommendationRow:
+def _recommendation(document: Mapping[str, Any]) -> tuple[str, str]:
     gain, words = document["gain"], ""
     if gain is not None:
         words = f"{gain['ratio']:.2f}x ({gain['low']:.2f}-{gain['high']:.2f}), {document['evidence']}"
-    return RecommendationRow(sentence=change_text(document["values"], str(document["sentence"])), gain=words)
+    return change_text(document["values"], str(document["sentence"])), words
 
 
 def _step_part(phase: Mapping[str, Any]) -> StepPart:
@@ -172,7 +162,7 @@ def _folders(problem: Problem, study: str, search: str) -> Iterator[tuple[Path, 
 
 
 def _ending(problem: Problem, search: str) -> float | None:
-    """Return a search's duration; None without a SearchEnded event."""
+    """Return the duration of a search that has ended."""
     text = read_beginning(problem.state.searches / f"{search}.events.jsonl", _MOST_BYTES) if search else b""
     for line in reversed(text.splitlines()[-50:]):
         event = json_object(line)

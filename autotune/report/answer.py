@@ -65,11 +65,9 @@ def print_answer(
     """Print the answer of a search.
 
     Args:
-        typed: Options that select the study.
         elapsed_s: None for an answer from the record.
         applied: Whether the config has the best values.
         failures: One failed trial per kind of ending.
-        without_next: Omit the next command.
         answer: Id for ``apply --answer``; None for the study's own answer.
         details: All metrics, with notes.
     """
@@ -170,11 +168,7 @@ def is_in_code(result: SearchResult) -> bool:
 
 
 def next_commands(result: SearchResult, typed: TypedOptions, *, answer: str | None = None) -> dict[str, str]:
-    """Return possible next commands with their purposes.
-
-    Args:
-        answer: Id for ``apply --answer``; None for the study's own answer.
-    """
+    """Return possible next commands with their purposes; ``answer`` as for `print_answer`."""
     if result.verdict is Verdict.NO_CHANGE:
         return {}
     code = ["--code"] if is_in_code(result) else []
@@ -199,12 +193,7 @@ def next_commands(result: SearchResult, typed: TypedOptions, *, answer: str | No
 def print_failures(
     console: Console, failures: Iterable[Failed], outcomes: Mapping[str, int], *, known_remedy: str = ""
 ) -> None:
-    """Print the output of failed trials.
-
-    Args:
-        outcomes: Number of trials by ending.
-        known_remedy: Remedy printed elsewhere.
-    """
+    """Print the output of failed trials; ``outcomes`` counts all by ending."""
     for failure in failures:
         trial, explained = failure.record, EXPLANATIONS[failure.record.ending]
         count = outcomes.get(trial.ending.value, 1)
@@ -255,7 +244,7 @@ def achieved_text(result: SearchResult) -> str:
 
 
 def trainings_lines(achieved: Achieved) -> Iterator[str]:
-    """Yield a line per real training, and the effect on later intervals."""
+    """Yield a line per real training, and one on later intervals."""
     for one in achieved.trainings:
         whole = f", {one.whole:.2f}x including the time between steps" if one.whole is not None else ""
         reference = "trainings" if one.is_against_training else "trials"
@@ -344,7 +333,7 @@ def ratio_text(ratio: Ratio, level: str = "") -> str:
 
 
 def _changes_table(result: SearchResult, column: str, console: Console) -> Table:
-    """Return the table of changes; in narrow consoles with short keys, then wrapped."""
+    """Return the table of changes; in narrow consoles, with short keys or wrapped."""
     unbounded = console.options.update(max_width=10_000)  # `measure` clips at the console's width
     paths = [path for change in result.changes for path in (change.path, *(key.path for key in change.along))]
     table = _table_of(result, column, {path: path for path in paths}, no_wrap=True)
@@ -356,7 +345,6 @@ def _changes_table(result: SearchResult, column: str, console: Console) -> Table
 
 
 def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no_wrap: bool) -> Table:
-    """Return the table of changes; with ``no_wrap``, only the last column wraps."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("change", no_wrap=no_wrap)
     table.add_column("today", justify="right", no_wrap=no_wrap)
@@ -377,7 +365,6 @@ def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no
 _FOLLOWS = "(changes with it)"
 _STRONG, _WEAK = 1.28, 0.5  # standard errors above 0 in ln speed: one-sided confidence of 90 % and 70 %
 LEGEND = "gain: speed with / without the change (95 % interval); strong / weak evidence: 90 / 70 % confidence"
-"""Definition of the terms in `gain_text`."""
 
 
 def gain_text(change: Change) -> str:
@@ -396,23 +383,24 @@ def gain_text(change: Change) -> str:
     return f"{ratio_text(gain)}, {evidence} evidence"
 
 
+_ON_DATA = {
+    DataEffect.SAME: "It trains on the same data as today",
+    DataEffect.BATCH: "It trains on other batches",
+    DataEffect.DIFFERENT: "It trains on different data",
+    DataEffect.UNVERIFIED: "Not verified if it trains on the same data as today",
+}
+
+
 def data_text(finding: DataFinding) -> str:
     """Return a sentence on the trials' data."""
-    match finding.effect:
-        case DataEffect.SAME:
-            return f"It trains on the same data as today: {finding.evidence}."
-        case DataEffect.BATCH:
-            return f"It trains on other batches: {finding.evidence}."
-        case DataEffect.DIFFERENT:
-            return f"It trains on different data: {finding.evidence}."
-        case DataEffect.UNVERIFIED:
-            return f"Not verified if it trains on the same data as today: {finding.evidence}."
+    return f"{_ON_DATA[finding.effect]}: {finding.evidence}."
 
 
 def answer_notes(result: SearchResult) -> list[Text]:
     """Return notes on how the changes affect training."""
     notes = []
-    if result.data is not None and (result.data.effect is not DataEffect.BATCH or not _says_batch(result)):
+    says_batch = any(change.effective_batch for change in result.changes)
+    if result.data is not None and not (result.data.effect is DataEffect.BATCH and says_batch):
         notes.append(Text(data_text(result.data), style="yellow" if result.data.effect is DataEffect.DIFFERENT else ""))
     if result.verdict is not Verdict.NO_CHANGE:
         scaling = "; the learning rate may have to follow (Goyal et al. 2017)"
@@ -429,12 +417,7 @@ def answer_notes(result: SearchResult) -> list[Text]:
     return notes
 
 
-def _says_batch(result: SearchResult) -> bool:
-    return any(change.effective_batch for change in result.changes)
-
-
 def _time_notes(result: SearchResult, elapsed_s: float | None) -> Iterator[Text]:
-    """Yield the expected gain of more search, and when the search pays off."""
     if result.gain_of_ten_minutes is not None:
         gain = result.gain_of_ten_minutes
         more = "less than 1 %" if gain < 0.01 else f"about {100 * gain:.0f} %"
@@ -453,7 +436,6 @@ _LONGER_START_S, _LONGER_START = 5.0, 1.5  # smaller differences of the start, a
 
 
 def _slower_start(result: SearchResult) -> str:
-    """Return a note if starts take clearly longer; else ""."""
     today_s, best_s = (
         side.metrics.get("first_step_s") if side is not None and side.metrics else None
         for side in (result.baseline, result.best)
@@ -491,11 +473,7 @@ _OF_STALLS = ("stall_fraction", "beat_s", "stall_wait_fraction", "stall_epoch_fr
 
 
 def metrics_rows(baseline: Side, other: Side | None, *, details: bool = True) -> list[list[str]]:
-    """Return label and texts per metric.
-
-    Args:
-        details: False for speed, utilization and steadiness.
-    """
+    """Return label and texts per metric; without ``details``, of speed, utilization and steadiness."""
     sides = [side for side in (baseline, other) if side is not None and side.metrics]
     known = {name for side in sides for name, value in (side.metrics or {}).items() if value}
     of_stalls = [name for name in _OF_STALLS if name in known] if "stall_fraction" in known else []
@@ -509,11 +487,7 @@ def metrics_rows(baseline: Side, other: Side | None, *, details: bool = True) ->
 
 
 def gpu_notes(baseline: Side, why_no_gpu: str | None, other: Side | None = None) -> list[str]:
-    """Return notes on GPUs: names, reference values, and the baseline's pattern.
-
-    Args:
-        why_no_gpu: Why utilization is not measured; None if it is.
-    """
+    """Return notes on GPUs: names, reference values, and the baseline's pattern."""
     notes = [f"GPU utilization was not measured: {plain(why_no_gpu)}."] if why_no_gpu else []
     if baseline.gpus is None:
         return notes

@@ -20,7 +20,8 @@ class SafeConsole(Console):
         if isinstance(renderable, Text) and not is_safe(renderable.plain):
             renderable = self._safe(renderable)  # before wrapping, because escapes are longer
         for segment in super().render(renderable, options):
-            yield segment if segment.control or is_safe(segment.text) else self._safe_segment(segment)
+            is_kept = segment.control or is_safe(segment.text)
+            yield segment if is_kept else Segment(safe_text(segment.text), segment.style)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Escape like `render`; also measures cells."""
@@ -34,9 +35,6 @@ class SafeConsole(Console):
         for part in text.render(self):
             safe.append(safe_text(part.text), part.style)
         return safe
-
-    def _safe_segment(self, segment: Segment) -> Segment:
-        return Segment(safe_text(segment.text), segment.style)
 
 
 def file_console() -> SafeConsole:

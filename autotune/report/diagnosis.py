@@ -160,12 +160,7 @@ def _gain(one: Recommendation) -> str:
 
 
 def print_gpus(console: Console, here: Sequence[Gpu], *, effective_batch: int, cpu_cores: int) -> None:
-    """Print starting values as YAML, for this machine's and common GPUs.
-
-    Args:
-        effective_batch: Samples per update; smaller batches are accumulated.
-        cpu_cores: Of this machine; others have four per GPU.
-    """
+    """Print starting values as YAML, for this machine's and common GPUs."""
     lines = [
         "# Starting values, not measured: the memory per sample depends on the model; `autotune search` measures it.",
         "# A batch has at most 1.5 samples per GiB.",
@@ -196,10 +191,7 @@ def _settings_of(gpu: Gpu, effective_batch: int, workers: int, *, is_here: bool)
 
 
 def accumulated(samples: int, most: int) -> tuple[int, int]:
-    """Return a batch up to ``most``, and how many make an update of about ``samples``.
-
-    The largest exact divisor, if at least half of ``most``; else ``most``.
-    """
+    """Return a batch up to ``most``, exact if half of it suffices, and how many make an update of ``samples``."""
     most = min(most, samples)
     exact = next(batch for batch in range(most, 0, -1) if samples % batch == 0)
     batch = exact if 2 * exact >= most else most
@@ -212,13 +204,7 @@ def accumulated(samples: int, most: int) -> tuple[int, int]:
 def diagnosis_document(
     diagnosis: Diagnosis, *, elapsed_s: float | None, failed_on: str | None, paths: Mapping[str, str | None]
 ) -> dict[str, Any]:
-    """Return the object of ``diagnose --json``.
-
-    Args:
-        elapsed_s: None to omit it.
-        failed_on: Condition that holds.
-        paths: By purpose.
-    """
+    """Return the object of ``diagnose --json``."""
     return {
         "format": FORMAT,
         "verdict": asdict(diagnosis.verdict),

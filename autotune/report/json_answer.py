@@ -12,6 +12,8 @@ from autotune.stage_times import PipelineTimes
 FORMAT = 2
 """Format version of the object."""
 
+_ERROR = ("kind", "message", "where", "remedy")
+
 
 def answer_document(
     result: SearchResult,
@@ -27,13 +29,10 @@ def answer_document(
     """Return the object of ``search --json`` and ``status --json``.
 
     Args:
-        elapsed_s: Seconds that the search took; None for an answer from the record.
-        study: Name of the study.
-        paths: Files and folders, by purpose.
-        answer: Changes that ``apply`` would write, or None.
-        diff: Their diff, or None.
-        interrupted: What interrupted the search, or None.
-        ended_by: Error that ended the search early, or None.
+        elapsed_s: None for an answer from the record.
+        answer: Changes that ``apply`` would write.
+        interrupted: Interrupt, in words.
+        ended_by: Error that ended the search early.
     """
     document = asdict(result)
     del document["is_apart"]
@@ -58,17 +57,8 @@ def answer_document(
         "diff": diff,
         "interrupted": interrupted,
         "paths": dict(paths),
-        **({"error": _error(ended_by)} if ended_by else {}),
+        **({"error": {name: getattr(ended_by, name) for name in _ERROR}} if ended_by else {}),
     }
-
-
-def error_object(*, kind: str, message: str, where: str | None, remedy: str | None) -> dict[str, Any]:
-    """Return the object of a failed command."""
-    return {"format": FORMAT, "error": {"kind": kind, "message": message, "where": where, "remedy": remedy}}
-
-
-def _error(error: AutotuneError) -> dict[str, Any]:
-    return {"kind": error.kind, "message": error.message, "where": error.where, "remedy": error.remedy}
 
 
 def _side(side: Side) -> dict[str, Any]:

@@ -27,12 +27,7 @@ from autotune.report.plain_text import changes_text, purpose_text, safe_text
 
 
 class SearchDisplay:
-    """Display of a search's events.
-
-    Args:
-        console: Gets plain lines if not a terminal.
-        started_s: Monotonic start of the process.
-    """
+    """Display of a search's events; plain lines if the console isn't a terminal."""
 
     def __init__(self, console: Console, clock: Clock, *, started_s: float, budget_s: float) -> None:
         self._console = console
@@ -108,7 +103,9 @@ class SearchDisplay:
             best.append("none better than today's config yet", style="default")
         now = Text("now    ", style="dim")
         if self._running:
-            now.append(running_line(self._running), style="default")
+            event = self._running
+            purpose = purpose_text(event.purpose.value, event.pair)
+            now.append(f"trial {event.number} {purpose}: {changes_text(event.changes)}", style="default")
             if self._progress and self._progress.steps:
                 now.append(f"  {self._progress.steps} steps", style="cyan")
                 if self._progress.utilization:
@@ -124,11 +121,7 @@ class SearchDisplay:
 
 
 def event_line(event: Event, elapsed_s: float) -> str | None:
-    """Return an event's line, if any.
-
-    Args:
-        elapsed_s: Time since the start of the process.
-    """
+    """Return an event's line, if any."""
     stamp = f"[{format_duration(elapsed_s):>6}]"
     match event:
         case SearchStarted():
@@ -181,8 +174,3 @@ def trial_line(event: TrialEnded) -> str:
         f" {format_duration(trial.duration_s):>6}{gpu}{ending}  {changes_text(event.changes)}"
     )
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 1]}…"
-
-
-def running_line(event: TrialStarted) -> str:
-    """Return the running trial's line."""
-    return f"trial {event.number} {purpose_text(event.purpose.value, event.pair)}: {changes_text(event.changes)}"

@@ -37,20 +37,8 @@ from autotune.report.plain_text import changes_text, plain, value_text
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecommendationRow:
-    """Recommendation of a diagnosis; ``gain`` is "" if not tried."""
-
-    sentence: str
-    gain: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class StepPart:
-    """Part of a baseline step, from a profile.
-
-    Attributes:
-        mean_ms: None if not measured; negative if below the noise.
-    """
+    """Part of a baseline step, from a profile; its mean is negative if below the noise."""
 
     name: str
     mean_ms: float | None
@@ -65,23 +53,14 @@ class DiagnosisSummary:
     """Summary of a diagnosis.
 
     Attributes:
-        verdict: "" without a diagnosis.
         issues: Severity and sentence of each.
-        recommendations: None without a diagnosis.
+        recommendations: Sentence and gain of each, "" if not tried; None without a diagnosis.
     """
 
     verdict: str = ""
     issues: Sequence[tuple[str, str]] = ()
-    recommendations: Sequence[RecommendationRow] | None = None
+    recommendations: Sequence[tuple[str, str]] | None = None
     step_parts: Sequence[StepPart] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConfirmingPair:
-    """Speeds of a confirming pair, in samples/s."""
-
-    today: float
-    other: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +70,9 @@ class StudyContents:
     Attributes:
         result: None if no trial has a measurement.
         state: Sentence on a running or interrupted search.
+        pairs: Speeds of the confirming pairs, today's first, in samples/s.
         step_times_s: Of the baseline and the other side; empty if not kept.
         commands: By purpose.
-        conditions: Name and text of each.
         machines: Unique names for people, by the record's names.
         remedies: By name of the ending.
     """
@@ -106,7 +85,7 @@ class StudyContents:
     state: str = ""
     elapsed_s: float | None = None
     measures: str = ""
-    pairs: Sequence[ConfirmingPair] = ()
+    pairs: Sequence[tuple[float, float]] = ()
     step_times_s: tuple[Sequence[float], Sequence[float]] = ((), ())
     diff: str | None = None
     commands: Mapping[str, str] = field(default_factory=dict)
@@ -128,7 +107,6 @@ class StudyContents:
 
     @property
     def sides(self) -> list[tuple[str, Side]]:
-        """Existing sides with names, baseline first."""
         both = (("today", self.result.baseline if self.result else None), (self.name_of_shown, self.shown))
         return [(name, side) for name, side in both if side is not None]
 
@@ -170,7 +148,6 @@ class StudyContents:
 
     @property
     def ratios(self) -> dict[str, Ratio]:
-        """Ratios to the baseline."""
         assert self.result is not None, "only an answer has ratios"
         whole = self.result.whole.speedup if self.result.whole else None
         known = {"speed": self.result.speedup, "whole training": whole, "score": self.result.score_ratio}
@@ -178,7 +155,7 @@ class StudyContents:
 
     @property
     def groups(self) -> list[tuple[list[str], Ratio | None]]:
-        """Inseparable changes, with their gain."""
+        """Changes, together if inseparable, with their gain."""
         assert self.result is not None, "only an answer has changes"
         names: dict[int, list[str]] = {}
         gains: dict[int, Ratio] = {}
@@ -210,13 +187,12 @@ class StudyContents:
 
     @property
     def names_of_machines(self) -> dict[str, str]:
-        """Machines of the trials, by the record's names."""
         machines = dict.fromkeys(point.trial.machine for point in self.points)
         return {machine: plain(self.machines.get(machine, machine)) for machine in machines}
 
     @property
     def utilizations(self) -> list[tuple[str, PooledGpu, Sequence[tuple[float, float, float]]]]:
-        """Scored GPU of each side, with the most driver windows of a trial."""
+        """Scored GPU of each side, with a trial's driver windows."""
         return [(name, *found) for name, side in self.sides if (found := _windows(side, self.trials)) is not None]
 
     @property
@@ -269,12 +245,7 @@ _NO_FAILURE = frozenset((Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDG
 
 @dataclass(frozen=True, kw_only=True)
 class TrialPoint:
-    """One trial.
-
-    Attributes:
-        t_s: End in search time, without time between searches.
-        ratio: Speed over the baseline's on the same machine; None if not comparable.
-    """
+    """Trial, with its end in search time and its speed over the same machine's baseline, if comparable."""
 
     trial: TrialRecord
     t_s: float
@@ -316,10 +287,7 @@ def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
 
 
 def best_over_time(points: Iterable[TrialPoint]) -> list[tuple[float, float]]:
-    """Return times and speeds of each new best point, relative to the baseline.
-
-    A point's speed is the mean of all its trials, so the curve never falls.
-    """
+    """Return time and speed of each new best point; its speed is the mean of all its trials over the baseline."""
     measured = [point for point in points if point.ratio is not None]
     speeds: dict[str, list[float]] = {}
     for point in measured:

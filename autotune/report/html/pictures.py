@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from autotune.clock import format_duration
 from autotune.records import NOT_COMPARED, PooledGpu, Purpose, RaceArm, RaceLeg, Ratio
-from autotune.report.html.contents import ConfirmingPair, StepPart, TrialPoint, best_over_time, quantile
+from autotune.report.html.contents import StepPart, TrialPoint, best_over_time, quantile
 from autotune.report.plain_text import plain
 
 _INK = "#123456"  # placeholder of the page's text colour
@@ -167,14 +167,14 @@ def draw_step_parts(parts: Sequence[StepPart]) -> Markup:
     return _in_page("step-parts", "Parts of a step of today's config", _FRAME + _ROW * len(parts), draw)
 
 
-def draw_pairs(pairs: Sequence[ConfirmingPair], name: str) -> Markup:
+def draw_pairs(pairs: Sequence[tuple[float, float]], name: str) -> Markup:
     """Draw the speeds of each confirming pair, in samples/s."""
 
     def draw(axes: Axes) -> None:
-        for place, pair in enumerate(pairs, 1):
-            axes.plot((place, place), (pair.today, pair.other), color=_GREY, linewidth=1)
-            axes.plot(place, pair.today, "s", color=_GREY, label="today" if place == 1 else None)
-            axes.plot(place, pair.other, "D", color=_GREEN, markerfacecolor="none", label=name if place == 1 else None)
+        for place, (today, other) in enumerate(pairs, 1):
+            axes.plot((place, place), (today, other), color=_GREY, linewidth=1)
+            axes.plot(place, today, "s", color=_GREY, label="today" if place == 1 else None)
+            axes.plot(place, other, "D", color=_GREEN, markerfacecolor="none", label=name if place == 1 else None)
         axes.set_xticks(range(1, len(pairs) + 1))
         axes.set_xlabel("pair")
         axes.set_ylabel("samples/s")

@@ -28,9 +28,7 @@ from autotune.records import (
     Verdict,
 )
 from autotune.report.html.contents import (
-    ConfirmingPair,
     DiagnosisSummary,
-    RecommendationRow,
     StepPart,
     StudyContents,
     best_over_time,
@@ -108,7 +106,7 @@ def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyConte
         cautions=("something else may be at work",),
     )
     speeds = [trial.measurement.speed for trial in trials if trial.purpose is Purpose.CONFIRM and trial.measurement]
-    pairs = [ConfirmingPair(today=today, other=other) for today, other in zip(speeds[::2], speeds[1::2], strict=True)]
+    pairs = list(zip(speeds[::2], speeds[1::2], strict=True))
     return StudyContents(
         config="config.yaml",
         study="config-1",
@@ -123,7 +121,7 @@ def contents(trials: list[TrialRecord], search_result: MakeResult) -> StudyConte
         | {"same training": "autotune search --config config.yaml --same-training"},
         conditions=[("machine", "box"), ("CPU", "AMD EPYC, 2 cores")],
         diagnosed=DiagnosisSummary(
-            recommendations=[RecommendationRow(sentence="Cache it.", gain="2.1x (1.7-2.5), measured")],
+            recommendations=[("Cache it.", "2.1x (1.7-2.5), measured")],
             verdict="Input-bound: the step waits.",
         ),
     )
@@ -196,7 +194,7 @@ def test_text_from_outside_is_text(contents: StudyContents) -> None:
         result=replace(contents.result, why=HOSTILE, cautions=(HOSTILE,), changes=tuple(changes)),
         diagnosed=DiagnosisSummary(
             verdict=HOSTILE,
-            recommendations=[RecommendationRow(sentence=HOSTILE, gain=HOSTILE)],
+            recommendations=[(HOSTILE, HOSTILE)],
             step_parts=[StepPart(name=HOSTILE, mean_ms=1.0)],
         ),
         remedies={ending.value: f"`{HOSTILE}`" for ending in Ending},
