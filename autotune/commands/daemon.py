@@ -22,8 +22,6 @@ from autotune.errors import AutotuneError
 from autotune.trial.children import CommandResult, run_short
 from autotune.trial.termination import signals_held
 
-_ASK_S = 5.0
-
 command = OrderedGroup(name="daemon", help="Tune configs while the machine is idle, watch trainings, and recommend.")
 
 
@@ -183,7 +181,7 @@ def _lingers() -> bool:
 @click.pass_obj
 def status(call: Invocation) -> int:
     """Show the daemon's state; exit with 1 if it is not running."""
-    found = ask(locate_home(os.environ), timeout_s=_ASK_S)["status"]
+    found = ask(locate_home(os.environ))["status"]
     since = datetime.fromisoformat(found["started_utc"]).astimezone()
     running = found["running"]
     waiting = sum(reason != "its search runs" for reason in found["reasons"].values())
@@ -207,7 +205,7 @@ def status(call: Invocation) -> int:
 def url() -> int:
     """Print a web address that logs in one browser, once, within two minutes."""
     home = locate_home(os.environ)
-    page = ask(home, timeout_s=_ASK_S)["page"]
+    page = ask(home)["page"]
     if page is None:
         raise AutotuneError("the daemon serves no web page", remedy="Start it with `autotune daemon run --web`.")
     say(web_module("keys").Keys(home.web_token, SystemClock(), page["run"]).new_address(page["origin"]))

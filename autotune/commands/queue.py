@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,10 +112,19 @@ def add(
     dropped = os.environ.keys() - environment.keys()
     os.environ.clear()  # a missing variable fails now, not during the search
     os.environ.update(environment)
-    problem, gpus = _opened(request)
-    if named := _named(problem, dropped):
+    with signals_held():
+        from autotune.config.sources import find_script
+        from autotune.search.gpus import watched_gpus
+        from autotune.search.problem import open_requested
+
+    problem = open_requested(request)
+    say_remarks(problem.settings.remarks)
+    texts = [text_file.read_text(errors="replace") for text_file in problem.settings.paths]
+    texts.append(find_script(problem.command, problem.settings.folder).text)
+    if named := sorted(dropped.intersection(re.findall(r"\w{3,}", "\n".join(texts)))):
         say_aside(f"Not kept for the search, but named in the config or the trainer's script: {', '.join(named)}.")
         say_aside(f"To keep it, on disk: --keep-env {named[0]}")
+    gpus = tuple(watched_gpus(problem))
     if not no_check:
         _try_start(problem, request.budget_s, call)
     further = tuple(one for one in map(os.path.realpath, problem.settings.paths) if one != str(path))
@@ -264,30 +273,26 @@ def log(number: int, follow: bool) -> int:
 # Access to the queue and the daemon, and entries as text.
 
 
-_ASK_S = 10.0  # stopping a search takes up to 3 s
-
-
 def _open_queue() -> tuple[DaemonHome, Queue]:
     home = open_home(os.environ)
     return home, Queue(home.queue, SystemClock())
 
 
 def _reasons(home: DaemonHome) -> Mapping[str, str] | None:
-    """Return what each entry waits for, by id; None without a daemon, empty (with a message) if it doesn't answer."""
+    """Return what each entry waits for, by id; None without a daemon, empty if it doesn't answer."""
     try:
-        found = ask(home, timeout_s=_ASK_S)["status"].get("reasons")
+        return dict(ask(home)["status"]["reasons"])
     except DaemonAway:
         return None
     except AutotuneError as error:  # the queue itself can still be shown
         say_aside(f"autotune: {error}")
         return {}
-    return found if isinstance(found, Mapping) else {}
 
 
 def _settle(home: DaemonHome) -> bool:
     """Wait for the daemon to apply a queue change; return False without a daemon."""
     try:
-        ask(home, to_follow=True, timeout_s=_ASK_S)
+        ask(home, to_follow=True)
     except DaemonAway:
         return False
     except AutotuneError as error:
@@ -331,8 +336,7 @@ def _lines(entry: QueueEntry, why: Mapping[str, str] | None) -> list[str]:
 # Adding an entry.
 
 
-LEAST_TRIALS = 6
-"""Trainer starts that a budget must have time for: the baseline, a few points, a confirmation."""
+LEAST_TRIALS = 6  # starts that a budget must have time for: the baseline, a few points, a confirmation
 
 
 def _scopes(text: str) -> frozenset[ApplyScope]:
@@ -373,28 +377,6 @@ def _require_new(entries: Sequence[QueueEntry], config: Path) -> None:
                 where=str(config),
                 remedy=f"Remove that entry: autotune queue remove {entry.number}",
             )
-
-
-def _opened(request: SearchRequest) -> tuple[Problem, tuple[str, ...]]:
-    """Open the problem as the search will; return its GPUs, too."""
-    with signals_held():
-        from autotune.search.gpus import watched_gpus
-        from autotune.search.problem import open_requested
-
-    problem = open_requested(request)
-    say_remarks(problem.settings.remarks)
-    return problem, tuple(watched_gpus(problem))
-
-
-def _named(problem: Problem, variables: Iterable[str]) -> list[str]:
-    """Return variables that occur as words in the config or script."""
-    with signals_held():
-        from autotune.config.sources import find_script
-
-    texts = [path.read_text(errors="replace") for path in problem.settings.paths]
-    texts.append(find_script(problem.command, problem.settings.folder).text)
-    words = {word for text in texts for word in re.findall(r"\w{3,}", text)}
-    return sorted(words.intersection(variables))
 
 
 def _try_start(problem: Problem, budget_s: float, call: Invocation) -> None:

@@ -21,8 +21,7 @@ from autotune.files import make_private_folder, open_regular, replace_durably
 from autotune.records import KeyChange, Scalar
 from autotune.trial.children import OWN_COMMAND, SearchChild
 
-FORMAT = 1
-"""Format version of a stored recommendation."""
+FORMAT = 1  # of a stored recommendation
 
 
 class AdviceState(StrEnum):
@@ -34,11 +33,7 @@ class AdviceState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class AdvisedChange(KeyChange):
-    """Recommended value.
-
-    Attributes:
-        worth: Gain from this change with its 95 % interval, if measured.
-    """
+    """Recommended value; `worth` is its gain with the 95 % interval, if measured."""
 
     worth: tuple[float, float, float] | None = None
 
@@ -50,12 +45,11 @@ class Advice:
     Attributes:
         id: Hash of config, study and values, 8 hexadecimal digits.
         further: The config's other files.
-        config_sha256: Hash of all files as searched; None if unreadable.
+        config_sha256: Of all files as searched; None if unreadable.
         ratio: Confirmed speedup with its 95 % interval.
-        why: Sentences on the confirmation, and cautions.
-        may_learn_more_slowly: Whether it changes the training without a race that shows equally fast convergence.
-        answer: Id of the confirmed changes, see `records.ChangeSet`.
-        set_values: Values of the last application, kept to detect those that the user has changed since.
+        why: On the confirmation, and cautions.
+        answer: `ChangeSet.id` of the changes.
+        set_values: Last applied values, to detect those that the user has changed since.
     """
 
     id: str
@@ -82,7 +76,6 @@ class Advice:
 
     @property
     def command(self) -> str:
-        """Command that applies or reverts it."""
         if self.state is AdviceState.APPLIED:
             return shlex.join(["autotune", "revert", "--config", self.config])
         whole = ["--all"] if any(change.label != "same training" for change in self.changes) else []
@@ -101,7 +94,7 @@ class Advice:
         made_utc: str,
         further: Sequence[str] = (),
     ) -> "Advice":
-        """Create it from a confirmed answer; raise ValueError, KeyError or TypeError if that is invalid."""
+        """Create it from a confirmed answer; an invalid one raises ValueError, KeyError or TypeError."""
         judged, names = answer["answer"], ("ratio", "low", "high")
         document = {
             "id": advice_id(config, str(answer["study"]), answer["best"]["values"]),
@@ -134,7 +127,7 @@ class Recommendations:
         self._cached: dict[str, tuple[object, Advice]] = {}  # by id: stat values of the file, and its content
 
     def keep(self, advice: Advice) -> Advice:
-        """Store a recommendation with `applied_utc` and `set_values` of an earlier one with the same id; return it."""
+        """Store a recommendation with what an earlier one with this id knows of applications; return it."""
         with contextlib.suppress(AutotuneError):  # none exists, or it is unreadable
             before = self.advice(advice.id)
             advice = replace(advice, applied_utc=before.applied_utc, set_values=before.set_values)
@@ -142,7 +135,6 @@ class Recommendations:
         return advice
 
     def write(self, advice: Advice) -> None:
-        """Write a recommendation, replacing the one with the same id."""
         path = self._folder / f"{advice.id}.json"
         try:
             make_private_folder(self._folder)
@@ -155,11 +147,7 @@ class Recommendations:
             ) from error
 
     def advice(self, id: str) -> Advice:
-        """Return a recommendation.
-
-        Raises:
-            AutotuneError: It doesn't exist or is invalid.
-        """
+        """Return a recommendation; raise AutotuneError if it doesn't exist or is invalid."""
         if not re.fullmatch(r"[0-9a-f]{8}", id):
             raise AutotuneError(f"invalid recommendation id {id!r}", remedy="Ids have 8 digits, such as 3f2a901c.")
         path = self._folder / f"{id}.json"
@@ -196,17 +184,15 @@ class Recommendations:
             values |= advice.set_values
         return values
 
-    def mark_applied(self, id: str, utc: str) -> Advice:
-        """Mark a recommendation as applied, before the write, so that no write goes unrecorded; return it."""
+    def mark_applied(self, id: str, utc: str) -> None:
+        """Mark a recommendation as applied, before the write, so that no write goes unrecorded."""
         advice = self.advice(id)
         values = {**advice.set_values, **{change.path: change.new for change in advice.changes}}
-        advice = replace(advice, state=AdviceState.APPLIED, applied_utc=utc, set_values=values)
-        self.write(advice)
-        return advice
+        self.write(replace(advice, state=AdviceState.APPLIED, applied_utc=utc, set_values=values))
 
 
 def advice_id(config: str, study: str, values: Mapping[str, Scalar]) -> str:
-    """Return a hash of config path, study and values."""
+    """Return a recommendation's id."""
     text = json.dumps([config, study, sorted(values.items())])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -218,7 +204,7 @@ _PERMITTED_BY = {"same training": ApplyScope.BETTER, "batch": ApplyScope.BATCH, 
 
 
 def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | None:
-    """Return why a recommendation may not be applied automatically, if so."""
+    """Return why a recommendation needs its user's consent, if so."""
     if not scopes:
         return "automatic application requires `--apply better`"
     beyond = [change for change in advice.changes if _PERMITTED_BY.get(change.label) not in scopes]
@@ -233,12 +219,7 @@ def why_not_permitted(advice: Advice, scopes: Collection[ApplyScope]) -> str | N
 
 
 def edited_since(advice: Advice, applied: Mapping[str, Scalar]) -> list[str]:
-    """Return a phrase for each value that the user has changed since autotune set it.
-
-    Args:
-        advice: Its old values are the current ones.
-        applied: Values that autotune last wrote.
-    """
+    """Return a phrase for each old value that differs from the one that autotune last wrote."""
     return [
         f"{change.path} is {change.old!r}, autotune had set {applied[change.path]!r}"
         for change in advice.changes
@@ -247,7 +228,7 @@ def edited_since(advice: Advice, applied: Mapping[str, Scalar]) -> list[str]:
 
 
 Publish = Callable[..., None]
-"""Event handler, called with the kind (such as ``search_started``), a sentence, and facts as keyword arguments."""
+"""Event handler, called with a kind such as ``search_started``, a sentence, and facts as keyword arguments."""
 
 
 class Adviser:
@@ -268,7 +249,7 @@ class Adviser:
         self._uses_config = uses_config
 
     def keep(self, entry: QueueEntry, answer: Mapping[str, Any]) -> Advice | None:
-        """Store the recommendation of a confirmed answer; return None if the answer is invalid."""
+        """Store the recommendation of a confirmed answer; return None if that is invalid."""
         made = self._clock.utc().isoformat(timespec="seconds")
         try:
             advice = Advice.of_answer(

@@ -17,7 +17,7 @@ from autotune.trial.trainings import ConfirmedSpeed
 
 
 class Turn(StrEnum):
-    """Kind of change of a training's pace."""
+    """Kind of change of pace."""
 
     SLOW_START = "slow start"  # slower than the confirmed speed
     SLOWER = "slower"  # than its own earlier pace
@@ -32,8 +32,7 @@ class PaceChange:
         t_s: Time of detection.
         since_s: Estimated start.
         speed_ratio: Speed since then over the confirmed or the training's own earlier speed.
-        samples_per_s: Speed of a slow start.
-        cause: Likely cause, if known.
+        samples_per_s: Of a slow start.
     """
 
     turn: Turn
@@ -47,7 +46,7 @@ class PaceChange:
 class TrainingWatch:
     """Slowdown detector for one training, fed in order of time.
 
-    Uses one process at a time, because processes work in parallel. If another takes over, the training was restarted.
+    Uses one process at a time. If another takes over, the training was restarted.
     """
 
     def __init__(self, confirmed: ConfirmedSpeed | None) -> None:
@@ -121,7 +120,6 @@ class StartCheck:
         self.restart()
 
     def restart(self) -> None:
-        """Discard the current measurement."""
         self._trained_s = 0.0
         self._since_s: float | None = None
         self._speeds: list[float] = []
@@ -141,26 +139,23 @@ class StartCheck:
         self._speeds.append(speed)
         if self._trained_s < START_WARM_UP_S + CHECK_S or len(self._speeds) < 5:
             return None
-        return self._compare(window.t1_s, confirmed)
-
-    def _compare(self, t_s: float, confirmed: ConfirmedSpeed) -> PaceChange | None:
-        since_s = t_s if self._since_s is None else self._since_s
         speed = median(self._speeds)
         ratio = speed / confirmed.samples_per_s
         self._measurements += 1
         self._speeds.clear()
         self._trained_s = START_WARM_UP_S
-        if ratio >= confirmed.low:
-            self._confirmed = None
-            return None
-        if self._measurements < 2:
+        if ratio < confirmed.low and self._measurements < 2:
             return None
         self._confirmed = None
-        return PaceChange(turn=Turn.SLOW_START, t_s=t_s, since_s=since_s, speed_ratio=ratio, samples_per_s=speed)
+        if ratio >= confirmed.low:
+            return None
+        return PaceChange(
+            turn=Turn.SLOW_START, t_s=window.t1_s, since_s=self._since_s, speed_ratio=ratio, samples_per_s=speed
+        )
 
 
 class CauseKind(StrEnum):
-    """Kind of cause."""
+    """Kind of `Cause`."""
 
     CLOCKS_HELD_DOWN = "clocks held down"
     GPU_NEIGHBOUR = "neighbour on the GPU"
@@ -189,8 +184,7 @@ class Cause:
 def likely_cause(before: MachineState, after: MachineState) -> Cause | None:
     """Return the likely cause of a slowdown, if a reading changed enough.
 
-    Data wait is a symptom: if disk or CPU load explains it, that is the cause. Disk pressure doesn't count if the data
-    wait is known not to have grown.
+    Data wait is a symptom: if disk or CPU load explains it, that is the cause.
     """
     found = [cause for cause in _changes(before, after) if cause.strength >= 1.0]
     if any(cause.kind in (CauseKind.DISK_SLOWER, CauseKind.CPU_NEIGHBOUR) for cause in found):
@@ -276,7 +270,7 @@ class UsualPace:
 
     Attributes:
         level: Usual ln pace; None while too few windows are known.
-        slack: Slowdown that isn't detected (ln pace).
+        slack: Undetected slowdown (ln pace).
         threshold: CUSUM of an alarm, in minutes times ln pace.
         linear: Excess of ln pace up to which a window's score is linear.
     """
@@ -291,7 +285,6 @@ class UsualPace:
         self._minutes, self._batches = _Variance(), _Variance()
 
     def forget_partial(self) -> None:
-        """Discard incomplete minutes and batches."""
         self._minute: list[float] = []
         self._batch: list[float] = []
 
@@ -362,7 +355,7 @@ class _Sum:
 
 
 class Slowdown:
-    """CUSUM test whether a training became slower, fed in order of time."""
+    """CUSUM test for a slower training, fed in order of time."""
 
     def __init__(self) -> None:
         self.is_slow = False
@@ -468,9 +461,9 @@ class MachineState:
     Attributes:
         foreign_cores: Cores used by other processes.
         gpu_neighbour: Share of the time with another process on its GPUs.
-        throttled: Share of the time with throttled clocks, see `THROTTLING`.
-        gpu_memory_fraction: Memory share of its fullest GPU.
-        data_wait_fraction: Share of the step time.
+        throttled: Share of the time with throttled clocks.
+        gpu_memory_fraction: Of its fullest GPU.
+        data_wait_fraction: Of the step time.
         disk_pressure: ``some avg10`` of ``/proc/pressure/io``.
     """
 
@@ -493,7 +486,6 @@ class MachineHistory:
         self._waits: deque[tuple[float, float]] = deque(maxlen=_KEPT)
 
     def add(self, t_s: float, reading: MachineState) -> None:
-        """Add a reading, unless it is less than 9 s after the last."""
         if not self._readings or t_s - self._readings[-1][0] >= 10.0 - 1.0:
             self._readings.append((t_s, reading))
 
@@ -501,7 +493,7 @@ class MachineHistory:
         self._waits.append((t_s, data_wait_fraction))
 
     def before(self, t_s: float) -> MachineState:
-        """Return the average of the half hour before a time, or of earlier readings if it has fewer than 3."""
+        """Return the average of the half hour before a time, or of earlier readings."""
         recent = [reading for at_s, reading in self._readings if t_s - 1800.0 <= at_s < t_s]
         earlier = [reading for at_s, reading in self._readings if at_s < t_s]
         waits = [wait for at_s, wait in self._waits if t_s - 1800.0 <= at_s < t_s]
@@ -515,7 +507,6 @@ class MachineHistory:
 
 
 def _mean(readings: Sequence[MachineState], waits: Sequence[float]) -> MachineState:
-    """Return medians of amounts and means of time shares."""
     if not readings:
         return MachineState(data_wait_fraction=median(waits) if waits else None)
 
@@ -539,20 +530,13 @@ def _mean(readings: Sequence[MachineState], waits: Sequence[float]) -> MachineSt
 # Confirmed speed of a training's values.
 
 
-CONFIDENCE = 0.95
-"""Coverage of the prediction interval."""
-
 _PRIOR_DF = 6.0
 
 
 def confirmed_speed(
     records: Sequence[TrialRecord], point: str, *, samples_per_step: float | None = None
 ) -> ConfirmedSpeed | None:
-    """Return a point's speed with the prediction interval of a further training; None below two comparable trials.
-
-    The interval is ``mean ± t · s · √(1 + 1/n)``. Its variance is pooled over the study's points and moderated by a
-    prior of 8 % with 6 degrees of freedom (Smyth 2004, see `statistics.moderated_interval`).
-    """
+    """Return a point's speed with the 95 % prediction interval of a further training; None below two trials."""
     groups: dict[str, list[float]] = {}
     is_filled = False
     for trial in records:
@@ -579,6 +563,9 @@ def confirmed_speed(
 def prediction_interval(own: Sequence[float], groups: Sequence[Sequence[float]]) -> tuple[float, float, int] | None:
     """Return center, half-width and number of trials of the ln speed's interval; None below two trials.
 
+    The interval is ``mean ± t · s · √(1 + 1/n)``, its variance pooled over the points and moderated by a prior of 8 %
+    with 6 degrees of freedom (Smyth 2004, see `statistics.moderated_interval`).
+
     Args:
         own: ln speeds of the point.
         groups: ln speeds of all points.
@@ -592,5 +579,5 @@ def prediction_interval(own: Sequence[float], groups: Sequence[Sequence[float]])
     df = _PRIOR_DF + pooled_df
     # prior 8 %: the spread of ln speed between trials of one config is 7.5-9 % on quiet machines
     variance = (_PRIOR_DF * 0.08**2 + pooled_df * pooled) / df
-    half = student_t_quantile((1.0 + CONFIDENCE) / 2.0, df) * math.sqrt(variance * (1.0 + 1.0 / len(usual)))
+    half = student_t_quantile(0.975, df) * math.sqrt(variance * (1.0 + 1.0 / len(usual)))
     return math.fsum(usual) / len(usual), half, len(usual)

@@ -1,4 +1,4 @@
-"""Daemon folders, the lock of the one daemon per user and machine, and requests by commands."""
+"""Folders and lock of the one daemon per user and machine, and requests by commands."""
 
 import errno
 import fcntl
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self
 
 from autotune import __version__
-from autotune.clock import Clock, SystemClock, format_duration
+from autotune.clock import SystemClock, format_duration
 from autotune.errors import AutotuneError, DaemonAway
 from autotune.files import create_private, json_object, make_private_folder, open_regular, read_beginning
 from autotune.trial.user_folder import ELSEWHERE, TRAININGS, require_ours, unusable, user_folder
@@ -37,7 +37,7 @@ class DaemonHome:
 
 @dataclass(frozen=True, kw_only=True)
 class DaemonLock:
-    """Held lock of the daemon."""
+    """Held lock."""
 
     path: Path
     file: BinaryIO
@@ -45,23 +45,16 @@ class DaemonLock:
     @property
     def is_lost(self) -> bool:
         """Whether the lock file was removed or replaced, so that another daemon can start."""
-        try:
-            return not os.path.samestat(os.lstat(self.path), os.fstat(self.file.fileno()))
-        except OSError:
-            return True
+        return not _is_at(self.file.fileno(), self.path)
 
 
 def locate_home(environ: Mapping[str, str]) -> DaemonHome:
-    """Locate the daemon's folders without creating them, see `user_folder`.
-
-    Raises:
-        AutotuneError: The state folder is writable or replaceable by another user, or not an absolute path.
-    """
+    """Locate the folders without creating them; raises as `user_folder`."""
     return DaemonHome(state=user_folder(environ))
 
 
 def open_home(environ: Mapping[str, str]) -> DaemonHome:
-    """Create the daemon's private folders.
+    """Create the private folders.
 
     Raises:
         AutotuneError: As `locate_home`, or a folder can't be created or written.
@@ -81,7 +74,7 @@ def open_home(environ: Mapping[str, str]) -> DaemonHome:
 
 @contextmanager
 def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
-    """Hold the daemon's lock, which the kernel frees when the process ends.
+    """Hold the lock, which the kernel frees when the process ends.
 
     Raises:
         AutotuneError: Another daemon is running, or the lock file can't be used.
@@ -133,7 +126,7 @@ _MAX_REQUESTS = 256  # remembered; older requests have been answered or have tim
 
 
 class Control:
-    """Daemon's side of requests by commands, for the holder of its lock."""
+    """Daemon's side of requests, for the holder of its lock."""
 
     def __init__(self, home: DaemonHome) -> None:
         self._home = home
@@ -164,7 +157,6 @@ class Control:
         """Write the status file if it changes, and recreate a removed pipe.
 
         Args:
-            page: ``origin`` and ``run`` of the page.
             has_followed: Whether the queue has been applied since the last request.
         """
         if not _is_at(self._pipe, self._home.pipe):
@@ -188,20 +180,18 @@ class Control:
         self._written = text
 
 
-def ask(
-    home: DaemonHome, *, to_follow: bool = False, timeout_s: float = 10.0, clock: Clock | None = None
-) -> dict[str, Any]:
+def ask(home: DaemonHome, *, to_follow: bool = False, timeout_s: float = 10.0) -> dict[str, Any]:
     """Wake the daemon; return the document that it then writes, with ``status`` and ``page``.
 
     Args:
-        home: Its folders needn't exist.
         to_follow: Whether to wait until it has applied a change to the queue.
+        timeout_s: Stopping a search takes up to 3 s.
 
     Raises:
         DaemonAway: No daemon is running, or it ended.
         AutotuneError: It doesn't answer in time, or has another version.
     """
-    clock = clock or SystemClock()
+    clock = SystemClock()
     deadline_s = clock.now_s() + timeout_s
     request = os.urandom(_REQUEST_BYTES).hex()
     _wake(home, request)
@@ -254,7 +244,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _open_pipe(path: Path) -> int:
-    """Return the pipe, created if missing, opened for both directions so that it has no end of file."""
+    """Open the pipe, created if missing, for both directions, so that it has no end of file."""
     try:
         with suppress(FileExistsError):
             os.mkfifo(path, 0o600)

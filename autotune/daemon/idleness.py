@@ -19,7 +19,6 @@ class IdleState:
     """Idle state of the machine.
 
     Attributes:
-        is_idle: Whether a search may start now.
         idle_since_s: None if busy or unknown.
         reason: What keeps it busy, or the idle time.
         next_reading_s: Time until the next reading if an entry waits.
@@ -38,7 +37,6 @@ class Idleness:
 
     Args:
         uuids: GPUs of the search; None for all.
-        idle_since_s: Start of the idle time, ignoring the last search.
     """
 
     def __init__(
@@ -51,7 +49,7 @@ class Idleness:
         self._policy = policy or IdlePolicy()
         self._uuids = uuids
         self._last: MachineReading | None = None
-        self._load: ForeignLoad | None = None
+        self._load = ForeignLoad(self._policy)
         self._since_s = idle_since_s
         self._close_since_s: float | None = None  # start of the quiet time with readings at short intervals
         self._own_s = -math.inf  # the last reading during an own search
@@ -63,10 +61,7 @@ class Idleness:
         if last is None and self._since_s is not None:
             self._own_s = reading.t_s
         gap_s = 0.0 if last is None else reading.t_s - last.t_s
-        if self._load is None:
-            limit_cores = self._policy.cpu_fraction * reading.cores
-            self._load = ForeignLoad(limit_cores=limit_cores, sustained_s=self._policy.sustained_s)
-        self._load.update(reading)
+        self._load.update(reading, limit_cores=self._policy.cpu_fraction * reading.cores)
         # 2.5 times the interval, because a reading may be late on a busy machine
         is_close = 0.0 < gap_s <= 2.5 * self._policy.close_interval_s
         if last is not None and (gap_s > self._policy.longest_gap_s or reading.asleep_s - last.asleep_s > _SLEPT_S):
@@ -111,25 +106,24 @@ class Idleness:
                 return why
         if reading.foreign_cores is None:
             return "the CPU load is not known yet"
-        assert self._load is not None
         if self._load.is_sustained or (self._load.is_above_limit and not is_close):
-            return cores_used(reading, self._load.cores)
+            return _cores_used(reading, self._load.cores)
         return None
 
     def _why_gpu_in_use(self, gpu: GpuReading) -> str | None:
         policy = self._policy
         if gpu.why_unknown is not None:
-            return unknown(gpu)
+            return _unknown(gpu)
         if gpu.foreign:
-            return in_use(gpu)
+            return _in_use(gpu)
         # After an own search, the driver frees its memory late and still reports its kernels.
         held_bytes = 0 if gpu.unlisted_bytes is None else gpu.unlisted_bytes
         if held_bytes >= policy.unlisted_bytes and gpu.t_s - self._own_s >= policy.own_gone_s:
-            return memory_held(gpu)
+            return _memory_held(gpu)
         runs = gpu.utilization is not None and gpu.utilization >= policy.busy_fraction
         # a sample of the driver covers about this time before it
         if runs and self._spans[gpu.uuid][0] - self._own_s >= 1.0:
-            return kernels_run(gpu)
+            return _kernels_run(gpu)
         return None
 
     def _note_spans(self, reading: MachineReading) -> None:
@@ -150,7 +144,7 @@ class Arrivals:
         self._policy = policy or IdlePolicy()
         self._uuids = uuids
         self._last: MachineReading | None = None
-        self._load: ForeignLoad | None = None
+        self._load = ForeignLoad(self._policy)
         self._gpus: dict[str, _WatchedGpu] = {}
         self._unknown_since_s: float | None = None
 
@@ -160,21 +154,18 @@ class Arrivals:
         self._last = reading
         if last is not None and reading.asleep_s - last.asleep_s > _SLEPT_S:
             return "the machine was suspended"
-        if self._load is None:
-            limit_cores = max(policy.cpu_fraction * reading.cores, policy.least_cores)
-            self._load = ForeignLoad(limit_cores=limit_cores, sustained_s=policy.sustained_s)
         gpus = reading.gpus_of(self._uuids)
         for gpu in gpus:
             watched = self._gpus.setdefault(gpu.uuid, _WatchedGpu(policy, reading.t_s))
             if why := watched.update(gpu):
                 return why
-        self._load.update(reading)
+        self._load.update(reading, limit_cores=max(policy.cpu_fraction * reading.cores, policy.least_cores))
         if self._load.is_sustained:
-            return cores_used(reading, self._load.cores)
+            return _cores_used(reading, self._load.cores)
         return self._unknown_for_long(reading, gpus)
 
     def _unknown_for_long(self, reading: MachineReading, gpus: Collection[GpuReading]) -> str | None:
-        why = reading.why_unknown(self._uuids) or next((unknown(gpu) for gpu in gpus if gpu.why_unknown), None)
+        why = reading.why_unknown(self._uuids) or next((_unknown(gpu) for gpu in gpus if gpu.why_unknown), None)
         since_s = reading.t_s if self._unknown_since_s is None else self._unknown_since_s
         self._unknown_since_s = None if why is None else since_s
         return why if reading.t_s - since_s >= self._policy.unknown_s else None
@@ -188,11 +179,10 @@ class _WatchedGpu:
         self._evidence_since_s: float | None = None  # start of the evidence for unlisted processes
 
     def update(self, gpu: GpuReading) -> str | None:
-        """Add a reading; return why the search has to stop, if so."""
         if gpu.why_unknown is not None:
             return None
         if gpu.foreign:
-            return in_use(gpu)
+            return _in_use(gpu)
         if self._drawing is None:
             self._drawing = frozenset(process.pid for process in gpu.drawing)
         for process in gpu.drawing:
@@ -206,14 +196,13 @@ class _WatchedGpu:
         return evidence if since_s is not None and gpu.t_s - since_s >= 0.3 else None
 
     def _evidence(self, gpu: GpuReading) -> str | None:
-        """Return the evidence for an unlisted process."""
         # An own CUDA context may hold memory that the driver lists for no process.
         limit_bytes = self._policy.unlisted_bytes * (2 if gpu.has_own else 1)
         if gpu.unlisted_bytes is not None and gpu.unlisted_bytes >= limit_bytes:
-            return memory_held(gpu)
+            return _memory_held(gpu)
         runs = gpu.utilization is not None and gpu.utilization >= self._policy.busy_fraction
         if runs and gpu.t_s - self._own_s >= self._policy.own_gone_s:
-            return kernels_run(gpu)
+            return _kernels_run(gpu)
         return None
 
 
@@ -227,18 +216,17 @@ class ForeignLoad:
     It detects processes that alternate with ours, and ignores short cron jobs.
     """
 
-    def __init__(self, *, limit_cores: float, sustained_s: float) -> None:
-        self._limit_cores = limit_cores
-        self._sustained_s = sustained_s
+    def __init__(self, policy: IdlePolicy) -> None:
+        self._sustained_s = policy.sustained_s
         self._evidence_s = 0.0
         self._used_s = self._over_s = 0.0  # CPU time of other processes, and the time span of it
         self.is_above_limit = False
 
-    def update(self, reading: MachineReading) -> None:
+    def update(self, reading: MachineReading, *, limit_cores: float) -> None:
         cores, span_s = reading.foreign_cores, reading.span_s
         if cores is None:
             return
-        self.is_above_limit = cores >= self._limit_cores
+        self.is_above_limit = cores >= limit_cores
         self._evidence_s += span_s if self.is_above_limit else -span_s
         self._evidence_s = min(self._evidence_s, self._sustained_s)
         if self._evidence_s <= 0.0:
@@ -264,7 +252,6 @@ class IdlePolicy:
     """Limits of the idle rule.
 
     Attributes:
-        idle_s: Idle time before a start.
         cpu_fraction: Share of the cores that others may use.
         least_cores: Minimum of that limit during a search; less is rounding, or load caused by the search.
         sustained_s: Time above that limit that counts as busy; cron jobs are shorter.
@@ -273,8 +260,7 @@ class IdlePolicy:
         busy_fraction: Time share of other kernels, such as a desktop's.
         own_gone_s: Time after the last own process until kernels count as others'.
         unknown_s: Time for which a search continues without readings.
-        longest_gap_s: Maximum gap between readings in the idle time.
-        interval_s: Time between readings.
+        longest_gap_s: Between readings in the idle time.
         close_s: Time before a start with readings every `close_interval_s`, as during a search.
     """
 
@@ -302,7 +288,7 @@ class GpuReading:
         foreign: Others' processes with a compute context.
         drawing: Others' processes that only draw.
         unlisted_bytes: Memory held without a listed process; None if own processes may be hidden.
-        utilization: Time share of kernels since the last reading, at least 1 s.
+        utilization: Since the last reading, at least 1 s.
     """
 
     t_s: float
@@ -324,8 +310,8 @@ class MachineReading:
 
     Attributes:
         span_s: Time since the last reading; 0 for the first.
-        cores: Cores that this user may use.
-        foreign_cores: Mean cores used by others during `span_s`.
+        cores: That this user may use.
+        foreign_cores: Mean use by others during `span_s`.
         busiest: Other process with the most CPU time, if searched for.
         why_no_gpus: Why GPUs are unknown; None without a driver, hence without GPUs.
         asleep_s: Time suspended since boot.
@@ -360,38 +346,33 @@ class MachineReading:
 
 
 def gpu_label(gpu: GpuReading) -> str:
-    """Return the label of a GPU."""
+    """Return ``GPU`` and its number, with the UUID if needed."""
     if gpu.index < 0:
         return f"GPU {gpu.uuid}"
     return f"GPU {gpu.index} ({gpu.uuid})" if gpu.uuid.startswith("MIG-") else f"GPU {gpu.index}"
 
 
-def unknown(gpu: GpuReading) -> str:
-    """Return the reason "no reading"."""
+def _unknown(gpu: GpuReading) -> str:
     return f"no reading of {gpu_label(gpu)}: {gpu.why_unknown}"
 
 
-def in_use(gpu: GpuReading) -> str:
-    """Return the reason "in use by other processes"."""
+def _in_use(gpu: GpuReading) -> str:
     more = len(gpu.foreign) - 1
     others = f" and {more} more" if more else ""
     return f"{gpu_label(gpu)} is in use by {_named(gpu.foreign[0])}{others}"
 
 
-def memory_held(gpu: GpuReading) -> str:
-    """Return the reason "memory held by unlisted processes"."""
+def _memory_held(gpu: GpuReading) -> str:
     held = (gpu.unlisted_bytes or 0) / 2**30
     return f"{held:.1f} GiB of {gpu_label(gpu)} are held by processes that the driver does not list"
 
 
-def kernels_run(gpu: GpuReading) -> str:
-    """Return the reason "kernels of other processes run"."""
+def _kernels_run(gpu: GpuReading) -> str:
     share = 100 * (gpu.utilization or 0.0)
     return f"{gpu_label(gpu)} is busy with other processes: kernels run {share:.0f} % of the time"
 
 
-def cores_used(reading: MachineReading, cores: float) -> str:
-    """Return the reason "cores used by others", and the busiest process if it uses at least half of them."""
+def _cores_used(reading: MachineReading, cores: float) -> str:
     used = f"other processes use {cores:.1f} of {reading.cores:g} cores"
     busiest = reading.busiest
     return f"{used}, busiest: {_named(busiest)}" if busiest and busiest.cores >= cores / 2 else used

@@ -48,13 +48,12 @@ class MachineWatch:
         clock: Clock,
         *,
         gpus: OccupancyWatch | None = None,
-        attribution: GpuAttribution | None = None,
         cpu: BusyCpu | None = None,
         tree: ProcessTree | None = None,
     ) -> None:
         self._clock = clock
         self._gpus = gpus or OccupancyWatch(clock)
-        self._attribution = attribution or GpuAttribution()
+        self._attribution = GpuAttribution()
         self._cpu = cpu or BusyCpu()
         self._tree = tree or ProcessTree((os.getpid(),))
         self._before: CpuSample | None = None
@@ -63,7 +62,7 @@ class MachineWatch:
         self._scan: tuple[float, Mapping[int, ProcessStat]] | None = None
 
     def read(self, own_root_pid: int | None = None) -> MachineReading:
-        """Return the current state; the load is the mean since the last call.
+        """Return the current state, with the mean load since the last call.
 
         Args:
             own_root_pid: Own search that isn't a descendant of this process.
@@ -93,7 +92,6 @@ class MachineWatch:
         self._gpus.close()
 
     def _load(self) -> tuple[float | None, BusyProcess | None, str | None]:
-        """Return the cores used by others, the busiest process, and why the load is unknown."""
         before = self._before
         now = self._sample(self._tree.known())
         if now is None:
@@ -123,7 +121,7 @@ class MachineWatch:
         return None if busy_s is None else CpuSample(t_s=self._clock.now_s(), busy_s=busy_s, own=own)
 
     def _others(self, now: CpuSample) -> ForeignProcesses | None:
-        """Scan all processes; return the use by others since the last scan, if that is recent."""
+        """Return the use by others since the last scan, if that is recent."""
         last, found = self._scan, all_processes()
         self._scan = (now.t_s, found)
         if last is None or not _SHORTEST_S < now.t_s - last[0] <= 15.0:
@@ -136,7 +134,7 @@ _EXPLAINED_BYTES = 64 << 20
 
 
 def sees_all_pids() -> bool:
-    """Return whether the driver's process ids are those of /proc, as outside of containers."""
+    """Return whether the driver's process ids are those of /proc."""
     try:
         return Path("/proc/self/ns/pid").stat().st_ino == 0xEFFFFFFC  # PROC_PID_INIT_INO in Linux's proc_ns.h
     except OSError:
@@ -150,7 +148,7 @@ class GpuAttribution:
     n unknown processes count as own.
 
     Args:
-        shares_pids: Whether the driver's process ids are those of /proc; None to detect.
+        shares_pids: As `sees_all_pids`; None to detect.
         cuda_device: Path prefix of a file that is open in exactly the processes that use CUDA.
     """
 
@@ -163,7 +161,7 @@ class GpuAttribution:
         self._readings: tuple[GpuReading, ...] = ()
 
     def of(self, seen: GpusSeen, tree: ProcessTree) -> tuple[GpuReading, ...]:
-        """Return the readings of the GPUs; the same for the same `seen`, because own processes may have ended since."""
+        """Return the readings; the same for the same `seen`, because own processes may have ended since."""
         if seen is self._seen:
             return self._readings
         self._seen = seen
@@ -175,22 +173,17 @@ class GpuAttribution:
         self._own |= dict.fromkeys(own, seen.t_s)
         # kept for 5 s, for own processes that ended between the two queries
         self._own = {pid: t_s for pid, t_s in self._own.items() if seen.t_s - t_s <= 5.0}
-        hidden = self._hidden_own(own, listed) if may_be_hidden else 0
+        hidden = 0
+        if may_be_hidden:
+            others = [pid for pid in own if pid not in listed and pid != os.getpid()]
+            hidden = len(holders_of(others, self._cuda_device))
         foreign = listed - self._own.keys()
-        absent = frozenset(pid for pid in foreign if self._is_absent(pid))
+        absent = frozenset(pid for pid in foreign if (stat := process_stat(pid)) is None or stat.is_dead)
         # A process that has ended meanwhile may have been a short-lived own one.
         ended = (absent - self._unknown) if self._shares_pids else frozenset()
         self._unknown = absent
         self._readings = tuple(_reading(gpu, seen.t_s, self._own, ended, hidden) for gpu in seen.gpus)
         return self._readings
-
-    def _hidden_own(self, own: Collection[int], listed: Collection[int]) -> int:
-        others = [pid for pid in own if pid not in listed and pid != os.getpid()]
-        return len(holders_of(others, self._cuda_device))
-
-    def _is_absent(self, pid: int) -> bool:
-        stat = process_stat(pid)
-        return stat is None or stat.is_dead
 
 
 def _is_explained(gpu: GpuOccupancy) -> bool:
@@ -250,7 +243,7 @@ class IdleMonitor:
 
     @property
     def reason(self) -> str:
-        """State of the whole machine as a phrase."""
+        """State of the whole machine."""
         states = list(self._states.values()) or [_NOT_READ]
         return next((state for state in states if state.idle_since_s is None), states[0]).reason
 
@@ -282,7 +275,7 @@ class IdleMonitor:
 
         Args:
             waiting: Entries, if one waits only for an idle machine.
-            orphan_pid: Own search that isn't a descendant of this process.
+            orphan_pid: As in `MachineWatch.read`.
         """
         if 0.0 < self.due_in_s() <= self._next_reading_s(waiting):
             return None

@@ -19,9 +19,6 @@ from autotune.measure.gpu.timeline import DeviceUsage, GpuTimeline
 from autotune.measure.host import descendants, process_stat
 from autotune.measure.utilization import LEAST_SAMPLES, MEANINGS, Pattern, Segment, describe, pooled_utilization
 
-FORMAT = 1
-"""Format version of the JSON objects that ``monitor --json`` prints, one per line."""
-
 _MINUTE_S = 60.0  # period of the figures and of the verdict
 _KEPT_S = 1.5 * _MINUTE_S  # period of the verdict if driver windows are long and therefore few
 _STALE_S = 3.0  # age at which a reading is no longer current
@@ -29,15 +26,7 @@ _STALE_S = 3.0  # age at which a reading is no longer current
 
 @dataclass(frozen=True, kw_only=True)
 class ShownVerdict:
-    """Verdict on the utilization.
-
-    Attributes:
-        pattern: ``flat``, ``cyclic``, ``bursty`` or ``drift``.
-        low: Level of the lower driver windows.
-        high: Level of the upper ones.
-        period_s: Cycle length.
-        meaning: Usual cause and remedy.
-    """
+    """Verdict on the utilization, with its usual cause and remedy; see `Oscillation`."""
 
     pattern: str
     low: float | None
@@ -55,7 +44,6 @@ class ShownGpu:
     Attributes:
         trouble: Why it has no current reading.
         minute_utilization: Share of the last minute in which a kernel ran.
-        memory_used_bytes: By all processes.
     """
 
     label: str
@@ -75,8 +63,8 @@ class MonitorReading:
     """Reading of all monitored GPUs.
 
     Attributes:
-        pid: Monitored process; None for all GPUs.
-        notes: Sentences on the choice of GPUs.
+        pid: None for all GPUs.
+        notes: On the choice of GPUs.
     """
 
     t_s: float
@@ -88,9 +76,9 @@ class MonitorReading:
     notes: tuple[str, ...] = ()
 
     def document(self, kind: str = "reading") -> dict[str, Any]:
-        """Return the JSON object; `kind` of the last one is ``summary``."""
+        """Return a line of ``monitor --json``; the last one is the ``summary``."""
         return {
-            "format": FORMAT,
+            "format": 1,
             "kind": kind,
             "utc": self.utc.isoformat(timespec="milliseconds"),
             "monotonic_s": round(self.t_s, 3),
@@ -156,7 +144,7 @@ class Monitor:
         )
 
     def _initial_gpus(self, present: Sequence[GpuFacts]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Return the GPUs to show until the driver lists the process, with notes; raise GpuError if it can use none."""
+        """Return the GPUs to show until the driver lists the process, with notes."""
         every = tuple(self._labels)
         if self._process is None:
             return every, ()
@@ -201,7 +189,6 @@ class Monitor:
         )
 
     def _verdict(self, usage: DeviceUsage, now_s: float) -> tuple[ShownVerdict | None, str | None]:
-        """Return the verdict, or why there is none."""
         if usage.figures.utilization is None:
             return None, None
         windows = usage.windows
@@ -253,7 +240,7 @@ class Monitor:
 
 
 def _labels(present: Sequence[GpuFacts]) -> dict[str, str]:
-    """Return the labels by UUID, those of the instances for a GPU in MIG mode."""
+    """Return labels by UUID, of the instances for a GPU in MIG mode."""
     labels = {}
     for gpu in sorted(present, key=lambda gpu: gpu.index):
         if gpu.mig_uuids is None:
@@ -284,7 +271,6 @@ class WatchedProcess:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is gone or a zombie."""
         now, first = process_stat(self.pid), self._first
         # The process id may have been reused.
         return now is None or first is None or now.is_dead or now.started_s != first.started_s

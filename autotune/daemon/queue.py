@@ -58,18 +58,18 @@ class Queue:
         return self._read().entries
 
     def log(self, entry: QueueEntry) -> Path:
-        """Return the path of the log of an entry's searches."""
+        """Return the log of an entry's searches."""
         return self.folder / f"{entry.id}.log"
 
     def answer(self, entry: QueueEntry) -> Path:
-        """Return the path of the JSON answer of the latest search."""
+        """Return the JSON answer of the latest search."""
         return self.folder / f"{entry.id}.json"
 
     def add(self, make: Callable[[int, Sequence[QueueEntry]], QueueEntry]) -> QueueEntry:
         """Add an entry unless its id exists; return the stored one.
 
         Args:
-            make: Creates it from its number and the entries; may raise to refuse.
+            make: Creates it from number and entries, or raises to refuse.
         """
         with self._locked() as before:
             new = make(before.next, before.entries)
@@ -80,11 +80,7 @@ class Queue:
             return new
 
     def change(self, id: str, change: Callable[[QueueEntry], QueueEntry]) -> QueueEntry | None:
-        """Change an entry under the lock; return None if it no longer exists.
-
-        Args:
-            change: Returns the changed entry; may raise to refuse.
-        """
+        """Change an entry; return None if it no longer exists. ``change`` may raise to refuse."""
         with self._locked() as before:
             changed = tuple(change(entry) if entry.id == id else entry for entry in before.entries)
             if changed != before.entries:
@@ -104,7 +100,6 @@ class Queue:
 
     @contextmanager
     def _locked(self) -> Iterator[_Document]:
-        """Hold the lock, and yield the current content."""
         # A change takes milliseconds; the timeout is for a hanging disk.
         with ExitStack() as stack:
             try:
@@ -154,7 +149,7 @@ class Queue:
 
 
 def find_entries(entries: Sequence[QueueEntry], numbers: Sequence[int]) -> list[QueueEntry]:
-    """Return the entries with these numbers; raise an error if one is missing."""
+    """Return the entries with these numbers, or raise AutotuneError."""
     found = {entry.number: entry for entry in entries}
     for number in numbers:
         if number not in found:
@@ -180,8 +175,7 @@ class EntryState(StrEnum):
 
     @property
     def is_open(self) -> bool:
-        """Whether it is neither done nor failed."""
-        return self in (EntryState.WAITING, EntryState.RUNNING, EntryState.PAUSED, EntryState.HELD)
+        return self not in (EntryState.DONE, EntryState.FAILED)
 
 
 class Hold(StrEnum):
@@ -202,12 +196,7 @@ class ApplyScope(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Fingerprint:
-    """State of config and code, to detect changes before the start.
-
-    Attributes:
-        config_sha256: None if a file is unreadable.
-        git_commit: None without git.
-    """
+    """State of config and code, to detect changes before the start; None if unreadable, or without git."""
 
     config_sha256: str | None
     git_commit: str | None = None
@@ -227,13 +216,7 @@ class Fingerprint:
 
 @dataclass(frozen=True, kw_only=True)
 class SearchAnswerSummary:
-    """Summary of a search's answer.
-
-    Attributes:
-        verdict: ``better``, ``steadier``, ``no_change`` or ``no_baseline``.
-        ratio: Confirmed speedup with its 95 % interval.
-        advice: Id of the recommendation.
-    """
+    """Summary of a search's answer: verdict, speedup with its 95 % interval, id of the recommendation."""
 
     verdict: str
     ratio: tuple[float, float, float] | None = None
@@ -251,16 +234,16 @@ class QueueEntry:
     Attributes:
         id: 16 hexadecimal digits, chosen by the caller to make adding idempotent.
         number: Shown to the user, never reused.
-        further: Resolved paths of the config's other files.
-        options: Options of ``autotune search``, and the trainer's command after ``--``.
+        further: The config's other files.
+        options: Of ``autotune search``, and the trainer's command after ``--``.
         running_s: Time used by the running search.
         fingerprint: As added or last replanned.
-        note: Sentence on the last event.
+        note: On the last event.
         owner: Process of its search, see `this_process`.
         kills: Searches that ended without an answer and weren't stopped.
         replans: Searches repeated because the config was edited.
         retry_utc: Earliest restart, ISO 8601.
-        hold: Why a held entry isn't applied; None once its user asked for it.
+        hold: None once its user asked to apply it.
     """
 
     id: str
@@ -315,7 +298,7 @@ class QueueEntry:
         return min(self.budget_s, self.used_s + self.running_s)
 
     def option(self, name: str) -> str | None:
-        """Return the value of a search option, if given."""
+        """Return a search option's value, if given."""
         own = list(takewhile(lambda word: word != "--", self.options))
         for word, value in zip(own, [*own[1:], ""], strict=False):
             if word.partition("=")[0] == name:
@@ -333,7 +316,7 @@ class QueueEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class _Document:
-    """Content of the queue file; `next` is the next number."""
+    """Content of the queue file, with the next number."""
 
     next: int = 1
     entries: tuple[QueueEntry, ...] = ()
@@ -341,12 +324,7 @@ class _Document:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueDecision:
-    """Scheduling decision.
-
-    Attributes:
-        reasons: What each open entry waits for, by id.
-        wants_idle: Whether an entry waits only for an idle machine.
-    """
+    """Scheduling decision: what each open entry waits for, by id, and whether one waits only for an idle machine."""
 
     next: QueueEntry | None
     reasons: Mapping[str, str]
@@ -382,7 +360,6 @@ def decide(
 
 
 def _reason_of_state(entry: QueueEntry) -> str:
-    """Return what an entry in another state than ``waiting`` waits for."""
     resume = f"`autotune queue resume {entry.number}`"
     match entry.state, entry.hold:
         case EntryState.PAUSED, _:
@@ -406,11 +383,7 @@ def _waits_for_time(entry: QueueEntry, now: datetime) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class StartRule:
-    """Rule for the start of a search.
-
-    Attributes:
-        at: Earliest start, ISO 8601 with UTC offset.
-    """
+    """Rule for the start of a search; `at` is ISO 8601 with UTC offset."""
 
     kind: Literal["idle", "now", "at"]
     at: str | None = None
@@ -420,7 +393,7 @@ class StartRule:
 
     @classmethod
     def parse(cls, text: str, now: datetime) -> StartRule:
-        """Parse ``idle``, ``now``, or the next time of day such as ``22:30``; raise ValueError for anything else."""
+        """Parse ``idle``, ``now``, or a time of day such as ``22:30``; raise ValueError for anything else."""
         if text in ("idle", "now"):
             return cls(kind="idle" if text == "idle" else "now")
         if not (match := re.fullmatch(r"([01]?\d|2[0-3]):([0-5]\d)", text)):
@@ -440,7 +413,6 @@ class StartRule:
 
     @property
     def needs_idle(self) -> bool:
-        """Whether the machine must be idle; a start time permits its use."""
         return self.kind == "idle"
 
     def __str__(self) -> str:
@@ -448,7 +420,6 @@ class StartRule:
 
 
 def _require_offset(at: str | None) -> None:
-    """Raise ValueError if an ISO 8601 time has no UTC offset."""
     if at is not None and datetime.fromisoformat(at).tzinfo is None:
         raise ValueError(f"{at!r} has no UTC offset")
 
@@ -489,7 +460,7 @@ def _resumed(entry: QueueEntry) -> QueueEntry:
 
 
 def accepted(entry: QueueEntry) -> QueueEntry:
-    """Return an entry that the daemon will apply at the user's request."""
+    """Return an entry for the daemon to apply."""
     if entry.state not in (EntryState.DONE, EntryState.HELD):
         raise AutotuneError(f"entry {entry.number} is {entry.state.value} again", remedy="Wait for its new answer.")
     return replace(entry, state=EntryState.HELD, hold=None, apply=ALL_SCOPES, note="applying was requested")
@@ -512,7 +483,7 @@ _KEPT_NAMES = re.compile(
 
 
 def kept_environment(environ: Mapping[str, str], further: Iterable[str] = ()) -> dict[str, str]:
-    """Return the variables to store with an entry; of secrets, only those named in `further`."""
+    """Return the variables to store with an entry; secrets only if named in `further`."""
     named = set(further)
     return {
         name: value
@@ -525,7 +496,7 @@ def kept_environment(environ: Mapping[str, str], further: Iterable[str] = ()) ->
 
 
 def fingerprint(configs: Sequence[Path]) -> Fingerprint:
-    """Return the fingerprint of a config's files and the first one's git project."""
+    """Return the current fingerprint of a config's files."""
     return Fingerprint(config_sha256=config_sha256(configs), git_commit=git_commit(configs[0].parent))
 
 
@@ -543,7 +514,7 @@ def shown_note(entry: QueueEntry) -> str:
 
 
 def config_sha256(configs: Sequence[Path]) -> str | None:
-    """Return the hash of a config's files, if readable."""
+    """Return the hash of files; None if one is unreadable."""
     digest = hashlib.sha256()
     for config in configs:
         content = file_sha256(config, _MOST_BYTES)

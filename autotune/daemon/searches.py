@@ -1,8 +1,8 @@
-"""Searches of the daemon, one at a time, and the queue's state after them."""
+"""Searches of the daemon, one at a time, and their entries afterwards."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -32,7 +32,7 @@ _HEARTBEAT_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class RunningSearch:
-    """Running search; `started_s` is monotonic."""
+    """Search that this daemon started."""
 
     entry: QueueEntry
     child: SearchChild
@@ -40,11 +40,7 @@ class RunningSearch:
 
 
 class Searches:
-    """Searches of one daemon.
-
-    Attributes:
-        orphan: Entry whose search an earlier daemon started and still runs.
-    """
+    """Searches of one daemon; `orphan` is the entry of one that an earlier daemon started."""
 
     def __init__(self, queue: Queue, adviser: Adviser, clock: Clock, publish: Publish) -> None:
         self._queue = queue
@@ -58,7 +54,6 @@ class Searches:
 
     @property
     def busy_with(self) -> QueueEntry | None:
-        """Entry whose search runs, also that of an earlier daemon."""
         return self.running.entry if self.running else self.orphan
 
     @property
@@ -189,23 +184,16 @@ def _with_advice(entry: QueueEntry, advice: Advice | None) -> QueueEntry:
 def search_arguments(entry: QueueEntry) -> tuple[str, ...]:
     """Return the arguments of ``autotune`` for an entry's remaining budget."""
     budget = f"{max(1.0, entry.left_s):.0f}s"
-    return (
-        *("search", "--config", entry.config, "--budget", budget, "--json", "--no-apply"),
-        *_scope_options(entry.apply),
-        *entry.options,
-    )
+    scope: tuple[str, ...] = ()
+    if entry.apply and ApplyScope.BATCH not in entry.apply:
+        scope = ("--batch", "same") if ApplyScope.PRECISION in entry.apply else ("--same-training",)
+    return ("search", "--config", entry.config, "--budget", budget, "--json", "--no-apply", *scope, *entry.options)
 
 
 def _marked_running(entry: QueueEntry, fingerprint: Fingerprint) -> QueueEntry:
     if entry.state is not EntryState.WAITING:
         return entry
     return replace(entry, state=EntryState.RUNNING, fingerprint=fingerprint, retry_utc=None, note="")
-
-
-def _scope_options(scopes: Collection[ApplyScope]) -> tuple[str, ...]:
-    if not scopes or ApplyScope.BATCH in scopes:
-        return ()
-    return ("--batch", "same") if ApplyScope.PRECISION in scopes else ("--same-training",)
 
 
 LEAST_REST_S = 20.0
@@ -228,8 +216,7 @@ class SearchEnding:
     Attributes:
         exit_code: Negative for a signal; None if an earlier daemon had started it.
         answer: Printed JSON object; empty if none.
-        stop_reason: Why the daemon stopped it.
-        config_sha256: Current hash of its config.
+        config_sha256: Of its config now.
     """
 
     exit_code: int | None
@@ -250,19 +237,18 @@ class SearchEnding:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether it ended early, so that its remaining budget is useful."""
         if self.stop_reason is not None or not self.answer:
             return True
         return bool(self.answer.get("interrupted")) or self.error.get("kind") == "interrupted"
 
 
 def read_answer(path: Path) -> dict[str, Any]:
-    """Return the JSON object that a search printed; empty if missing or truncated."""
+    """Return a search's JSON object; empty if missing or truncated."""
     return json_object(read_beginning(path, 16 << 20))
 
 
 def entry_after(entry: QueueEntry, ending: SearchEnding, now: datetime) -> QueueEntry:
-    """Return an entry, which may have been paused meanwhile, after the end of its search."""
+    """Return an entry after its search; it may have been paused meanwhile."""
     entry = replace(entry, owner=None, running_s=0.0, used_s=min(entry.budget_s, entry.used_s + ending.used_s))
     if entry.state is not EntryState.RUNNING:
         return entry

@@ -68,7 +68,7 @@ class Service:
         self._due_s = {"trainings": 0.0, "apply": 0.0}
 
     def run(self) -> None:
-        """Run until interrupted or until the lock file is removed; a running search ends after its current trial."""
+        """Run until interrupted or the lock file is removed; a running search ends after its current trial."""
         with sole_daemon(self._home) as lock, Control(self._home) as control, closing(self._idle):
             self._say(f"autotune {__version__} daemon, process {os.getpid()}: {self._hosting()}")
             self._manager.send("READY=1\nSTATUS=watching the queue")
@@ -160,7 +160,7 @@ class Service:
         control.write(self.status(), page=page, has_followed=not self._searches.is_stopping)
 
     def status(self) -> dict[str, Any]:
-        """Return the status for commands, page and metrics."""
+        """Return the JSON object for commands, page and metrics."""
         running = self._searches.busy_with
         return {
             "autotune": __version__,
@@ -193,7 +193,7 @@ class Service:
 
 
 class Problems:
-    """Current problems of the steps, such as a full disk, which are reported and retried."""
+    """Current problems of the steps, such as a full disk; reported and retried."""
 
     def __init__(self, say: Callable[[str], None], clock: Clock) -> None:
         self._say = say

@@ -27,7 +27,7 @@ NAME = "autotune.service"
 
 
 def unit_path(environ: Mapping[str, str]) -> Path:
-    """Return the path of the user unit."""
+    """Return the user unit's path."""
     return settings_folder(environ) / "systemd" / "user" / NAME
 
 
@@ -35,7 +35,7 @@ def write_unit(path: Path, text: str) -> bool:
     """Write the unit; return whether it is new.
 
     Raises:
-        AutotuneError: The existing unit wasn't written by autotune or was edited, or it can't be written.
+        AutotuneError: The existing unit is edited or not autotune's, or it can't be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -49,7 +49,7 @@ def write_unit(path: Path, text: str) -> bool:
 
 
 def remove_unit(path: Path) -> bool:
-    """Remove the unit and the link that starts it at login; return whether it existed. Raises like `write_unit`."""
+    """Remove the unit and the link that starts it; return whether it existed. Raises like `write_unit`."""
     link = path.parent / "default.target.wants" / path.name
     try:
         before = _read_ours(path)
@@ -63,7 +63,7 @@ def remove_unit(path: Path) -> bool:
 
 
 def _check_folder(folder: Path) -> None:
-    """Raise an error if others can write to the folder, because systemd starts its units."""
+    """Raise AutotuneError if others can write to the folder, because systemd starts its units."""
     real = Path(os.path.realpath(folder))
     if why := why_not_ours(real, frozenset({os.geteuid()})) or why_exposed(real.parent):
         raise AutotuneError(
@@ -74,12 +74,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _read_ours(path: Path) -> str | None:
-    """Return the text of the existing unit, if any.
-
-    Raises:
-        AutotuneError: It wasn't written by autotune, was edited, or is a link.
-        OSError: It isn't a readable regular file.
-    """
+    """Return the existing unit's text, if any; raise an error if it isn't autotune's."""
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -120,13 +115,13 @@ _PARTS = re.compile(r"(?:# [^\n]*\n)*# sha256 of what follows: ([0-9a-f]{64})\n(
 
 
 def daemon_command(python: str) -> tuple[str, ...]:
-    """Return the command that starts the daemon with an interpreter's absolute path."""
+    """Return the command that starts the daemon; `python` is absolute."""
     # -P: autotune.py in the working directory, the user's home, must not shadow this package.
     return (python, "-P", "-m", "autotune", "daemon", "run")
 
 
 def unit_text(command: Sequence[str], environ: Mapping[str, str]) -> str:
-    """Return the unit; of `environ`, it has only the locations of state and settings."""
+    """Return the unit; it keeps the locations of state and settings in `environ`."""
     lines = [f"Environment={_quoted(f'{name}={environ[name]}')}\n" for name in _CARRIED if environ.get(name)]
     head, begin, body = files(__package__).joinpath(NAME).read_text("utf-8").partition("[Unit]\n")
     body = begin + body.format(command=_command_line(command), environment="".join(lines))
@@ -142,7 +137,6 @@ def _command_line(command: Sequence[str]) -> str:
 
 
 def _quoted(word: str) -> str:
-    """Return a quoted word with systemd's escapes and specifiers (``%``) escaped."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{"".join(map(_escaped, escaped))}"'
 
@@ -157,7 +151,7 @@ def _escaped(character: str) -> str:
 
 
 def hosted_by(environ: Mapping[str, str], *, is_service: bool) -> str:
-    """Return how this process is hosted, as a phrase."""
+    """Return how this process is hosted."""
     if is_service:
         how = "a systemd user unit: restarts on failure; stops with your last session unless lingering is enabled"
     elif environ.get("TMUX") or environ.get("STY"):
@@ -172,10 +166,8 @@ def hosted_by(environ: Mapping[str, str], *, is_service: bool) -> str:
 class ServiceManager:
     """Connection to the service manager, if any, by sd_notify(3). Methods don't raise.
 
-    Removes the manager's variables from `environ`, so that children don't inherit them.
-
-    Attributes:
-        watchdog_s: Maximum time between watchdog messages.
+    Removes its variables from `environ`, so that children don't inherit them. `watchdog_s` is the maximum time between
+    watchdog messages.
     """
 
     def __init__(self, environ: MutableMapping[str, str], clock: Clock) -> None:

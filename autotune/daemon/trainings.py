@@ -39,11 +39,7 @@ class Trainings:
         return tuple(self._alive.values())
 
     def poll(self, machine_state: ReadMachine) -> list[TrainingEvent]:
-        """Return new events, each once across daemon restarts; to be called about every second.
-
-        Args:
-            machine_state: Reads the machine's state around a training, at most every 5 s.
-        """
+        """Return new events, each once across daemon restarts."""
         now_s = self._clock.now_s()
         if now_s >= self._scan_due_s:
             self._scan_due_s = now_s + 2.0
@@ -57,7 +53,6 @@ class Trainings:
         return events
 
     def uses(self, config: Path) -> bool:
-        """Return whether a running training uses a config, after a scan for new trainings."""
         real = os.path.realpath(config)
         self._find()
         return any(
@@ -68,7 +63,7 @@ class Trainings:
         )
 
     def _find(self) -> None:
-        """Add new trainings, at most 256 at a time, without those that ended unwatched."""
+        """Add new trainings, without those that ended unwatched."""
         for name in training_names(self._folder):
             if name in self._alive or name in self._ended or len(self._alive) >= 256:
                 continue
@@ -87,22 +82,16 @@ TrainingEvent = dict[str, Any]
 """Event of one training: ``event`` (its kind), facts by name, and ``message`` (a sentence)."""
 
 ReadMachine = Callable[["WatchedTraining"], MachineState]
-"""Reader of the machine's state around a training."""
 
 
 class TrainingProgress:
-    """Progress of a training.
-
-    Attributes:
-        samples: None if some windows don't report samples.
-        samples_per_s: Speed in the last window.
-    """
+    """Progress of a training; `samples` is None if some windows don't report them."""
 
     def __init__(self) -> None:
         self.steps = 0
         self.train_s = 0.0
         self.samples: float | None = None
-        self.samples_per_s: float | None = None
+        self.samples_per_s: float | None = None  # in the last window
 
     def add(self, window: PaceWindow, samples_per_step: float | None) -> None:
         has_samples = window.samples is not None and (self.samples is not None or self.steps == 0)
@@ -113,11 +102,7 @@ class TrainingProgress:
 
 
 class WatchedTraining:
-    """Training in a folder of `Trainings`.
-
-    Attributes:
-        is_over: Whether a poll has found that its process ended.
-    """
+    """Training in a folder of `Trainings`; `is_over` once a poll has found that it ended."""
 
     def __init__(self, folder: Path, header: TrainingHeader, this: Mapping[str, Scalar], clock: Clock) -> None:
         self.folder = folder
@@ -135,7 +120,6 @@ class WatchedTraining:
 
     @property
     def name(self) -> str:
-        """Its config, otherwise its command."""
         return self.header.config or " ".join(self.header.argv)
 
     @property
@@ -145,11 +129,9 @@ class WatchedTraining:
 
     @property
     def is_slow(self) -> bool:
-        """Whether it is slower than its usual speed."""
         return self._watch.is_slow
 
     def document(self) -> dict[str, Any]:
-        """Return the JSON object for status, page and metrics."""
         confirmed = self.header.confirmed
         return {
             "id": self.folder.name,
@@ -250,7 +232,7 @@ class WatchedTraining:
         return self._event("ended", "training_ended", t_s, text, facts)
 
     def _event(self, key: str, kind: str, t_s: float, text: str, facts: Mapping[str, Any]) -> list[TrainingEvent]:
-        """Return and log an event, unless it was reported before or the training isn't watched."""
+        """Return and log an event, unless reported before or not watched."""
         if key in self._reported or not self.header.is_watched:
             return []
         self._reported.add(key)
@@ -273,7 +255,6 @@ class WatchedTraining:
 
 
 def _reported_keys(folder: Path) -> set[str]:
-    """Return the keys of the events reported so far."""
     keys = (json_object(line).get("key") for line in read_beginning(folder / EVENTS, 1 << 20).splitlines())
     return {key for key in keys if isinstance(key, str)}
 
@@ -291,7 +272,7 @@ class MachineReader:
         self._watches: dict[str, MachineWatch] = {}
 
     def __call__(self, training: WatchedTraining) -> MachineState:
-        """Return the state without the training's own processes."""
+        """Return the state around a training, without its own processes."""
         name = training.folder.name
         if name not in self._watches:
             tree = ProcessTree((training.pid,))

@@ -16,9 +16,7 @@ from autotune.errors import AutotuneError
 from autotune.files import create_private, open_regular
 
 TOKEN_BYTES = 32
-CODE_S = 120.0
-"""Lifetime of a login code."""
-
+CODE_S = 120.0  # lifetime of a login code
 COOKIE_S = 30 * 24 * 3600.0
 _LONGEST = 200  # bytes of any credential
 
@@ -41,7 +39,7 @@ class Keys:
         self._used: dict[str, float] = {}  # used codes with their expiry
 
     def new_address(self, origin: str) -> str:
-        """Return an address that logs in one browser, once, within `CODE_S`."""
+        """Return an address that logs in one browser, once."""
         code = self._codes.sign(secrets.token_urlsafe(TOKEN_BYTES)).decode()
         return f"{origin}/login?code={code}"
 
@@ -72,8 +70,6 @@ class Keys:
 
 
 class _Signer(TimestampSigner):
-    """Signer with an injected clock."""
-
     def __init__(self, token: str, purpose: str, clock: Clock) -> None:
         super().__init__(token, salt=purpose)
         self._clock = clock
@@ -82,7 +78,6 @@ class _Signer(TimestampSigner):
         return int(self._clock.utc().timestamp())
 
     def verifies(self, text: str, max_age_s: float) -> bool:
-        """Return whether it signed a text within the last `max_age_s`."""
         if len(text) > _LONGEST:
             return False
         try:

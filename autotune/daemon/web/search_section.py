@@ -30,7 +30,7 @@ Dot = tuple[int, float, float | None, str, bool]
 
 
 def clean(value: Any, longest: int = 300) -> Any:
-    """Return a JSON value with texts of bounded length and without control characters."""
+    """Return a JSON value with bounded texts without control characters."""
     if isinstance(value, str):
         lines = value[: 10 * longest].splitlines()[:200]
         return "\n".join(plain(line, longest) for line in lines)
@@ -42,7 +42,7 @@ def clean(value: Any, longest: int = 300) -> Any:
 
 
 def number(value: object) -> float | None:
-    """Return a finite number rounded to five digits, otherwise None."""
+    """Return a finite number with five digits, else None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return float(f"{float(value):.5g}")
@@ -53,9 +53,8 @@ class SearchFollower:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._entry: QueueEntry | None = None
-        self._study: StudyFollower | None = None
-        self._shown: dict[str, Any] | None = None
+        self._id = ""  # of the followed entry
+        self._study = StudyProgress()
 
     def section(self, entries: Sequence[QueueEntry]) -> dict[str, Any] | None:
         """Return the section; None before the first search."""
@@ -64,33 +63,23 @@ class SearchFollower:
         entry = next(iter([*running, *reversed(searched)]), None)
         if entry is None:
             return None
-        if entry != self._entry or entry.owner is not None:
-            self._follow(entry)
-        if (self._study is not None and self._study.poll()) or self._shown is None:
-            is_running = entry.owner is not None
-            self._shown = section_of(
-                self._study,
-                entry=entry.number,
-                config=entry.config,
-                is_running=is_running,
-                verdict=entry.answer.verdict if entry.answer and not is_running else None,
-                budget_s=entry.budget_s,
-                used_s=entry.spent_s,
-            )
-        return self._shown
-
-    def _follow(self, entry: QueueEntry) -> None:
-        """Follow an entry's latest search and the earlier ones of its study."""
-        if entry != self._entry:
-            self._shown = None
-        is_another = self._entry is None or entry.id != self._entry.id
-        path = event_file_of(entry) if entry.owner is not None else self._file_of_ended(entry)
-        self._entry = entry
-        if is_another or (path is not None and (self._study is None or path != self._study.path)):
-            self._study, self._shown = StudyFollower(path) if path is not None else None, None
+        is_running = entry.owner is not None
+        path = event_file_of(entry) if is_running else self._file_of_ended(entry)
+        if entry.id != self._id or path not in (None, self._study.path):
+            self._id, self._study = entry.id, StudyProgress(path)
+        self._study.poll()
+        return section_of(
+            self._study,
+            entry=entry.number,
+            config=entry.config,
+            is_running=is_running,
+            verdict=entry.answer.verdict if entry.answer and not is_running else None,
+            budget_s=entry.budget_s,
+            used_s=entry.spent_s,
+        )
 
     def _file_of_ended(self, entry: QueueEntry) -> Path | None:
-        paths = (read_answer(self._queue.answer(entry)) or {}).get("paths")
+        paths = read_answer(self._queue.answer(entry)).get("paths")
         events = paths.get("events") if isinstance(paths, dict) else None
         return Path(events) if isinstance(events, str) and events.endswith(SUFFIX) else None
 
@@ -111,27 +100,6 @@ def event_file_of(entry: QueueEntry) -> Path | None:
 def event_file_in(folder: StateFolder, host: object, pid: object) -> Path | None:
     """Return the event file of a process's latest search, if any."""
     return max(folder.searches.glob(f"*-{host}-{pid}{SUFFIX}"), key=lambda path: path.name, default=None)
-
-
-class StudyFollower:
-    """Follower of a study up to the search with the event file `path`."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.progress = StudyProgress()
-        self._files: list[tuple[str, LineTail]] = []
-
-    def poll(self) -> bool:
-        """Read new events; return whether there were any."""
-        if not self._files:
-            paths = _of_one_study(self.path)
-            self._files = [(one.name.removesuffix(SUFFIX), LineTail(one, longest_bytes=8 << 20)) for one in paths]
-        has_changed = False
-        for search, tail in self._files:
-            for event in events_of(tail):
-                self.progress.add(search, event)
-                has_changed = True
-        return has_changed
 
 
 def events_of(tail: LineTail) -> Iterator[Event]:
@@ -160,15 +128,17 @@ def _study_of(path: Path) -> str | None:
 
 
 class StudyProgress:
-    """Progress of a study.
+    """Progress of a study up to the search with the event file `path`; None for no search.
 
     Attributes:
-        shown: Fields of the section. ``best`` holds pairs of search time and non-decreasing speed over the baseline.
+        shown: Fields of the section; ``best`` has pairs of search time and non-decreasing speed over the baseline.
         t_s: Search time, without the time between searches.
-        points: Changes as text, and ln speed over the baseline of each trial, by point.
+        points: Changes, and ln speed over the baseline of each trial, by point.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = path
+        self._files: list[tuple[str, LineTail]] = []
         absent = dict.fromkeys(("phase", "why", "now", "combinations", "best_changes", "knobs"))
         self.shown: dict[str, Any] = {"study": "", "measures": "", **absent, "starts_s": [], "best": []}
         self.t_s = 0.0
@@ -182,6 +152,15 @@ class StudyProgress:
         self._search = ""
         self._last: datetime | None = None
         self._numbers: set[int] = set()
+
+    def poll(self) -> None:
+        """Read new events."""
+        if not self._files and self.path is not None:
+            paths = _of_one_study(self.path)
+            self._files = [(one.name.removesuffix(SUFFIX), LineTail(one, longest_bytes=8 << 20)) for one in paths]
+        for search, tail in self._files:
+            for event in events_of(tail):
+                self.add(search, event)
 
     def add(self, search: str, event: Event) -> None:
         """Add an event, which may be invalid."""
@@ -233,7 +212,7 @@ class StudyProgress:
                     self._note_best(ratio)
 
     def _note_best(self, ratio: float) -> None:
-        """Record the best speed, and lower earlier values above it, which were noise."""
+        """Record the best speed, and lower earlier values above it: they were noise."""
         best = self.shown["best"] = [(t_s, min(before, ratio)) for t_s, before in self.shown["best"]]
         if not best or ratio > best[-1][1]:
             best.append((round(self.t_s, 1), ratio))
@@ -274,7 +253,7 @@ class StudyProgress:
 
 
 def _effects(around: Event, effects: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the 12 knobs with the largest effects: speed at each value over that at the point `around`."""
+    """Return the 12 knobs with the largest effects on the speed, relative to the point `around`."""
     knobs = []
     for path, slice_ in effects.items():
         values = [
@@ -297,13 +276,12 @@ def _trial(trial: Event) -> dict[str, Any]:
 
 
 def _changes(event: Event) -> str:
-    """Return a point's changes as one clean line."""
     short = {str(path)[:200]: value for path, value in list(event["changes"].items())[:40]}
     return plain(changes_text(short), 160)
 
 
 def section_of(
-    study: StudyFollower | None,
+    progress: StudyProgress,
     *,
     entry: int | None,
     config: str,
@@ -313,7 +291,6 @@ def section_of(
     used_s: float,
 ) -> dict[str, Any]:
     """Return the section; `entry` is the number in the queue."""
-    progress = study.progress if study else StudyProgress()
     spread = _half_width([values for _, values in progress.points.values() if values])
     return {
         **progress.shown,
@@ -338,7 +315,7 @@ def section_of(
 
 
 def _thinned(dots: Sequence[Dot]) -> Sequence[Dot]:
-    """Return at most `MOST_DOTS` trials: the fastest and the slowest or a failed one of each bin."""
+    """Return at most `MOST_DOTS` trials: the fastest and the slowest of each bin."""
     if len(dots) <= MOST_DOTS:
         return list(dots)
     length = math.ceil(2 * len(dots) / MOST_DOTS)
@@ -350,17 +327,14 @@ def _thinned(dots: Sequence[Dot]) -> Sequence[Dot]:
 
 
 def _half_width(groups: Sequence[Sequence[float]]) -> float:
-    """Return the half-width of the 95 % interval of ln speed of one trial.
-
-    The variance is pooled within points and moderated by a prior of 8 % with 6 degrees of freedom (Smyth 2004).
-    """
+    """Return the half-width of the 95 % interval of ln speed of one trial, as in `prediction_interval`."""
     variance, df = pooled_variance(groups)
     degrees = 6.0 + df
     return student_t_quantile(0.975, degrees) * math.sqrt((6.0 * TYPICAL_CV**2 + df * variance) / degrees)
 
 
 def _points(progress: StudyProgress, spread: float) -> list[dict[str, Any]]:
-    """Return the fastest points and the baseline; intervals include the error of the baseline."""
+    """Return the fastest points and the baseline; intervals include the baseline's error."""
     measured = {name: point for name, point in progress.points.items() if point[1]}
     means = {name: math.fsum(values) / len(values) for name, (_, values) in measured.items()}
     baselines = len(measured[progress.baseline][1]) if progress.baseline in measured else 1
@@ -372,7 +346,6 @@ def _points(progress: StudyProgress, spread: float) -> list[dict[str, Any]]:
         changes, values = measured[name]
         half = spread * math.sqrt(1 / len(values) + (0.0 if is_baseline else 1 / baselines))
         ratio, low, high = (round(math.exp(means[name] + part), 4) for part in (0.0, -half, half))
-        trials = len(values)
-        part = {"changes": changes, "ratio": ratio, "low": low, "high": high, "trials": trials, "is_today": is_baseline}
-        parts.append(part)
+        part = {"changes": changes, "ratio": ratio, "low": low, "high": high, "is_today": is_baseline}
+        parts.append({**part, "trials": len(values)})
     return parts

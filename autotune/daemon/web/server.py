@@ -45,7 +45,7 @@ from autotune.daemon.advice import AdviceState, Recommendations, why_not_permitt
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import ALL_SCOPES, CHANGES, Queue, accepted
 from autotune.daemon.web.keys import COOKIE_S, Keys
-from autotune.daemon.web.search_section import StudyFollower, event_file_in, section_of
+from autotune.daemon.web.search_section import StudyProgress, event_file_in, section_of
 from autotune.daemon.web.state import GpuReader, Metrics, PageState, TrialEndings, View
 from autotune.errors import AutotuneError
 from autotune.measure.host import descendants
@@ -63,9 +63,6 @@ class WebServer:
 
     Args:
         port: On loopback; 0 for a free one.
-
-    Attributes:
-        run: Id of this run, see `Keys`.
 
     Raises:
         AutotuneError: The port is in use, or the token can't be used.
@@ -90,7 +87,6 @@ class WebServer:
 
     @property
     def origin(self) -> str:
-        """Scheme, address and port."""
         return self._server.origin
 
     def start(self, on_action: Callable[[], None]) -> None:
@@ -106,7 +102,7 @@ class WebServer:
         self._updating.join(timeout=1.0)
 
     def note(self, status: Mapping[str, Any]) -> None:
-        """Set the status, see `Service.status`; doesn't block."""
+        """Set the `Service.status`; doesn't block."""
         self._status = status
 
     def _view(self) -> View | None:
@@ -133,19 +129,12 @@ class WebServer:
 
 
 class SearchPage:
-    """Context manager that serves the page of this process's search.
-
-    Args:
-        started_s: Monotonic.
-
-    Attributes:
-        address: One-time login address.
-    """
+    """Context manager that serves the page of this process's search; `address` logs in once."""
 
     def __init__(self, state: StateFolder, config: Path, clock: Clock, *, budget_s: float, started_s: float) -> None:
         self._state, self._config, self._clock = state, config, clock
         self._budget_s, self._started_s = budget_s, started_s
-        self._study: StudyFollower | None = None
+        self._study = StudyProgress()
         self._lock = threading.Lock()
         state.create()
         keys = Keys(state.path / "web-token", clock, secrets.token_hex(8))
@@ -163,21 +152,19 @@ class SearchPage:
         self._server.close()
 
     def _document(self) -> dict[str, Any] | None:
-        """Return the state without the daemon's sections; None before the first event."""
+        """Return the state; None before the first event."""
         with self._lock:
-            if self._study is None:
-                path = event_file_in(self._state, socket.gethostname(), os.getpid())
-                self._study = StudyFollower(path) if path is not None else None
-            if self._study is None:
+            if self._study.path is None:
+                self._study = StudyProgress(event_file_in(self._state, socket.gethostname(), os.getpid()))
+            if self._study.path is None:
                 return None
             self._study.poll()
-            progress = self._study.progress
             search = section_of(
                 self._study,
                 entry=None,
                 config=str(self._config),
-                is_running=not progress.has_ended,
-                verdict=progress.verdict or None,
+                is_running=not self._study.has_ended,
+                verdict=self._study.verdict or None,
                 budget_s=self._budget_s,
                 used_s=min(self._budget_s, self._clock.now_s() - self._started_s),
             )
@@ -260,7 +247,6 @@ class HttpServer:
 
     @property
     def streams(self) -> int:
-        """Number of open streams."""
         return self._broadcast.streams
 
     def start(self) -> None:
@@ -299,10 +285,10 @@ _CSRF_PLACEHOLDER = "csrf-token-of-the-page"  # replaced by each reader's token 
 
 @dataclass(frozen=True, kw_only=True)
 class Content:
-    """Content of an HTTP server.
+    """Content of an HTTP server: functions, called in worker threads.
 
     Attributes:
-        document: Returns the page's state, if any, with a placeholder of the CSRF token; called in a worker thread.
+        document: Returns the page's state, if any, with this CSRF token.
         metrics: Returns the metrics and their content type.
         act: Performs an action, if enabled.
     """
@@ -336,7 +322,6 @@ def application(content: Content, broadcast: Broadcast, keys: Keys, hosts: Itera
         return answer
 
     def signed(text: str, request: Request) -> str:
-        """Return the state with the reader's CSRF token."""
         return text.replace(json.dumps(_CSRF_PLACEHOLDER), json.dumps(keys.csrf(request.state.cookie)), 1)
 
     async def state(request: Request) -> Response:
@@ -437,10 +422,7 @@ _HEADERS = {
 
 
 class RequestGuard:
-    """ASGI middleware for access control and security headers.
-
-    Sets ``request.state.cookie`` to the session cookie, or empty.
-    """
+    """ASGI middleware for access control and security headers; sets ``request.state.cookie``."""
 
     def __init__(self, app: ASGIApp, keys: Keys, hosts: Iterable[str], cookie: str) -> None:
         self._app = app
@@ -449,7 +431,6 @@ class RequestGuard:
         self._cookie = cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward or refuse a request."""
         if scope["type"] != "http":
             return  # a websocket that isn't accepted gets closed
 
@@ -499,13 +480,13 @@ class RequestGuard:
 
 
 def _only(request: Request, name: str) -> str:
-    """Return a header's value; empty if missing or repeated."""
+    """Return a header's value, "" if missing or repeated."""
     values = request.headers.getlist(name)
     return values[0] if len(values) == 1 else ""
 
 
 def valid_cookie(header: str, name: str, keys: Keys) -> str:
-    """Return the first valid cookie in a ``Cookie`` header, in linear time; empty if none."""
+    """Return the first valid cookie in a ``Cookie`` header, or ""."""
     pairs = (part.strip().partition("=") for part in header.split(";"))
     values = (value.strip('"') for key, _, value in pairs if key == name)
     return next((value for value in islice(values, 8) if keys.is_cookie(value)), "")  # each costs an HMAC
@@ -514,17 +495,10 @@ def valid_cookie(header: str, name: str, keys: Keys) -> str:
 # Connection limits, which apply before a client has authenticated.
 
 
-MAX_PENDING = 256
-"""Maximum number of connections without a complete request head."""
-
-MAX_REQUEST_BYTES = 1 << 15
-"""Maximum size of a request with its head and its body as transferred."""
-
+MAX_PENDING = 256  # connections without a complete request head
+MAX_REQUEST_BYTES = 1 << 15  # with head and body, as transferred
 HEAD_TIMEOUT_S = 5.0
-"""Time limit for the head of a request."""
-
-STALL_TIMEOUT_S = 15.0
-"""Maximum pause of a client that sends a body or reads a response."""
+STALL_TIMEOUT_S = 15.0  # pause of a client that sends a body or reads a response
 
 
 class PendingConnections:
@@ -552,12 +526,9 @@ class BoundedProtocol(H11Protocol):
     """Connection with one request, closed if that is too large or the client too slow.
 
     uvicorn limits neither the time for head, body and reading, nor the size of a head that arrives at once.
-
-    Attributes:
-        uid: User at the other end, if known.
     """
 
-    uid: int | None = None
+    uid: int | None = None  # of the user at the other end, if known
 
     def __init__(self, pending: PendingConnections, **uvicorn: Any) -> None:
         super().__init__(**uvicorn)

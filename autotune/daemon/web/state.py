@@ -45,12 +45,7 @@ Part = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """State of the daemon that isn't in files.
-
-    Attributes:
-        status: See `Service.status`.
-        why_no_gpus: Why there are no GPU readings.
-    """
+    """State of the daemon that isn't in files: `Service.status`, and GPU readings or why there are none."""
 
     status: Mapping[str, Any]
     gpus: tuple[Sample, ...] = ()
@@ -116,7 +111,6 @@ class PageState:
             }
 
     def _history(self, id: str) -> Part:
-        """Return the last hour of a GPU or training, up to ``ends_utc``."""
         now_s = self._clock.now_s()
         ends = self._clock.utc() + timedelta(seconds=INTERVAL_S - now_s % INTERVAL_S)
         series = self._hours[id].series(now_s) if id in self._hours else {}
@@ -185,7 +179,6 @@ def _advices(recommendations: Sequence[Advice]) -> Part:
 
 
 def _training(training: Mapping[str, Any]) -> Part:
-    """Return a training with its speed over the confirmed speed."""
     confirmed, speed = training["confirmed_samples_per_s"], training["samples_per_s"]
     ratio = round(speed / confirmed, 3) if speed is not None and confirmed else None
     speeds = {"samples_per_s": number(speed), "confirmed_samples_per_s": number(confirmed), "ratio": ratio}
@@ -193,7 +186,7 @@ def _training(training: Mapping[str, Any]) -> Part:
 
 
 def _newest_alarms(folder: Path, running: Collection[str]) -> list[Part]:
-    """Return the newest alarms; a running training's last one is open until it recovers."""
+    """Return the newest alarms; the last of a running training is open until it recovers."""
     try:
         names = sorted(name for name in os.listdir(folder) if is_training(name))[-60:]
     except OSError:
@@ -228,7 +221,6 @@ def _alarms(path: Path, _size: int, _mtime_ns: int) -> list[Part]:
 
 
 def _gpu(sample: Sample, trainings: Mapping[int, str]) -> Part:
-    """Return a GPU with its processes and their owners."""
     part = {name: value for name, value in sample.items() if name not in ("t_s", "energy_j")}
     for name, step in _STEPS.items():
         if part.get(name) is not None:
@@ -267,7 +259,7 @@ class RecentHour:
             del self._sums[min(self._sums)]
 
     def series(self, now_s: float) -> dict[str, list[float | None]]:
-        """Return the means, oldest first, from the first known interval to now."""
+        """Return the means from the first known interval to now."""
         newest = math.floor(now_s / INTERVAL_S)
         known = {place: sums for place, sums in self._sums.items() if sums and newest - place < _INTERVALS}
         names = dict.fromkeys(name for sums in known.values() for name in sums)
@@ -307,7 +299,7 @@ _READINGS: Mapping[str, Callable[[Device], Any]] = {
 
 
 class GpuReader:
-    """Reader of all GPUs; `own_pids` returns the processes of the daemon's searches."""
+    """Reader of all GPUs; `own_pids` returns the searches' processes."""
 
     def __init__(self, clock: Clock, own_pids: Callable[[], Collection[int]]) -> None:
         self._clock = clock
@@ -353,7 +345,6 @@ class GpuReader:
             return {**known, "why_unknown": error.for_people}
 
     def _users(self, device: Device, own: Collection[int]) -> list[dict[str, Any]]:
-        """Return the processes on a GPU, which the driver may hide in a container."""
         driver = self._driver
         assert driver is not None, "the device belongs to an open driver"
         users = []
@@ -369,7 +360,7 @@ class GpuReader:
 
 
 class Metrics(Collector):
-    """Metrics of the daemon; `trials` returns the number of trials by ending."""
+    """Metrics of the daemon; `trials` returns their number by ending."""
 
     def __init__(self, view: Callable[[], View | None], trials: Callable[[], Mapping[str, int]]) -> None:
         self._view = view
@@ -414,7 +405,7 @@ class Metrics(Collector):
             yield family
 
     def _drawn_j(self, uuid: str, reading_j: float | None) -> float | None:
-        """Return the energy since the first reading, across resets of the driver's counter."""
+        """Return the energy since the first reading, across resets of the counter."""
         if reading_j is None:
             return None
         last_j, counted_j = self._energy_j.get(uuid, (reading_j, 0.0))
@@ -443,7 +434,6 @@ class TrialEndings:
 
 
 def _ending(event: Event) -> str | None:
-    """Return the ending in a ``TrialEnded`` event; None for other events."""
     try:
         return Ending(event["trial"]["ending"]).value if event["event"] == "TrialEnded" else None
     except (LookupError, TypeError, ValueError):
