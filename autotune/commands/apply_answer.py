@@ -29,10 +29,7 @@ _QUESTIONS = (frozenset[str](), frozenset({Label.BATCH}), OTHER_TRAINING)
 
 
 def changes_of_trial(study: Study, result: SearchResult, number: int, typed: TypedOptions, *, force: bool) -> ChangeSet:
-    """Return the changes from the baseline to a trial's values.
-
-    Args:
-        force: Accept a trial without a comparable measurement.
+    """Return the changes from the baseline to a trial's values; without ``force``, it needs a measurement.
 
     Raises:
         TrialError: No such trial, or no comparable measurement.
@@ -54,11 +51,7 @@ def changes_of_trial(study: Study, result: SearchResult, number: int, typed: Typ
 
 
 def without_consent(study: Study, result: SearchResult, typed: TypedOptions) -> SearchResult:
-    """Return the answer to write without consent: ``result``, or the one with the training unchanged.
-
-    Raises:
-        ConfigError: No such answer was confirmed.
-    """
+    """Return the answer to write without consent, or raise ConfigError if none was confirmed."""
     if not result.needs_consent:
         return result
     if not result.applies_same_training:
@@ -67,10 +60,7 @@ def without_consent(study: Study, result: SearchResult, typed: TypedOptions) -> 
 
 
 def print_training_changes(result: SearchResult, console: Console) -> str:
-    """Print how an answer changes the training; return the question to ask, or "".
-
-    Without a terminal, changes with unverified data are written.
-    """
+    """Print how an answer changes the training; return the question to ask, or ""."""
     if not result.needs_consent:
         if result.data is not None and result.data.effect is DataEffect.UNVERIFIED:
             return f"{data_text(result.data)} Apply it?"
@@ -82,11 +72,7 @@ def print_training_changes(result: SearchResult, console: Console) -> str:
 
 
 def named_answer(study: Study, name: str, config: Path) -> SearchResult:
-    """Return the current answer with this `ChangeSet.id`.
-
-    Raises:
-        TrialError: There is none.
-    """
+    """Return the current answer with this `ChangeSet.id`, or raise TrialError."""
     answers = (study.answer(excluded=excluded) for excluded in _QUESTIONS)
     for result in chain(answers, study.limited_answers()):
         if result.verdict in CONFIRMED and study.change_set(result).id == name:
@@ -99,11 +85,7 @@ def named_answer(study: Study, name: str, config: Path) -> SearchResult:
 
 
 def proposed_rate(result: SearchResult, config: Path) -> Values:
-    """Return the proposed learning rate by its key.
-
-    Raises:
-        TrialError: There is none.
-    """
+    """Return the proposed learning rate by its key, or raise TrialError."""
     proposed = result.race.proposed_rate if result.race else None
     if proposed is None:
         raise TrialError(
@@ -129,14 +111,13 @@ def apply_values(
     """Write changes into the config, and those of the trainer's code into a patch.
 
     Args:
-        new: Rejected if judged for another config or other code.
         further: Keys outside the search space.
         question: Asked before writing, on a terminal.
         code: Edit the code instead of writing a patch.
-        force: Overwrite edited values and other code without asking.
+        force: Write without asking, also for other code.
 
     Raises:
-        ConfigError: Wrong config or code, or a value was edited and there is no terminal.
+        ConfigError: Found for another config or code, or a value was edited and there is no terminal.
         click.Abort: The user answered no.
     """
     # Read again: the file may have been edited during the search.

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import apply_values
@@ -45,9 +45,6 @@ class DiagnosisRequest:
     Attributes:
         config: None for the machine only.
         budget_s: None for as long as the trainer needs.
-        effective_batch: Samples per update for ``--gpus``; None for the config's.
-        state_dir: None to derive it from the config.
-        trainer: Command as typed; empty for the section's.
     """
 
     config: Path | None
@@ -66,17 +63,12 @@ class DiagnosisRequest:
 
     @property
     def limit_s(self) -> float:
-        """Total time limit."""
         return 180.0 if self.budget_s is None else self.budget_s
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profiles:
-    """Profiles for the output folder.
-
-    Attributes:
-        missing: Reason for each missing one, by name.
-    """
+    """Profiles for the output folder, and reasons for missing ones by name."""
 
     pipeline: PipelineProfile | None = None
     step: StepProfile | None = None
@@ -88,7 +80,6 @@ class Diagnosed:
     """Finished diagnosis.
 
     Attributes:
-        problem: None for the machine only.
         has_failed: Whether to exit with 1: ``--fail-on`` holds, ``--static`` found errors, or ``--verify`` a mismatch.
         failed_on: The condition that holds.
         profiles: None without ``--out`` or trials.
@@ -108,7 +99,6 @@ def diagnose_with_display(
 
     Args:
         started_s: Monotonic start of the process and the budget.
-        simulator: Runs trials in virtual time; None for processes.
 
     Raises:
         AutotuneError: The config cannot be used, or no trial can run.
@@ -123,9 +113,8 @@ def diagnose_with_display(
         problem.require_command()
         problem.require_program()
         kept_s = profiles_s(request.limit_s) if request.out is not None else 0.0
-        budget_s, is_allowed = request.limit_s - kept_s, request.allow_busy_gpu
-        display = SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=budget_s)
-        with display:
+        budget_s = request.limit_s - kept_s
+        with SearchDisplay(text_console(stderr=True), clock, started_s=started_s, budget_s=budget_s) as display:
             diagnosis = diagnose(
                 problem,
                 clock,
@@ -133,7 +122,7 @@ def diagnose_with_display(
                 budget_s=budget_s,
                 started_s=started_s,
                 is_brief=request.budget_s is None,
-                allow_busy_gpu=is_allowed,
+                allow_busy_gpu=request.allow_busy_gpu,
                 verifies=request.verify,
                 simulator=simulator,
             )
@@ -199,8 +188,7 @@ def fix(done: Diagnosed) -> None:
     if chosen is None:
         console.print("Nothing to fix: no change that leaves the training unchanged has a measured gain.")
     else:
-        baseline = done.problem.space.baseline
-        values = {**baseline, **chosen.values}
+        values = {**done.problem.space.baseline, **chosen.values}
         apply_values(done.problem, changes_from_now(done.problem, values), console)
     typed = done.problem.typed
     console.print(f"\nNext: {typed.command('search', '--budget', '30m')}", soft_wrap=True)
@@ -209,7 +197,7 @@ def fix(done: Diagnosed) -> None:
 def fixing(diagnosis: Diagnosis) -> Recommendation | None:
     """Return the measured recommendation with the largest certain gain that leaves the training unchanged.
 
-    Of those within 2 % of it, the one with the fewest changes, as in a search.
+    Within 2 %, the one with the fewest changes.
     """
     same = [
         one
@@ -238,7 +226,6 @@ SUMMARY, REPORT, MACHINE = "summary.txt", "report.html", "machine.json"
 PIPELINE = "profile-pipeline.json"
 
 _FILES = (SUMMARY, REPORT, DIAGNOSIS, MACHINE, STEP, PIPELINE)
-_Profile = TypeVar("_Profile", StepProfile, PipelineProfile)
 
 
 def profiles_s(budget_s: float) -> float:
@@ -248,41 +235,26 @@ def profiles_s(budget_s: float) -> float:
 
 
 def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
-    """Profile the input pipeline and then the step.
-
-    Args:
-        ends_s: Monotonic deadline.
-    """
+    """Profile the input pipeline, in half of the time, and then the step."""
     missing: dict[str, str] = {}
 
-    def made(name: str, make: Callable[[], _Profile]) -> _Profile | None:
-        missing[name] = "out of time"
-        if ends_s - clock.now_s() >= 10.0:
-            try:
-                profile = make()
-                del missing[name]
-                return profile
-            except AutotuneError as error:
-                missing[name] = error.message
-        return None
+    def made(name: str, make: Callable[..., Any], share: float) -> Any:
+        left_s = ends_s - clock.now_s()
+        if left_s < 10.0:
+            missing[name] = "out of time"
+            return None
+        try:
+            return make(problem, clock, ends_s=ends_s - (1.0 - share) * left_s)[0]
+        except AutotuneError as error:
+            missing[name] = error.message
+            return None
 
-    def pipeline() -> PipelineProfile:
-        half_s = clock.now_s() + (ends_s - clock.now_s()) / 2.0
-        return profile_pipeline(problem, clock, ends_s=half_s)[0]
-
-    return Profiles(
-        pipeline=made("profile of the pipeline", pipeline),
-        step=made("profile of the step", lambda: profile_step(problem, clock, ends_s=ends_s)[0]),
-        missing=missing,
-    )
+    pipeline = made("profile of the pipeline", profile_pipeline, 0.5)
+    return Profiles(pipeline=pipeline, step=made("profile of the step", profile_step, 1.0), missing=missing)
 
 
 def require_folder(folder: Path) -> None:
-    """Create the folder and check that it is writable.
-
-    Raises:
-        ConfigError: Not writable, or a file to replace is not from a diagnosis.
-    """
+    """Create the folder; raise ConfigError if it is not writable, or a file in it is not from a diagnosis."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         taken = [name for name in _FILES if (folder / name).exists()]

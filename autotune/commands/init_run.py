@@ -5,6 +5,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 from rich.console import Console
 
@@ -32,10 +33,7 @@ from autotune.trial.warm import ZygoteRunner
 
 
 def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> InitPlan:
-    """Plan the section of a request.
-
-    Args:
-        why_separate: Reason for a separate file without ``--separate``.
+    """Plan the section of a request; ``why_separate`` is a reason for a separate file.
 
     Raises:
         AutotuneError: The command has a secret or cannot run, or the section cannot be added.
@@ -56,7 +54,7 @@ def plan_requested(request: InitRequest, *, why_separate: str | None = None) -> 
 
 def show_inventory(console: Console, plan: InitPlan) -> None:
     """Show the knobs, skipped keys, outputs and command."""
-    # Imported here: `try_start` needs none of a search's modules.
+    # `try_start` needs none of these
     from autotune.commands.search_plan import command_notes, knob_table, left_out_lines, print_dim, redirected_line
     from autotune.search.warm_start import warm_start
 
@@ -75,9 +73,7 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
 
 
 def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocation) -> InitPlan:
-    """Run the preflight after a confirmation; return the plan to write.
-
-    The plan has a separate file if the trainer failed with the section in its config.
+    """Run the preflight after a confirmation; return the plan to write, with a separate file if needed.
 
     Raises:
         AutotuneError: The preflight failed, or the separate file cannot be written.
@@ -87,7 +83,7 @@ def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocati
         if not plan.is_new:
             console.print(NOT_TRIED, soft_wrap=True)
         return plan
-    why_separate = show_preflight(plan, call, may_ask=request.may_ask)
+    why_separate = _show_preflight(plan, call, may_ask=request.may_ask)
     if why_separate is None:
         return plan
     console.print(plain(why_separate, longest=1000), soft_wrap=True)
@@ -101,11 +97,7 @@ def show_change(console: Console, plan: InitPlan) -> None:
 
 
 def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> None:
-    """Show the diff and write it after a confirmation.
-
-    Raises:
-        ConfigError: There is no terminal, or the file cannot be written.
-    """
+    """Show the diff and write it after a confirmation; without a terminal, raise ConfigError."""
     path = plan.edit.path
     show_change(console, plan)
     if not (request.yes or request.may_ask):
@@ -135,11 +127,10 @@ def _write(console: Console, plan: InitPlan) -> None:
     console.print(f"\nWritten to {plan.edit.path}; backup: {backup}", soft_wrap=True)
 
 
-NOT_TRIED = (
+_NOT_TRIED = (
     "The trainer was not tested with the section in its config. If it rejects unknown keys, write the section to a "
     "separate file: --separate."
 )
-"""Warning about a section that goes into the config without a trial."""
 
 _REACHED = {
     Reached.READ: "the trial's copy of the config was read",
@@ -151,14 +142,7 @@ _REACHED = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Trials:
-    """Trials of a preflight.
-
-    Attributes:
-        second: Trial with the section; None if there was none.
-        failure: Failure of the first.
-        loss: Loss of the user's checkpoints.
-        left_files: Whether they left files outside of their folders.
-    """
+    """Trials of a preflight: the first with its failure, the one with the section if any, and side effects."""
 
     first: Preflight
     second: Preflight | None
@@ -167,19 +151,8 @@ class _Trials:
     left_files: bool
 
 
-def show_preflight(plan: InitPlan, call: Invocation, *, may_ask: bool) -> str | None:
-    """Run a short trial of the baseline and, if it works, one with the section in its config; print the results.
-
-    Args:
-        may_ask: Whether to ask if a failure can be ignored.
-
-    Returns:
-        Why the section must not go into the config; None if it may.
-
-    Raises:
-        TrialError: No step was seen, the config was not read, or the user's checkpoints were overwritten.
-        click.Abort: The same, and the user stopped.
-    """
+def _show_preflight(plan: InitPlan, call: Invocation, *, may_ask: bool) -> str | None:
+    """Run the preflight and print it; return why the section must not go into the config, if so."""
     console = text_console(stderr=True)
     trials = _run_trials(console, plan, call)
     failure = trials.loss or trials.failure
@@ -204,25 +177,39 @@ def try_start(problem: Problem, call: Invocation, *, longest_s: float) -> float:
         longest_s: Time limit for the first step, if shorter than the section's.
 
     Raises:
-        TrialError: As `show_preflight`.
+        TrialError: No step was seen, the config was not read, or the user's checkpoints were overwritten.
     """
     clock = call.clock
     name = _name(clock)
     with _prepared(problem, call, name, no_remark) as (runner, checkpoints):
         began_s = clock.now_s()
         limit_s = min(longest_s, problem.limits.start_timeout_s)
-        preflight = run_preflight(problem, runner, clock, name=name, start_timeout_s=limit_s)
+        preflight, loss, error = _try(
+            problem, runner, checkpoints, clock, name=name, skip="--no-check", start_timeout_s=limit_s
+        )
         took_s = clock.now_s() - began_s
-        loss = checkpoints.loss("the trial")
-        error = loss or _error_of(preflight, skip="--no-check")
-        if error is not None and loss is None:
-            error = _try_relative_outputs(problem, preflight, error, runner, clock, skip="--no-check")
-            error = checkpoints.loss("the second trial") or error
-    if error is not None:
+    if failure := loss or error:
         _print_stderr(text_console(stderr=True), preflight)
-        raise error
+        raise failure
     preflight.folder.delete()
     return took_s
+
+
+def _try(
+    problem: Problem, runner: Runner, checkpoints: CheckpointBackups, clock: Clock, *, name: str, skip: str, **how: Any
+) -> tuple[Preflight, TrialError | None, TrialError | None]:
+    """Run a trial, and one with relative outputs if it crashed; return it, a loss of checkpoints, and its failure.
+
+    Args:
+        skip: Option that skips it.
+        how: Options of `run_preflight`.
+    """
+    preflight = run_preflight(problem, runner, clock, name=name, **how)
+    loss, error = checkpoints.loss("the preflight trial"), _error_of(preflight, skip)
+    if loss is None and error is not None:
+        error = _try_relative_outputs(problem, preflight, error, runner, clock, skip)
+        loss = checkpoints.loss("the preflight's second trial")
+    return preflight, loss, error
 
 
 def _name(clock: Clock) -> str:
@@ -233,7 +220,6 @@ def _name(clock: Clock) -> str:
 def _prepared(
     problem: Problem, call: Invocation, name: str, remark: OnRemark
 ) -> Iterator[tuple[Runner, CheckpointBackups]]:
-    """Lock the study on this machine, end orphans and back up checkpoints while trials run."""
     problem.state.create()
     clock = call.clock
     checkpoints = CheckpointBackups(problem.trainer, clock, name=name, remark=remark)
@@ -257,15 +243,10 @@ def _run_trials(console: Console, plan: InitPlan, call: Invocation) -> _Trials:
     with _prepared(problem, call, name, remark) as (runner, checkpoints):
         side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
         with _waiting(console):
-            first = run_preflight(
-                problem, runner, clock, name=name, tell=lambda text: console.print(plain(text), soft_wrap=True)
+            first, loss, error = _try(
+                problem, runner, checkpoints, clock, name=name, skip="--no-preflight", tell=remark
             )
-        loss, error = checkpoints.loss("the preflight trial"), _error_of(first)
-        if loss is None and error is not None:
-            with _waiting(console):
-                error = _try_relative_outputs(problem, first, error, runner, clock)
-            loss = checkpoints.loss("the preflight's second trial")
-        elif loss is None:
+        if loss is None and error is None:
             console.print(
                 f"{_steps(first)} seen, the first {format_duration(first.first_step_s or 0.0)} after the start; "
                 f"{_REACHED[first.reached]}.",
@@ -300,8 +281,7 @@ def _why_separate(console: Console, plan: InitPlan, trials: _Trials) -> str | No
     return f"no step was seen with the section in {config.name}, but steps without it ({why}): {own_file}"
 
 
-def _error_of(preflight: Preflight, *, skip: str = "--no-preflight") -> TrialError | None:
-    """Return the failure of a trial, if any; ``skip`` is the option that skips it."""
+def _error_of(preflight: Preflight, skip: str) -> TrialError | None:
     explained = EXPLANATIONS[preflight.ending]
     remedy = explained.remedy
     if not preflight.steps:
@@ -309,9 +289,7 @@ def _error_of(preflight: Preflight, *, skip: str = "--no-preflight") -> TrialErr
     elif preflight.ending not in (Ending.STOPPED, Ending.COMPLETED):
         why = f"training ended after {_steps(preflight)}: {explained.sentence} ({preflight.detail})"
     elif preflight.reached is Reached.NOT_READ:
-        why = (
-            "the trainer took steps but did not read the trial's copy of the config: tuned values would have no effect"
-        )
+        why = "the trainer did not read the trial's copy of the config: tuned values would have no effect"
         remedy = "Check that the command passes {config} as the path of the config, or that the trainer's code opens "
         remedy += "the file by its name, and that nothing else selects the file."
     else:
@@ -324,13 +302,7 @@ def _how_to_skip(option: str) -> str:
 
 
 def _try_relative_outputs(
-    problem: Problem,
-    first: Preflight,
-    error: TrialError,
-    runner: Runner,
-    clock: Clock,
-    *,
-    skip: str = "--no-preflight",
+    problem: Problem, first: Preflight, error: TrialError, runner: Runner, clock: Clock, skip: str
 ) -> TrialError:
     """Repeat a crashed trial with relative output paths; return the error of both."""
     if first.ending is not Ending.CRASHED or first.steps:
@@ -340,11 +312,8 @@ def _try_relative_outputs(
         return error
     if not tried.trial.steps:
         why = "" if tried.trial.detail == first.detail else f": {_why_no_step(tried.trial)}"
-        return TrialError(
-            f"{error.message}. With {tried}, no step was seen either{why}",
-            where=error.where,
-            remedy=error.remedy,
-        )
+        text = f"{error.message}. With {tried}, no step was seen either{why}"
+        return TrialError(text, where=error.where, remedy=error.remedy)
     tried.trial.folder.delete()
     return tried.error(first.detail, where=str(first.folder.path), go_on=_how_to_skip(skip))
 

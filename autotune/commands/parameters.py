@@ -40,7 +40,7 @@ class LazyGroup(click.Group):
         require_resources()
         with signals_held():
             command: click.Command = import_module(f"{self._package}.{cmd_name}").command
-        print_logged_warnings()
+        logging.lastResort = _Stderr(logging.WARNING)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -63,11 +63,6 @@ class _Stderr(logging.Handler):
             say_aside(self.format(record))
         except (OSError, ValueError):  # stderr is closed
             return
-
-
-def print_logged_warnings() -> None:
-    """Print logged warnings on stderr."""
-    logging.lastResort = _Stderr(logging.WARNING)
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone

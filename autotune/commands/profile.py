@@ -1,25 +1,18 @@
 """``autotune profile``."""
 
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
 from autotune.clock import SystemClock
 from autotune.commands.invocation import Invocation
 from autotune.commands.output import say_object, say_remarks
-from autotune.commands.parameters import (
-    OrderedGroup,
-    config_option,
-    json_option,
-    state_dir_option,
-)
+from autotune.commands.parameters import OrderedGroup, config_option, json_option, state_dir_option
 from autotune.report.plain_text import plain
 from autotune.trial.termination import signals_held
-
-if TYPE_CHECKING:
-    from autotune.search.problem import Problem
 
 command = OrderedGroup(name="profile", help="Time the parts of a training step and its batches.")
 
@@ -30,7 +23,7 @@ command = OrderedGroup(name="profile", help="Time the parts of a training step a
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def pipeline(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
+def pipeline(call: Invocation, /, **options: Any) -> int:
     """Time the loader alone, the waits for batches, and the steps without loading.
 
     Runs a separate trial of today's config, which searches ignore. The trainer's command is the section's, or follows
@@ -38,16 +31,9 @@ def pipeline(call: Invocation, config: Path, state_dir: Path | None, trainer: tu
     """
     with signals_held():
         from autotune.diagnose.profiles import profile_pipeline
-        from autotune.report.console import text_console
         from autotune.report.diagnosis import print_pipeline_profile
 
-    profile, remarks = profile_pipeline(_opened(config, state_dir, trainer), SystemClock())
-    say_remarks(plain(one, longest=1000) for one in remarks)
-    if call.as_json:
-        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
-    else:
-        print_pipeline_profile(text_console(), profile)
-    return 0
+    return _profile(call, profile_pipeline, print_pipeline_profile, **options)
 
 
 @command.command("step", short_help="time the phases of a step and its slowest operations")
@@ -56,7 +42,7 @@ def pipeline(call: Invocation, config: Path, state_dir: Path | None, trainer: tu
 @state_dir_option
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
-def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> int:
+def step(call: Invocation, /, **options: Any) -> int:
     """Time the phases of a training step and its slowest operations.
 
     Runs a separate trial, as `pipeline`. PyTorch's phases are data, forward, backward, optimizer and the rest; others
@@ -64,22 +50,30 @@ def step(call: Invocation, config: Path, state_dir: Path | None, trainer: tuple[
     """
     with signals_held():
         from autotune.diagnose.profiles import profile_step
-        from autotune.report.console import text_console
         from autotune.report.diagnosis import print_step_profile
 
-    profile, remarks = profile_step(_opened(config, state_dir, trainer), SystemClock())
-    say_remarks(plain(one, longest=1000) for one in remarks)
-    if call.as_json:
-        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
-    else:
-        print_step_profile(text_console(), profile)
-    return 0
+    return _profile(call, profile_step, print_step_profile, **options)
 
 
-def _opened(config: Path, state_dir: Path | None, trainer: tuple[str, ...]) -> "Problem":
+def _profile(
+    call: Invocation,
+    make: Callable[..., Any],
+    show: Callable[..., None],
+    *,
+    config: Path,
+    state_dir: Path | None,
+    trainer: tuple[str, ...],
+) -> int:
+    from autotune.report.console import text_console
     from autotune.search.problem import open_problem
 
     problem = open_problem(config, command=trainer or None, state_dir=state_dir)
     problem.require_command()
     problem.require_program()
-    return problem
+    profile, remarks = make(problem, SystemClock())
+    say_remarks(plain(one, longest=1000) for one in remarks)
+    if call.as_json:
+        call.answer(lambda: say_object({"format": 1, **asdict(profile)}, indent=2))
+    else:
+        show(text_console(), profile)
+    return 0

@@ -1,6 +1,7 @@
 """``autotune report``."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,14 +26,7 @@ from autotune.trial.termination import signals_held
 @state_dir_option
 @storage_option
 @click.pass_obj
-def command(
-    call: Invocation,
-    config: Path,
-    out: Path | None,
-    diagnosis: Path | None,
-    state_dir: Path | None,
-    storage: str | None,
-) -> int:
+def command(call: Invocation, /, *, out: Path | None, diagnosis: Path | None, **study: Any) -> int:
     """Write an HTML report of a config's study, with plots.
 
     Works offline, during a search, and after a failed one. Replaces only reports.
@@ -43,7 +37,7 @@ def command(
         from autotune.report.html.page import STDOUT, report_text, write_report
         from autotune.search.problem import open_problem
 
-    problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
+    problem = open_problem(command=None, **study)
     say_remarks(problem.state.remarks)
     diagnosed = read_diagnosis(diagnosis) if diagnosis is not None else None
     text = report_text(contents_of(problem, call.clock, diagnosed), call.clock.utc(), out)

@@ -93,12 +93,7 @@ def _counted(
     cwd: Path,
     is_watched: bool,
 ) -> dict[str, str]:
-    """Return the environment that counts a training's steps; unchanged, with a message, if impossible.
-
-    Args:
-        argv: Command to exec.
-        typed: Command as typed; None for the config's.
-    """
+    """Return the environment that counts a training's steps; unchanged, with a message, if impossible."""
     with signals_held():
         from autotune.daemon.home import open_home
         from autotune.trial.python_command import python_command
@@ -137,6 +132,7 @@ def _header(
     header = TrainingHeader(
         argv=shown,
         cwd=str(cwd),
+        config=None if config is None else str(config.resolve()),
         owner=this_process(),
         started_utc=SystemClock().utc().isoformat(timespec="seconds"),
         code=code_state(shown, cwd),
@@ -145,7 +141,6 @@ def _header(
     )
     if config is None:
         return header
-    header = replace(header, config=str(config.resolve()))
     try:
         content = config.read_bytes()
         problem = open_problem(config, command=typed, state_dir=None)

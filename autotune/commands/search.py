@@ -117,38 +117,36 @@ def command(call: Invocation, /, **options: Any) -> int:
 
         if lacking := why_no_time(request):
             raise click.UsageError(f"--{lacking[0]}: {lacking[1]}.")
-    clock = call.clock
     answer = SearchAnswer(call, request)
     end_by_force_with(answer.interrupted)
-    with Watchdog(request.ends_s(call.started_s), answer.by_force, clock) as watchdog:
+    with Watchdog(request.ends_s(call.started_s), answer.by_force, call.clock) as watchdog:
         try:
-            code = _search(call, request, answer, watchdog, clock)
+            return _search(call, request, answer, watchdog)
         except KeyboardInterrupt as interrupt:
             return answer.interrupted(interrupt)
-    return code
 
 
-def _search(call: Invocation, request: SearchRequest, answer: "SearchAnswer", watchdog: Watchdog, clock: Clock) -> int:
+def _search(call: Invocation, request: SearchRequest, answer: "SearchAnswer", watchdog: Watchdog) -> int:
     with signals_held():  # within the watchdog: imports may hang on a network disk
         from autotune.commands.search_plan import show_dry_run
         from autotune.commands.search_run import ask_to_apply, is_question, search_with_display, share_for_search
         from autotune.report.console import text_console
         from autotune.search.problem import open_requested
 
-    workers = nullcontext() if request.gpus is None else share_for_search(request, request.gpus, clock)
+    workers = nullcontext() if request.gpus is None else share_for_search(request, request.gpus, call.clock)
     problem = open_requested(request)
     if request.dry_run:
-        show_dry_run(text_console(), problem, request, clock)
+        show_dry_run(text_console(), problem, request, call.clock)
         return 0
     if request.report is not None:
         from autotune.report.html.page import require_report
 
         require_report(request.report)
-    with _page(problem, request, watchdog, clock, started_s=call.started_s):
+    with _page(problem, request, call, watchdog):
         try:
             finished = search_with_display(problem, request, call, answer.begin, workers=workers)
         except AutotuneError:
-            _report(problem, request, watchdog, clock)
+            _report(problem, request, watchdog, call.clock)
             raise
         if call.as_json:
             _apply(problem, finished, request, watchdog)  # first, so that a failure is the one object on stdout
@@ -159,16 +157,14 @@ def _search(call: Invocation, request: SearchRequest, answer: "SearchAnswer", wa
             ask_to_apply(problem, finished)
         elif not call.as_json:
             _apply(problem, finished, request, watchdog)
-        _report(problem, request, watchdog, clock)
+        _report(problem, request, watchdog, call.clock)
         if finished.ended_by:
             call.say_error(finished.ended_by)
         return 1 if finished.ended_by else 0
 
 
 @contextmanager
-def _page(
-    problem: "Problem", request: SearchRequest, watchdog: Watchdog, clock: Clock, *, started_s: float
-) -> Iterator[None]:
+def _page(problem: "Problem", request: SearchRequest, call: Invocation, watchdog: Watchdog) -> Iterator[None]:
     """Serve the web page during a ``with`` block."""
     if not request.web:
         yield
@@ -176,7 +172,7 @@ def _page(
     from autotune.commands.daemon import web_module
 
     page = web_module("server").SearchPage(
-        problem.state, problem.config_path, clock, budget_s=request.budget_s, started_s=started_s
+        problem.state, problem.config_path, call.clock, budget_s=request.budget_s, started_s=call.started_s
     )
     say_aside(f"Page: {page.address}\n      (works once, within two minutes, and logs that browser in)")
     with page:
@@ -219,7 +215,6 @@ class SearchAnswer:
         self._clear: Callable[[], None] = lambda: None
 
     def begin(self, problem: "Problem", search: "OpenSearch", clear: Callable[[], None]) -> None:
-        """Set the search, and the function that clears its display."""
         self._known, self._clear = (problem, search), clear
 
     def give(
@@ -231,13 +226,10 @@ class SearchAnswer:
         without_next: bool = False,
         interrupted: str | None = None,
     ) -> None:
-        """Print an answer, unless there was one.
+        """Print an answer, unless there was one; without the next command if a question follows.
 
         Args:
             failures: One failed trial per kind of ending.
-            ended_by: Error that ended the search early.
-            without_next: Omit the next command; a question follows.
-            interrupted: Interrupt, in words.
         """
         assert self._known is not None, "begin comes first"
         from autotune.commands.apply_answer import changes_to_offer, diff_of

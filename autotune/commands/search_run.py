@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from autotune.clock import Clock
 from autotune.commands.apply_answer import OTHER_TRAINING, apply_values, changes_to_offer
@@ -40,7 +39,6 @@ class Finished:
 
     Attributes:
         written: Answer for the config; see `SearchResult.applies_same_training`.
-        changes: Changes to the config; None for none.
         failures: One failed trial per kind of ending.
         ended_by: Error that ended it early.
     """
@@ -64,7 +62,7 @@ def search_with_display(
 
     Args:
         begin: Called once the search has a record, with a function that clears the display.
-        workers: Runs the workers; entered once they can join the record.
+        workers: Entered once they can join the record.
 
     Raises:
         AutotuneError: The search cannot start, or no trial has a measurement.
@@ -82,7 +80,6 @@ def search_with_display(
             f"{request.config} was edited during the search; the answer is for the file as it was at the start.",
             soft_wrap=True,
         )
-    tuner = search.tuner
     records, written = search.study.records(), result
     if result.applies_same_training:
         same = answer_of_search(problem, records, result.search, search.study.ratings, excluded=OTHER_TRAINING)
@@ -102,37 +99,26 @@ def apply_if_better(
     """Write the best values into the config, if they are better.
 
     Args:
-        must_be_validated: Require a validation trial.
         is_accepted: Whether the user accepted the changes to the training.
 
     Raises:
         AutotuneError: They cannot be written, or the config was edited and there is no terminal.
     """
-    result = finished.written
-    if finished.changes is not None:
-        if must_be_validated and result.validation is None:
-            why = "the answer is not validated, see above."
-            if finished.result.validation is not None:
-                every = problem.typed.command("apply", "--all")
-                why = f"the values that leave the training unchanged were not validated. `{every}` writes all changes."
-            text_console(stderr=True).print(f"Not applied: {why}", soft_wrap=True)
-            return
-        if result.needs_consent and not is_accepted:
-            refused = refusal(result, problem.typed)
-            text = f"Not applied: {refused.message}. {refused.remedy}"
-            text_console(stderr=True).print(text, soft_wrap=True, markup=False)
-            return
-        apply_values(problem, finished.changes, text_console(stderr=True))
-
-
-def _result(search: OpenSearch, display: SearchDisplay, console: Console) -> SearchResult:
-    """Search; on an error, print the failed trials' output."""
-    try:
-        with display:
-            return search.run()
-    except AutotuneError as error:
-        print_failures(console, search.tuner.failures.values(), search.tuner.outcomes, known_remedy=error.remedy or "")
-        raise
+    result, console, why = finished.written, text_console(stderr=True), ""
+    if finished.changes is None:
+        return
+    if must_be_validated and result.validation is None:
+        why = "the answer is not validated, see above."
+        if finished.result.validation is not None:
+            every = problem.typed.command("apply", "--all")
+            why = f"the values that leave the training unchanged were not validated. `{every}` writes all changes."
+    elif result.needs_consent and not is_accepted:
+        refused = refusal(result, problem.typed)
+        why = f"{refused.message}. {refused.remedy}"
+    if why:
+        console.print(f"Not applied: {why}", soft_wrap=True)
+    else:
+        apply_values(problem, finished.changes, console)
 
 
 # Prompt at the end of a search on a terminal.
@@ -148,12 +134,7 @@ def is_question(request: SearchRequest, finished: Finished) -> bool:
 
 
 def ask_to_apply(problem: Problem, finished: Finished) -> None:
-    """Ask, apply after a yes, and print the next command. ^C and EOF mean no.
-
-    Raises:
-        AutotuneError: The values cannot be written.
-        Terminated: SIGTERM came during the question.
-    """
+    """Ask, apply after a yes, and print the next command. ^C and EOF mean no; SIGTERM raises `Terminated`."""
     config, result, is_applied = problem.config_path, finished.written, False
     try:
         discard_typeahead()
@@ -177,11 +158,7 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuShare:
-    """GPU with its cores.
-
-    Attributes:
-        number: CUDA's number among the visible GPUs.
-    """
+    """GPU with its cores; `number` is CUDA's among the visible ones."""
 
     number: int
     uuid: str
@@ -189,14 +166,7 @@ class GpuShare:
 
 
 def share_for_search(request: SearchRequest, gpus: Sequence[int], clock: Clock) -> AbstractContextManager[None]:
-    """Give this process the first GPU; return a context that runs workers on the others.
-
-    Args:
-        gpus: Numbers; empty for all.
-
-    Raises:
-        ConfigError: Too few GPUs or cores.
-    """
+    """Give this process the first GPU; return a context that runs workers on the others. Raises as `gpu_shares`."""
     own, *others = gpu_shares(gpus)
     state = StateFolder.locate(request.config, explicit=request.state_dir, environ=os.environ)
     is_known = os.environ.get(STORAGE_VARIABLE) or load_settings(request.config).section.storage

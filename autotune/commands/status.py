@@ -1,8 +1,7 @@
 """``autotune status``."""
 
 from dataclasses import asdict
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,9 +23,7 @@ if TYPE_CHECKING:
 @state_dir_option
 @storage_option
 @click.pass_obj
-def command(
-    call: Invocation, config: Path, details: bool, why: bool, state_dir: Path | None, storage: str | None
-) -> int:
+def command(call: Invocation, /, *, details: bool, why: bool, **options: Any) -> int:
     """Show the current answer of this config's study."""
     with signals_held():
         from autotune.records import Verdict
@@ -36,7 +33,7 @@ def command(
         from autotune.search.answer import Study
         from autotune.search.problem import open_problem
 
-    problem = open_problem(config, command=None, state_dir=state_dir, storage=storage)
+    problem = open_problem(command=None, **options)
     say_remarks(problem.state.remarks)
     study = Study.of(problem)
     result = study.answer()

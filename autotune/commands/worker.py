@@ -44,13 +44,9 @@ def command(call: Invocation, /, **options: Any) -> int:
 
     Trials aren't duplicated. Uses this machine's trainer and config. On SIGTERM, returns its trial to the study.
     """
-    as_long_as_others = options["budget_s"] is None
-    if as_long_as_others:
-        options["budget_s"] = 1800.0
-    return _work(call, SearchRequest(**options), as_long_as_others=as_long_as_others)
-
-
-def _work(call: Invocation, request: SearchRequest, *, as_long_as_others: bool) -> int:
+    if as_long_as_others := options["budget_s"] is None:
+        options["budget_s"] = SearchRequest.budget_s
+    request = SearchRequest(**options)
     with signals_held():
         from autotune.report.console import text_console
         from autotune.report.live import SearchDisplay
