@@ -59,7 +59,8 @@ def replace_durably(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(fresh, path)
-    except OSError:  # a partial file would only add to a full disk
+    except OSError as error:  # a partial file would only add to a full disk
+        error.filename = os.fspath(path)
         with contextlib.suppress(OSError):
             fresh.unlink(missing_ok=True)
         raise

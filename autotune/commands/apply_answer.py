@@ -222,14 +222,9 @@ def _is_patch(place: Path) -> bool:
 def _write_patch(folder: Path, patch: str) -> Path:
     """Write the patch of the code; replaces only an earlier one."""
     place = folder / _PATCH
-    try:
-        if os.path.lexists(place) and not _is_patch(place):
-            raise ConfigError("another file has this name", where=str(place), remedy="Move it away.")
-        replace_durably(place, _FIRST_LINE + patch.encode())
-    except OSError as error:
-        raise ConfigError(
-            f"the patch cannot be written: {error.strerror}", where=str(place), remedy="Apply it with --code instead."
-        ) from error
+    if os.path.lexists(place) and not _is_patch(place):
+        raise ConfigError("another file has this name", where=str(place), remedy="Move it away.")
+    replace_durably(place, _FIRST_LINE + patch.encode())
     return place
 
 

@@ -254,20 +254,18 @@ def make_profiles(problem: Problem, clock: Clock, *, ends_s: float) -> Profiles:
 
 
 def require_folder(folder: Path) -> None:
-    """Create the folder; raise ConfigError if it is not writable, or a file in it is not from a diagnosis."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        taken = [name for name in _FILES if (folder / name).exists()]
-        if taken and not _is_of_a_diagnosis(folder):
-            raise ConfigError(
-                f"{folder} contains a {taken[0]} that is not from a diagnosis and would be replaced",
-                where="--out",
-                remedy="Name another folder.",
-            )
-        replace_durably(folder / ".autotune-diagnosis", b"")
-        (folder / ".autotune-diagnosis").unlink()
-    except OSError as error:
-        raise _unwritable(folder, error) from error
+    """Create a writable folder; raise ConfigError if a file in it is not from a diagnosis."""
+    folder.mkdir(parents=True, exist_ok=True)
+    taken = [name for name in _FILES if (folder / name).exists()]
+    known = json_object(read_beginning(folder / DIAGNOSIS, 1 << 24))
+    if taken and not {"format", "verdict", "checks"} <= known.keys():
+        raise ConfigError(
+            f"{folder} contains a {taken[0]} that is not from a diagnosis and would be replaced",
+            where="--out",
+            remedy="Name another folder.",
+        )
+    replace_durably(folder / ".autotune-diagnosis", b"")
+    (folder / ".autotune-diagnosis").unlink()
 
 
 def keep(folder: Path, done: Diagnosed, clock: Clock) -> None:
@@ -292,14 +290,11 @@ def keep(folder: Path, done: Diagnosed, clock: Clock) -> None:
         missing["report"] = error.message
     written = [name for name in _FILES if contents.get(name)]
     contents[SUMMARY] = _summary(done.diagnosis, profiles, written, missing)
-    try:
-        for name, content in contents.items():
-            if content is None:
-                (folder / name).unlink(missing_ok=True)
-            else:
-                replace_durably(folder / name, content.encode())
-    except OSError as error:
-        raise _unwritable(folder, error) from error
+    for name, content in contents.items():
+        if content is None:
+            (folder / name).unlink(missing_ok=True)
+        else:
+            replace_durably(folder / name, content.encode())
 
 
 def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], missing: Mapping[str, str]) -> str:
@@ -318,13 +313,5 @@ def _summary(diagnosis: Diagnosis, profiles: Profiles, written: list[str], missi
     return captured.get()
 
 
-def _is_of_a_diagnosis(folder: Path) -> bool:
-    return {"format", "verdict", "checks"} <= json_object(read_beginning(folder / DIAGNOSIS, 1 << 24)).keys()
-
-
 def _json(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2) + "\n"
-
-
-def _unwritable(folder: Path, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot write into {folder}: {error.strerror}", where="--out", remedy="Name another folder.")

@@ -4,7 +4,7 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -109,22 +109,18 @@ def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> N
     if request.may_ask and not ask(f"\nWrite this to {path}?"):
         console.print("Nothing was written.")
         return
-    _write(console, plan)
+    if plan.is_new:
+        create_file(path, plan.edit.new)
+        backup = "."
+    else:
+        plan.problem.state.create()
+        backup = f"; backup: {write_edits([plan.edit], plan.problem.state.backups, SystemClock())[path]}"
+    console.print(f"\nWritten to {path}{backup}", soft_wrap=True)
     search = plan.problem.typed.command("search", "--budget", "30m")
     if plan.problem.can_vary:
         console.print(f"Next:  {search}", soft_wrap=True)
     else:
         console.print(f"Next:  list the keys to tune under knobs: in {path}, then  {search}", soft_wrap=True)
-
-
-def _write(console: Console, plan: InitPlan) -> None:
-    if plan.is_new:
-        create_file(plan.edit.path, plan.edit.new)
-        console.print(f"\nWritten to {plan.edit.path}.", soft_wrap=True)
-        return
-    plan.problem.state.create()
-    backup = write_edits([plan.edit], plan.problem.state.backups, SystemClock())[plan.edit.path]
-    console.print(f"\nWritten to {plan.edit.path}; backup: {backup}", soft_wrap=True)
 
 
 _NOT_TRIED = (
@@ -140,25 +136,37 @@ _REACHED = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Trials:
-    """Trials of a preflight: the first with its failure, the one with the section if any, and side effects."""
-
-    first: Preflight
-    second: Preflight | None
-    failure: TrialError | None
-    loss: TrialError | None
-    left_files: bool
-
-
 def _show_preflight(plan: InitPlan, call: Invocation, *, may_ask: bool) -> str | None:
     """Run the preflight and print it; return why the section must not go into the config, if so."""
-    console = text_console(stderr=True)
-    trials = _run_trials(console, plan, call)
-    failure = trials.loss or trials.failure
-    if failure is not None:
-        if trials.loss is None:
-            _print_stderr(console, trials.first)
+    console, problem, clock, name = text_console(stderr=True), plan.problem, call.clock, _name(call.clock)
+    second = None
+
+    def remark(text: str) -> None:
+        console.print(plain(text, longest=1000), soft_wrap=True)
+
+    console.print("\nPreflight: running one short trial ...", soft_wrap=True)
+    with _prepared(problem, call, name, remark) as (runner, checkpoints):
+        side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
+        with _waiting(console):
+            first, loss, error = _try(
+                problem, runner, checkpoints, clock, name=name, skip="--no-preflight", tell=remark
+            )
+        if loss is None and error is None:
+            console.print(
+                f"{_steps(first)} seen, the first {format_duration(first.first_step_s or 0.0)} after the start; "
+                f"{_REACHED[first.reached]}.",
+                soft_wrap=True,
+            )
+            if plan.changes_config:
+                with _waiting(console):
+                    second = run_preflight(problem, runner, clock, name=f"{name}-section", with_section=True)
+                loss = checkpoints.loss("the preflight's second trial")
+        left = side_effects.since_then("the preflight trial")
+    if left is not None:
+        remark(left.sentence)
+    if failure := loss or error:
+        if loss is None:
+            _print_stderr(console, first)
         if not may_ask:
             raise failure
         console.print(str(failure), soft_wrap=True)
@@ -266,18 +274,11 @@ def _waiting(console: Console) -> AbstractContextManager[object]:
     return console.status("waiting for the first step") if console.is_terminal else nullcontext()
 
 
-def _why_separate(console: Console, plan: InitPlan, trials: _Trials) -> str | None:
-    second, config = trials.second, plan.problem.config_path
-    assert second is not None, "a trial with the section ran"
-    if second.steps:
-        console.print(f"The trainer also works with the section in {config.name}.", soft_wrap=True)
-        if not trials.left_files:
-            second.folder.delete()
-        return None
-    own_file = f"writing the section to {separate_path(config).name} (output: {second.folder.path})"
-    why = f"{EXPLANATIONS[second.ending].sentence.removesuffix('.')}{f': {second.detail}' if second.detail else ''}"
-    if second.ending is Ending.CRASHED:
-        return f"the trainer fails with the section in {config.name} and works without it ({second.detail}): {own_file}"
+def _why_separate(config: Path, trial: Preflight) -> str:
+    own_file = f"writing the section to {separate_path(config).name} (output: {trial.folder.path})"
+    why = f"{EXPLANATIONS[trial.ending].sentence.removesuffix('.')}{f': {trial.detail}' if trial.detail else ''}"
+    if trial.ending is Ending.CRASHED:
+        return f"the trainer fails with the section in {config.name} and works without it ({trial.detail}): {own_file}"
     return f"no step was seen with the section in {config.name}, but steps without it ({why}): {own_file}"
 
 

@@ -66,8 +66,16 @@ class Invocation:
                 say(line)
         return 0
 
-    def fail(self, error: AutotuneError) -> None:
-        self._fail(error.kind, error.message, where=error.where, remedy=error.remedy, line=_line(error))
+    def fail(self, error: AutotuneError, *, kind: str | None = None, line: str | None = None) -> None:
+        """Answer with an error; ``line`` replaces its usual text."""
+        from autotune.report.json_answer import FORMAT
+
+        texts = {"message": error.message, "where": error.where, "remedy": error.remedy}
+        clean = {name: text and self.unsecret(text) for name, text in texts.items()}
+        with signals_held():
+            say_aside(self.unsecret(line or _line(error)))
+            if self.as_json:
+                self.answer(lambda: say_object({"format": FORMAT, "error": {"kind": kind or error.kind, **clean}}))
 
     def say_error(self, error: AutotuneError) -> None:
         """Print an error after an answer; a JSON answer contains it."""
@@ -78,7 +86,8 @@ class Invocation:
         error.show(shown)
         context = error.ctx if isinstance(error, click.UsageError) else None
         remedy = f"Try '{context.command_path} --help' for help." if context else None
-        self._fail("usage", error.format_message(), where=None, remedy=remedy, line=shown.getvalue().removesuffix("\n"))
+        wrong = AutotuneError(error.format_message(), remedy=remedy)
+        self.fail(wrong, kind="usage", line=shown.getvalue().removesuffix("\n"))
 
     def interrupted(self, interrupt: BaseException | None) -> int:
         """Report an interrupt; return the exit code."""
@@ -87,22 +96,12 @@ class Invocation:
         return code
 
     def ended_early(self, message: str) -> None:
-        self._fail("interrupted", message, where=None, remedy=None, line=f"autotune: {message}")
+        self.fail(AutotuneError(message), kind="interrupted")
 
     def unsecret(self, text: str) -> str:
         from autotune.config.secrets import secrets_of, without
 
         return without(text, secrets_of(self._arguments))
-
-    def _fail(self, kind: str, message: str, *, where: str | None, remedy: str | None, line: str) -> None:
-        from autotune.report.json_answer import FORMAT
-
-        texts = {"message": message, "where": where, "remedy": remedy}
-        clean: dict[str, Any] = {name: text and self.unsecret(text) for name, text in texts.items()}
-        with signals_held():
-            say_aside(self.unsecret(line))
-            if self.as_json:
-                self.answer(lambda: say_object({"format": FORMAT, "error": {"kind": kind, **clean}}))
 
     def _take(self) -> bool:
         try:

@@ -5,6 +5,7 @@ import os
 import sys
 import termios
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -86,7 +87,5 @@ def is_attended() -> bool:
 
 def discard_typeahead() -> None:
     """Discard what was typed before a prompt."""
-    try:
+    with suppress(termios.error):  # the terminal is gone: reading from it reports that
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-    except termios.error:  # the terminal is gone: reading from it reports that
-        return

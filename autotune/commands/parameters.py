@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,8 @@ class OrderedGroup(click.Group):
 
 class _Stderr(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        try:
+        with suppress(OSError, ValueError):  # stderr is closed
             say_aside(self.format(record))
-        except (OSError, ValueError):  # stderr is closed
-            return
 
 
 class Parsed(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click alone

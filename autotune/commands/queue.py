@@ -263,8 +263,6 @@ def log(number: int, follow: bool) -> int:
         except FileNotFoundError:
             if not follow:
                 say(f"Entry {number} has not been started yet.")
-        except OSError as error:
-            raise AutotuneError(f"the log cannot be read: {error.strerror}", where=str(queue.log(entry))) from error
         if not continues:
             return 0
         clock.wait(0.25)

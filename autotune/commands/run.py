@@ -4,9 +4,9 @@ import hashlib
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -128,8 +128,24 @@ def _header(
         from autotune.trial.process_identity import this_process
         from autotune.trial.trainings import TrainingHeader, code_state
 
-    shown, facts = masked(argv), machine_facts()
-    header = TrainingHeader(
+    shown, facts, known = masked(argv), machine_facts(), dict[str, Any]()
+    if config is not None:
+        with suppress(AutotuneError, OSError):  # e.g. no study yet, or the storage cannot be reached
+            content, problem = config.read_bytes(), open_problem(config, command=typed, state_dir=None)
+            values = problem.space.baseline
+            known = {
+                "config_sha256": hashlib.sha256(content).hexdigest(),
+                "values": dict(values),
+                "point": problem.space.name(values),
+                "samples_per_step": problem.batch_size(values),
+                "conditions": problem.conditions,
+                "digests": problem.code.now.digests(),
+                "study": problem.study,
+            }
+            known["study"] = problem.place.known_study() or problem.study  # the study may have an older name
+            trials = Study.of(problem).trials if is_watched else ()
+            known["confirmed"] = confirmed_speed(trials, known["point"], samples_per_step=known["samples_per_step"])
+    return TrainingHeader(
         argv=shown,
         cwd=str(cwd),
         config=None if config is None else str(config.resolve()),
@@ -138,26 +154,5 @@ def _header(
         code=code_state(shown, cwd),
         hardware=", ".join([f"{facts.cores} x {facts.cpu_model}", *(gpu.name for gpu in look_for_gpus().gpus)]),
         is_watched=is_watched,
+        **known,
     )
-    if config is None:
-        return header
-    try:
-        content = config.read_bytes()
-        problem = open_problem(config, command=typed, state_dir=None)
-        values = problem.space.baseline
-        point, samples_per_step = problem.space.name(values), problem.batch_size(values)
-        header = replace(
-            header,
-            config_sha256=hashlib.sha256(content).hexdigest(),
-            values=dict(values),
-            point=point,
-            samples_per_step=samples_per_step,
-            conditions=problem.conditions,
-            digests=problem.code.now.digests(),
-            study=problem.study,
-        )
-        header = replace(header, study=problem.place.known_study() or problem.study)  # the study may have an older name
-        trials = Study.of(problem).trials if is_watched else ()
-    except (AutotuneError, OSError):  # e.g. no study yet, or the storage cannot be reached
-        return header
-    return replace(header, confirmed=confirmed_speed(trials, point, samples_per_step=samples_per_step))

@@ -135,16 +135,8 @@ class Recommendations:
         return advice
 
     def write(self, advice: Advice) -> None:
-        path = self._folder / f"{advice.id}.json"
-        try:
-            make_private_folder(self._folder)
-            replace_durably(path, json.dumps(advice.document(), indent=1).encode("ascii"))
-        except OSError as error:
-            raise AutotuneError(
-                f"the recommendation cannot be written: {error.strerror}",
-                where=str(path),
-                remedy="Check the space and permissions of this folder.",
-            ) from error
+        make_private_folder(self._folder)
+        replace_durably(self._folder / f"{advice.id}.json", json.dumps(advice.document(), indent=1).encode("ascii"))
 
     def advice(self, id: str) -> Advice:
         """Return a recommendation; raise AutotuneError if it doesn't exist or is invalid."""

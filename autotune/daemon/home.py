@@ -79,15 +79,7 @@ def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
     Raises:
         AutotuneError: Another daemon is running, or the lock file can't be used.
     """
-    try:
-        opened = open_regular(home.lock, append=True, create=True)
-    except OSError as error:
-        raise AutotuneError(
-            f"the daemon's lock file cannot be opened: {error.strerror}",
-            where=str(home.lock),
-            remedy=f"Remove what is at this path. {ELSEWHERE}",
-        ) from error
-    with opened as file:
+    with open_regular(home.lock, append=True, create=True) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

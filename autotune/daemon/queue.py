@@ -20,7 +20,7 @@ import msgspec
 from autotune.clock import Clock
 from autotune.config.secrets import is_secret_name, masked_text
 from autotune.errors import AutotuneError
-from autotune.files import file_sha256, make_private_folder, open_regular, replace_durably
+from autotune.files import file_sha256, open_regular, replace_durably
 from autotune.records import CONFIRMED, Scalar
 from autotune.study.storage.lock import FileLock
 from autotune.trial.process_identity import git_commit
@@ -34,7 +34,7 @@ _MOST_BYTES = 16 << 20  # of the file
 
 
 class Queue:
-    """Queue of searches in a folder, usable without a daemon.
+    """Queue of searches in a private folder, usable without a daemon.
 
     Raises:
         AutotuneError: The queue can't be read or written (all methods).
@@ -45,14 +45,6 @@ class Queue:
         self._clock = clock
         self._file = folder / "queue.json"
         self._cached: tuple[object, _Document] = None, _Document()  # stat values of the file, and its content
-        try:
-            make_private_folder(folder)
-        except OSError as error:
-            raise AutotuneError(
-                f"the queue folder cannot be created: {error.strerror}",
-                where=str(folder),
-                remedy="Check its space and permissions, or set AUTOTUNE_DAEMON_DIR to another folder.",
-            ) from error
 
     def entries(self) -> Sequence[QueueEntry]:
         return self._read().entries
@@ -66,16 +58,9 @@ class Queue:
         return self.folder / f"{entry.id}.json"
 
     def add(self, make: Callable[[int, Sequence[QueueEntry]], QueueEntry]) -> QueueEntry:
-        """Add an entry unless its id exists; return the stored one.
-
-        Args:
-            make: Creates it from number and entries, or raises to refuse.
-        """
+        """Add the entry that ``make`` creates from number and entries, or raises to refuse."""
         with self._locked() as before:
             new = make(before.next, before.entries)
-            for entry in before.entries:
-                if entry.id == new.id:
-                    return entry
             self._write((*before.entries, new), before.next + 1)
             return new
 
@@ -232,7 +217,7 @@ class QueueEntry:
     """Queued search.
 
     Attributes:
-        id: 16 hexadecimal digits, chosen by the caller to make adding idempotent.
+        id: 16 hexadecimal digits.
         number: Shown to the user, never reused.
         further: The config's other files.
         options: Of ``autotune search``, and the trainer's command after ``--``.

@@ -35,30 +35,24 @@ def write_unit(path: Path, text: str) -> bool:
     """Write the unit; return whether it is new.
 
     Raises:
-        AutotuneError: The existing unit is edited or not autotune's, or it can't be written.
+        AutotuneError: The existing unit is edited or not autotune's, or others can write to its folder.
     """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _check_folder(path.parent)
-        before = _read_ours(path)
-        replace_durably(path, os.fsencode(text))
-        path.chmod(0o644)  # systemd warns about units that aren't world-readable
-    except OSError as error:
-        raise _unusable(path, error) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _check_folder(path.parent)
+    before = _read_ours(path)
+    replace_durably(path, os.fsencode(text))
+    path.chmod(0o644)  # systemd warns about units that aren't world-readable
     return before is None
 
 
 def remove_unit(path: Path) -> bool:
     """Remove the unit and the link that starts it; return whether it existed. Raises like `write_unit`."""
     link = path.parent / "default.target.wants" / path.name
-    try:
-        before = _read_ours(path)
-        if before is not None:
-            path.unlink()
-        if link.is_symlink() and not link.exists():
-            link.unlink()
-    except OSError as error:
-        raise _unusable(path, error) from error
+    before = _read_ours(path)
+    if before is not None:
+        path.unlink()
+    if link.is_symlink() and not link.exists():
+        link.unlink()
     return before is not None
 
 
@@ -96,14 +90,6 @@ def _read_ours(path: Path) -> str | None:
             remedy=f"Move it away. To change settings, use a drop-in file: systemctl --user edit {NAME}",
         )
     return text
-
-
-def _unusable(path: Path, error: OSError) -> AutotuneError:
-    return AutotuneError(
-        f"the unit cannot be changed: {error.strerror or error}",
-        where=str(path),
-        remedy="Check that its folder exists, is writable, and has space.",
-    )
 
 
 _CARRIED = (VARIABLE, "XDG_STATE_HOME", "XDG_CONFIG_HOME")

@@ -114,7 +114,7 @@ def test_the_gravest_finding_is_an_exit_code(autotune: CommandLine) -> None:
 def test_a_folder_that_cannot_be_written_is_an_error(autotune: CommandLine) -> None:
     """Said with its name, and what to do."""
     (autotune.folder / "taken").write_text("")
-    assert "cannot write into taken/folder" in autotune(*DIAGNOSE, "--static", "--out", "taken/folder").refusal()
+    assert "taken/folder: Not a directory" in autotune(*DIAGNOSE, "--static", "--out", "taken/folder").refusal()
 
 
 def test_without_a_config_it_is_about_the_machine(autotune: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

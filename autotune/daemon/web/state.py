@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -193,31 +192,18 @@ def _newest_alarms(folder: Path, running: Collection[str]) -> list[Part]:
         return []
     alarms = []
     for name in names:
-        path = folder / name / EVENTS
-        try:
-            status = path.lstat()
-        except OSError:
-            continue
-        reported = _alarms(path, status.st_size, status.st_mtime_ns)
-        for alarm in reported:
-            is_open = alarm is reported[-1] and alarm["kind"] != "recovered" and name in running
-            alarms.append({**alarm, "is_open": is_open})
+        content, _ = read_tail(folder / name / EVENTS, 64 << 10)
+        reported = [event for line in content.splitlines() if (event := json_object(line)).get("event") in _ALARMS]
+        for event in reported:
+            alarm = {
+                "key": f"{event.get('training')} {event.get('key')}",
+                "kind": event["event"],
+                "utc": str(event.get("utc")),
+                "message": str(event.get("message")),
+                "is_open": event is reported[-1] and event["event"] != "recovered" and name in running,
+            }
+            alarms.append(alarm)
     return sorted(alarms, key=lambda alarm: (alarm["is_open"], alarm["utc"]), reverse=True)[:20]
-
-
-@lru_cache(maxsize=64)  # reads a file only when it has changed
-def _alarms(path: Path, _size: int, _mtime_ns: int) -> list[Part]:
-    content, _ = read_tail(path, 64 << 10)
-    reported = [event for line in content.splitlines() if (event := json_object(line)).get("event") in _ALARMS]
-    return [
-        {
-            "key": f"{event.get('training')} {event.get('key')}",
-            "kind": event["event"],
-            "utc": str(event.get("utc")),
-            "message": str(event.get("message")),
-        }
-        for event in reported
-    ]
 
 
 def _gpu(sample: Sample, trainings: Mapping[int, str]) -> Part:

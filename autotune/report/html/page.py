@@ -122,17 +122,10 @@ def require_report(path: Path) -> None:
 
 
 def write_report(path: Path, text: str) -> Path:
-    """Write a report atomically; return its path.
-
-    Raises:
-        ConfigError: As `require_report`.
-    """
+    """Write a report atomically; return its path. Raises as `require_report`."""
     require_report(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_durably(path, text.encode())
-    except OSError as error:
-        raise ConfigError(f"the report cannot be written: {error.strerror}", where=str(path), remedy=_REMEDY) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_durably(path, text.encode())
     return path
 
 
