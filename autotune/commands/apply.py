@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from autotune.commands.output import say_remarks
-from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option, storage_option
+from autotune.commands.parameters import config_option, dry_run_option, force_option, place_options
 from autotune.trial.termination import signals_held
 
 
@@ -20,8 +20,7 @@ from autotune.trial.termination import signals_held
 @click.option("--code", is_flag=True, help="Also edit the trainer's code (default: write a patch).")
 @dry_run_option
 @force_option
-@state_dir_option
-@storage_option
+@place_options
 def command(
     config: Path,
     trial: int | None,

@@ -12,8 +12,7 @@ from autotune.commands.parameters import (
     Parsed,
     config_if_any_option,
     json_option,
-    state_dir_option,
-    storage_option,
+    place_options,
 )
 from autotune.trial.termination import signals_held
 
@@ -65,8 +64,7 @@ def _condition(text: str) -> "FailOn":
 )
 @click.option("--allow-busy-gpu", is_flag=True, help="Run trials although the GPU is busy.")
 @json_option
-@state_dir_option
-@storage_option
+@place_options
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(call: Invocation, /, **options: Any) -> int:

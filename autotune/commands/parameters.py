@@ -166,12 +166,19 @@ state_dir_option = click.option(
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder of studies and trials (default: AUTOTUNE_DIR, or .autotune next to .git).",
 )
-storage_option = click.option(
+_storage_option = click.option(
     "--storage",
     metavar="ADDRESS",
     help="Storage of studies: journal:FOLDER, sqlite:FILE, postgresql://user@host/name, or file:FILE that holds one "
     "(default: AUTOTUNE_STORAGE, or journals in the state folder).",
 )
+
+
+def place_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that locate studies."""
+    return state_dir_option(_storage_option(function))
+
+
 seed_option = click.option(
     "--seed",
     type=click.IntRange(min=0),

@@ -20,9 +20,8 @@ from autotune.commands.parameters import (
     OrderedGroup,
     config_option,
     json_option,
+    place_options,
     seed_option,
-    state_dir_option,
-    storage_option,
 )
 from autotune.config.secrets import secrets_of
 from autotune.daemon.home import DaemonHome, ask, open_home
@@ -80,8 +79,7 @@ _entries_argument = click.argument("numbers", nargs=-1, required=True, type=_ent
 @click.option("--same-training", is_flag=True, help="Tune only knobs that leave the training unchanged.")
 @click.option("--batch", type=BATCH_LIMIT, metavar="[Nx|same|free]", help="See autotune search.")
 @json_option
-@state_dir_option
-@storage_option
+@place_options
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def add(

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from autotune.commands.invocation import Invocation
-from autotune.commands.parameters import config_option, state_dir_option, storage_option
+from autotune.commands.parameters import config_option, place_options
 from autotune.trial.termination import signals_held
 
 
@@ -23,8 +23,7 @@ from autotune.trial.termination import signals_held
     type=click.Path(path_type=Path, exists=True),
     help="Diagnosis to include: file of `diagnose --json`, or its --out folder.",
 )
-@state_dir_option
-@storage_option
+@place_options
 @click.pass_obj
 def command(call: Invocation, /, *, out: Path | None, diagnosis: Path | None, **study: Any) -> int:
     """Write an HTML report of a config's study, with plots.

@@ -20,9 +20,8 @@ from autotune.commands.parameters import (
     config_option,
     dry_run_option,
     json_option,
+    place_options,
     seed_option,
-    state_dir_option,
-    storage_option,
     warm_start_option,
 )
 from autotune.errors import AutotuneError, StudyError, TrialError, how_it_ended
@@ -95,8 +94,7 @@ if TYPE_CHECKING:
 )
 @dry_run_option
 @json_option
-@state_dir_option
-@storage_option
+@place_options
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(call: Invocation, /, **options: Any) -> int:

@@ -7,7 +7,7 @@ import click
 
 from autotune.commands.invocation import Invocation
 from autotune.commands.output import say_object, say_remarks
-from autotune.commands.parameters import config_option, json_option, state_dir_option, storage_option
+from autotune.commands.parameters import config_option, json_option, place_options
 from autotune.trial.termination import signals_held
 
 if TYPE_CHECKING:
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 @click.option("--details", is_flag=True, help="Show all metrics, notes on the GPUs, and the last trials.")
 @click.option("--why", is_flag=True, help="Show the rules behind the verdict, with their inputs.")
 @json_option
-@state_dir_option
-@storage_option
+@place_options
 @click.pass_obj
 def command(call: Invocation, /, *, details: bool, why: bool, **options: Any) -> int:
     """Show the current answer of this config's study."""

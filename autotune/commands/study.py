@@ -14,8 +14,7 @@ from autotune.commands.parameters import (
     OrderedGroup,
     config_if_any_option,
     json_option,
-    state_dir_option,
-    storage_option,
+    place_options,
 )
 from autotune.trial.termination import signals_held
 
@@ -46,7 +45,7 @@ def _verb(name: str, sentence: str, *, names_study: bool = True) -> Callable[[Ca
             return function(call, studies, **more)
 
         made: Callable[..., Any] = click.pass_obj(opened)
-        options = (storage_option, state_dir_option, json_option, *([_name_option] if names_study else []))
+        options = (place_options, json_option, *([_name_option] if names_study else []))
         for option in (*options, config_if_any_option):
             made = option(made)
         return command.command(name, short_help=sentence)(made)

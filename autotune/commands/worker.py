@@ -12,9 +12,8 @@ from autotune.commands.parameters import (
     BATCH_LIMIT,
     DURATION,
     config_option,
+    place_options,
     seed_option,
-    state_dir_option,
-    storage_option,
     warm_start_option,
 )
 from autotune.errors import TrialError
@@ -35,8 +34,7 @@ from autotune.trial.termination import signals_held
 @click.option("--batch", type=BATCH_LIMIT, metavar="[Nx|same|free]", help="As in the joined search.")
 @warm_start_option
 @click.option("--allow-busy-gpu", is_flag=True, help="Work although the GPU is busy.")
-@state_dir_option
-@storage_option
+@place_options
 @click.argument("trainer", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def command(call: Invocation, /, **options: Any) -> int:

@@ -530,9 +530,6 @@ def _mean(readings: Sequence[MachineState], waits: Sequence[float]) -> MachineSt
 # Confirmed speed of a training's values.
 
 
-_PRIOR_DF = 6.0
-
-
 def confirmed_speed(
     records: Sequence[TrialRecord], point: str, *, samples_per_step: float | None = None
 ) -> ConfirmedSpeed | None:
@@ -563,21 +560,28 @@ def confirmed_speed(
 def prediction_interval(own: Sequence[float], groups: Sequence[Sequence[float]]) -> tuple[float, float, int] | None:
     """Return center, half-width and number of trials of the ln speed's interval; None below two trials.
 
-    The interval is ``mean ± t · s · √(1 + 1/n)``, its variance pooled over the points and moderated by a prior of 8 %
-    with 6 degrees of freedom (Smyth 2004, see `statistics.moderated_interval`).
+    The interval is ``mean ± t · s · √(1 + 1/n)``.
 
     Args:
         own: ln speeds of the point.
         groups: ln speeds of all points.
     """
-    from autotune.measure.statistics import SLOW_OUTLIER_FLOOR, robust_pooled_variance, student_t_quantile
+    from autotune.measure.statistics import SLOW_OUTLIER_FLOOR
 
     usual = [value for value in own if value >= median(own) - SLOW_OUTLIER_FLOOR]
     if len(usual) < 2:
         return None
+    return math.fsum(usual) / len(usual), half_width(groups) * sqrt(1.0 + 1.0 / len(usual)), len(usual)
+
+
+def half_width(groups: Sequence[Sequence[float]]) -> float:
+    """Return the half-width ``t · s`` of the 95 % interval of one trial's ln speed.
+
+    The variance is pooled over the points and moderated by a prior of 6 degrees of freedom (Smyth 2004, see
+    `statistics.moderated_interval`).
+    """
+    from autotune.measure.statistics import TYPICAL_CV, robust_pooled_variance, student_t_quantile
+
     pooled, pooled_df = robust_pooled_variance(groups)
-    df = _PRIOR_DF + pooled_df
-    # prior 8 %: the spread of ln speed between trials of one config is 7.5-9 % on quiet machines
-    variance = (_PRIOR_DF * 0.08**2 + pooled_df * pooled) / df
-    half = student_t_quantile(0.975, df) * math.sqrt(variance * (1.0 + 1.0 / len(usual)))
-    return math.fsum(usual) / len(usual), half, len(usual)
+    df = 6.0 + pooled_df
+    return student_t_quantile(0.975, df) * sqrt((6.0 * TYPICAL_CV**2 + pooled_df * pooled) / df)

@@ -7,11 +7,10 @@ import os
 import select
 import stat
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any, Self
 
 from autotune import __version__
 from autotune.clock import SystemClock, format_duration
@@ -33,19 +32,6 @@ class DaemonHome:
         self.advice = state / "advice"
         self.web_token = state / "web-token"  # token of the page and the metrics
         self.notify_log = state / "notify.log"  # output of the user's notify command
-
-
-@dataclass(frozen=True, kw_only=True)
-class DaemonLock:
-    """Held lock."""
-
-    path: Path
-    file: BinaryIO
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the lock file was removed or replaced, so that another daemon can start."""
-        return not _is_at(self.file.fileno(), self.path)
 
 
 def locate_home(environ: Mapping[str, str]) -> DaemonHome:
@@ -73,8 +59,8 @@ def open_home(environ: Mapping[str, str]) -> DaemonHome:
 
 
 @contextmanager
-def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
-    """Hold the lock, which the kernel frees when the process ends.
+def sole_daemon(home: DaemonHome) -> Iterator[Callable[[], bool]]:
+    """Hold the lock, which the kernel frees when the process ends; yield a test if its file is still there.
 
     Raises:
         AutotuneError: Another daemon is running, or the lock file can't be used.
@@ -102,7 +88,7 @@ def sole_daemon(home: DaemonHome) -> Iterator[DaemonLock]:
         except OSError as error:
             if error.errno != errno.ENOSPC:  # the process id is only for the error message above
                 raise unusable(home.lock, error.strerror) from error
-        yield DaemonLock(path=home.lock, file=file)
+        yield lambda: _is_at(file.fileno(), home.lock)
 
 
 # Requests by commands: a pipe wakes the daemon, and a status file holds its answer.

@@ -69,7 +69,7 @@ class Service:
 
     def run(self) -> None:
         """Run until interrupted or the lock file is removed; a running search ends after its current trial."""
-        with sole_daemon(self._home) as lock, Control(self._home) as control, closing(self._idle):
+        with sole_daemon(self._home) as is_held, Control(self._home) as control, closing(self._idle):
             self._say(f"autotune {__version__} daemon, process {os.getpid()}: {self._hosting()}")
             self._manager.send("READY=1\nSTATUS=watching the queue")
             if self._web is not None:
@@ -77,7 +77,7 @@ class Service:
                 # Without a login code, because this line may go into a log.
                 self._say(f"serving the page at {self._web.origin}; `autotune daemon url` prints a login address")
             try:
-                while not lock.is_lost:
+                while is_held():
                     with signals_held():
                         self._tick()
                         self._problems.guarded("status", lambda: self._write_status(control))

@@ -32,7 +32,6 @@ class Trainings:
         self._this = this_process()
         self._alive: dict[str, WatchedTraining] = {}
         self._ended: set[str] = set()
-        self._scan_due_s = clock.now_s()
 
     @property
     def alive(self) -> tuple[WatchedTraining, ...]:
@@ -40,10 +39,7 @@ class Trainings:
 
     def poll(self, machine_state: ReadMachine) -> list[TrainingEvent]:
         """Return new events, each once across daemon restarts."""
-        now_s = self._clock.now_s()
-        if now_s >= self._scan_due_s:
-            self._scan_due_s = now_s + 2.0
-            self._find()
+        self._find()
         events: list[TrainingEvent] = []
         for name, training in list(self._alive.items()):
             events += training.poll(machine_state)

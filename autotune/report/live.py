@@ -1,7 +1,6 @@
 """Progress of a search: live on a terminal, one line per event in a file."""
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console, Group
@@ -49,9 +48,7 @@ class SearchDisplay:
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -104,10 +104,10 @@ def test_a_killed_daemon_leaves_the_lock_free(tmp_path: Path, start: Callable[..
 
 def test_a_lock_that_was_taken_away_is_noticed(home: DaemonHome) -> None:
     """Another daemon could start then, which the first one can look for."""
-    with sole_daemon(home) as lock:
-        assert not lock.is_lost
+    with sole_daemon(home) as is_held:
+        assert is_held()
         shutil.rmtree(home.state)
-        assert lock.is_lost
+        assert not is_held()
 
 
 def test_the_daemon_is_small() -> None:

@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from autotune.daemon.drift import half_width
 from autotune.daemon.queue import Queue, QueueEntry
 from autotune.daemon.searches import read_answer
 from autotune.errors import AutotuneError
 from autotune.files import json_object, read_beginning
-from autotune.measure.statistics import TYPICAL_CV, pooled_variance, student_t_quantile
 from autotune.records import CONFIRMED, NOT_COMPARED, Ending, Purpose
 from autotune.report.plain_text import changes_text, plain, value_text
 from autotune.trial.folders import StateFolder
@@ -291,7 +291,7 @@ def section_of(
     used_s: float,
 ) -> dict[str, Any]:
     """Return the section; `entry` is the number in the queue."""
-    spread = _half_width([values for _, values in progress.points.values() if values])
+    spread = half_width([values for _, values in progress.points.values() if values])
     return {
         **progress.shown,
         **({} if is_running else {"phase": None, "why": None, "now": None}),
@@ -324,13 +324,6 @@ def _thinned(dots: Sequence[Dot]) -> Sequence[Dot]:
         bin_ = sorted(dots[start : start + length], key=lambda dot: dot[2] or 0.0)
         kept |= {bin_[0], bin_[-1]}
     return sorted(kept, key=lambda dot: (dot[1], dot[0]))
-
-
-def _half_width(groups: Sequence[Sequence[float]]) -> float:
-    """Return the half-width of the 95 % interval of ln speed of one trial, as in `prediction_interval`."""
-    variance, df = pooled_variance(groups)
-    degrees = 6.0 + df
-    return student_t_quantile(0.975, degrees) * math.sqrt((6.0 * TYPICAL_CV**2 + df * variance) / degrees)
 
 
 def _points(progress: StudyProgress, spread: float) -> list[dict[str, Any]]:
