@@ -75,9 +75,9 @@ class WebServer:
         self._queue, self._advices = Queue(home.queue, clock), Recommendations(home.advice)
         self._gpus = GpuReader(clock, lambda: descendants(os.getpid()))
         self._endings = TrialEndings()
-        page = self._page = PageState(home, clock)
+        self._page = PageState(home, clock)
         content = Content(
-            document=lambda csrf: page.document(actions=has_actions, csrf=csrf),
+            document=self._page.document,
             metrics=Metrics(self._view, lambda: self._endings.counts).text,
             act=self._act if has_actions else None,
         )
@@ -138,7 +138,7 @@ class SearchPage:
         self._lock = threading.Lock()
         state.create()
         keys = Keys(state.path / "web-token", clock, secrets.token_hex(8))
-        content = Content(document=lambda _csrf: self._document(), metrics=lambda: (b"# EOF\n", "text/plain"))
+        content = Content(document=self._document, metrics=lambda: (b"# EOF\n", "text/plain"))
         self._server = HttpServer(0, keys, content)
         self.address = keys.new_address(self._server.origin)
 
@@ -169,7 +169,7 @@ class SearchPage:
                 used_s=min(self._budget_s, self._clock.now_s() - self._started_s),
             )
         utc = self._clock.utc().isoformat(timespec="seconds")
-        return {"format": 1, "utc": utc, "host": socket.gethostname(), "search": search, "actions": False, "csrf": None}
+        return {"format": 1, "utc": utc, "host": socket.gethostname(), "search": search}
 
 
 # Actions of the page, enabled by --web-actions.
@@ -280,7 +280,6 @@ def _listening(port: int) -> socket.socket:
 MAX_BODY_BYTES = 1 << 14
 MAX_STREAMS = 40
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
-_CSRF_PLACEHOLDER = "csrf-token-of-the-page"  # replaced by each reader's token in the shared state
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,12 +287,12 @@ class Content:
     """Content of an HTTP server: functions, called in worker threads.
 
     Attributes:
-        document: Returns the page's state, if any, with this CSRF token.
+        document: Returns the page's state, if any.
         metrics: Returns the metrics and their content type.
         act: Performs an action, if enabled.
     """
 
-    document: Callable[[str | None], Mapping[str, Any] | None]
+    document: Callable[[], Mapping[str, Any] | None]
     metrics: Callable[[], tuple[bytes, str]]
     act: Callable[[object], None] | None = None
 
@@ -322,7 +321,8 @@ def application(content: Content, broadcast: Broadcast, keys: Keys, hosts: Itera
         return answer
 
     def signed(text: str, request: Request) -> str:
-        return text.replace(json.dumps(_CSRF_PLACEHOLDER), json.dumps(keys.csrf(request.state.cookie)), 1)
+        own = {"actions": content.act is not None, "csrf": keys.csrf(request.state.cookie) if content.act else None}
+        return text.replace("{", f"{json.dumps(own)[:-1]}, ", 1)  # the state begins with it
 
     async def state(request: Request) -> Response:
         if not (text := await broadcast.text()):
@@ -369,7 +369,6 @@ class Broadcast:
 
     def __init__(self, content: Content) -> None:
         self._make = content.document
-        self._placeholder = _CSRF_PLACEHOLDER if content.act is not None else None
         self._shown: Mapping[str, Any] | None = None
         self._text = ""
         self._made_s = -math.inf
@@ -381,7 +380,7 @@ class Broadcast:
         async with self._making:
             now_s = asyncio.get_running_loop().time()
             if now_s - self._made_s >= 0.9:
-                document = await asyncio.to_thread(self._make, self._placeholder)
+                document = await asyncio.to_thread(self._make)
                 shown = document and {**document, "utc": None}  # a new time alone is not a change
                 if document and shown != self._shown:
                     self._shown, self._text = shown, json.dumps(document)

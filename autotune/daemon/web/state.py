@@ -80,7 +80,7 @@ class PageState:
                 id: hour for id, hour in self._hours.items() if now_s - hour.last_s < _INTERVALS * INTERVAL_S
             }
 
-    def document(self, *, actions: bool = False, csrf: str | None = None) -> Part | None:
+    def document(self) -> Part | None:
         """Return the document; None before the first `note`."""
         with self._lock:
             view = self._view
@@ -105,8 +105,6 @@ class PageState:
                 "host": socket.gethostname(),
                 **clean(sections),
                 "search": self._search.section(self._entries),
-                "actions": actions,
-                "csrf": csrf if actions else None,
             }
 
     def _history(self, id: str) -> Part:

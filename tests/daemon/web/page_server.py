@@ -16,6 +16,7 @@ class PageServer:
     Args:
         folder: Folder of the token.
         state: The state of the page.
+        has_actions: Whether it lets actions through.
 
     Attributes:
         port: Its port; stays the same when it is started again.
@@ -24,8 +25,9 @@ class PageServer:
         refusal: Answer to the next actions; None does them.
     """
 
-    def __init__(self, folder: Path, state: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, state: Mapping[str, Any], *, has_actions: bool = True) -> None:
         self.port = 0
+        self.has_actions = has_actions
         self.state = dict(state)
         self.acted: list[object] = []
         self.refusal: AutotuneError | None = None
@@ -50,7 +52,8 @@ class PageServer:
     def start(self) -> None:
         """Start, at the same port as before."""
         self._keys = Keys(self.token, SystemClock(), "run")
-        content = Content(document=self._document, metrics=lambda: (b"# EOF\n", "text/plain"), act=self._act)
+        act = self._act if self.has_actions else None
+        content = Content(document=self._document, metrics=lambda: (b"# EOF\n", "text/plain"), act=act)
         self._server = HttpServer(self.port, self._keys, content)
         self.port = self._server.port
         self._server.start()
@@ -59,8 +62,8 @@ class PageServer:
         """End; streams end with it."""
         self._server.close()
 
-    def _document(self, csrf: str | None) -> dict[str, Any]:
-        return {**self.state, "csrf": csrf}
+    def _document(self) -> dict[str, Any]:
+        return self.state
 
     def _act(self, request: object) -> None:
         self.acted.append(request)

@@ -191,6 +191,15 @@ def test_an_action_of_another_site_is_refused(
     assert served.acted == [PAUSE] * (status == 200)
 
 
+@pytest.mark.parametrize("has_actions", [False, True])
+def test_a_page_that_only_shows_holds_no_token(has_actions: bool, tmp_path: Path) -> None:
+    """With actions it does."""
+    server = PageServer(tmp_path, STATE, has_actions=has_actions)
+    state = Client(server.port).sign_in(server.address).ask("/api/state").json
+    server.stop()
+    assert (state["actions"], state["csrf"] is not None) == (has_actions, has_actions)
+
+
 def test_the_token_of_another_browser_is_none(served: PageServer, client: Client) -> None:
     """It belongs to a cookie."""
     keys = Keys(served.token, VirtualClock(), "run")

@@ -37,7 +37,7 @@ def served(daemon: BusyDaemon, tmp_path: Path) -> Iterator[PageServer]:
 
 def state(daemon: BusyDaemon, **options: Any) -> dict[str, Any]:
     """Return the state now."""
-    return dict(daemon.page.document(**{"actions": True, **options}) or {})
+    return {**(daemon.page.document() or {}), **options}
 
 
 def opened(browser: Any, server: PageServer) -> Any:

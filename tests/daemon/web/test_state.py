@@ -15,10 +15,10 @@ from autotune.records import Purpose
 from tests.daemon.web.busy_daemon import HEADER, BusyDaemon, Searching, Training, quiet
 
 
-def document(daemon: BusyDaemon, **options: Any) -> dict[str, Any]:
+def document(daemon: BusyDaemon) -> dict[str, Any]:
     """Return the state after a look of the daemon."""
     daemon.note(0.5)
-    return daemon.page.document(**options) or {}
+    return daemon.page.document() or {}
 
 
 def searched(daemon: BusyDaemon) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def test_the_fullest_document_stays_small(fresh: BusyDaemon) -> None:
     one, (known,) = fresh.gpus(0.5)[0], fresh.view().status["trainings"]
     gpus = tuple({**one, "index": index, "uuid": f"GPU-{index}", "users": one["users"] * 30} for index in range(200))
     fresh.note(0.5, gpus=gpus, trainings=[{**known, "id": str(number), "name": long} for number in range(300)])
-    state = fresh.page.document(actions=True, csrf="t")
+    state = fresh.page.document()
     assert len(json.dumps(state)) < 200_000
     assert all(state[part]["left_out"] > 0 for part in ("gpus", "queue", "trainings"))
 
@@ -217,12 +217,6 @@ def test_a_clock_that_jumps_moves_no_trial_far(begun: BusyDaemon) -> None:
     times = [dot[1] for dot in search["dots"]]
     assert times == sorted(times)
     assert times[-1] <= 30.0
-
-
-def test_a_page_that_only_shows_holds_no_token(fresh: BusyDaemon) -> None:
-    """With actions it does."""
-    shown = [document(fresh, actions=actions, csrf="secret") for actions in (False, True)]
-    assert [(one["actions"], one["csrf"]) for one in shown] == [(False, None), (True, "secret")]
 
 
 def test_what_has_not_changed_is_the_same_but_for_its_moment(daemon: BusyDaemon) -> None:
