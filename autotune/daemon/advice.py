@@ -6,7 +6,7 @@ import json
 import os
 import re
 import shlex
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from pathlib import Path
@@ -85,22 +85,14 @@ class Advice:
         return {"format": FORMAT, **asdict(self)}
 
     @classmethod
-    def of_answer(
-        cls,
-        answer: Mapping[str, Any],
-        *,
-        config: str,
-        config_sha256: str | None,
-        made_utc: str,
-        further: Sequence[str] = (),
-    ) -> "Advice":
-        """Create it from a confirmed answer; an invalid one raises ValueError, KeyError or TypeError."""
+    def of_answer(cls, answer: Mapping[str, Any], entry: QueueEntry, made_utc: str) -> "Advice":
+        """Create it from an entry's confirmed answer; an invalid one raises ValueError, KeyError or TypeError."""
         judged, names = answer["answer"], ("ratio", "low", "high")
         document = {
-            "id": advice_id(config, str(answer["study"]), answer["best"]["values"]),
-            "config": config,
-            "further": further,
-            "config_sha256": config_sha256,
+            "id": advice_id(entry.config, str(answer["study"]), answer["best"]["values"]),
+            "config": entry.config,
+            "further": entry.further,
+            "config_sha256": entry.fingerprint.config_sha256,
             "study": str(answer["study"]),
             "ratio": [float(answer["speedup"][name]) for name in names],
             "diff": answer["diff"] or "",
@@ -244,13 +236,7 @@ class Adviser:
         """Store the recommendation of a confirmed answer; return None if that is invalid."""
         made = self._clock.utc().isoformat(timespec="seconds")
         try:
-            advice = Advice.of_answer(
-                answer,
-                config=entry.config,
-                further=entry.further,
-                config_sha256=entry.fingerprint.config_sha256,
-                made_utc=made,
-            )
+            advice = Advice.of_answer(answer, entry, made)
         except (KeyError, TypeError, ValueError):
             return None
         return self._advices.keep(advice)

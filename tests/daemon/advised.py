@@ -3,6 +3,7 @@
 from typing import Any
 
 from autotune.daemon.advice import Advice
+from tests.daemon.queue.entries import entry
 
 ANSWER: dict[str, Any] = {
     "verdict": "better",
@@ -42,6 +43,4 @@ def advice(**changes: Any) -> Advice:
     if "changes" in changes:
         keys = [{name: one[name] for name in ("path", "old", "new", "label")} for one in changes["changes"]]
         answer["answer"] = {**ANSWER["answer"], "keys": keys}
-    return Advice.of_answer(
-        answer, config="/project/1.yaml", config_sha256="a" * 64, made_utc="2030-01-01T00:00:00+00:00"
-    )
+    return Advice.of_answer(answer, entry(), "2030-01-01T00:00:00+00:00")

@@ -68,15 +68,14 @@ class SearchFollower:
         if entry.id != self._id or path not in (None, self._study.path):
             self._id, self._study = entry.id, StudyProgress(path)
         self._study.poll()
-        return section_of(
-            self._study,
-            entry=entry.number,
-            config=entry.config,
-            is_running=is_running,
-            verdict=entry.answer.verdict if entry.answer and not is_running else None,
-            budget_s=entry.budget_s,
-            used_s=entry.spent_s,
-        )
+        return {
+            **section_of(self._study, is_running=is_running),
+            "entry": entry.number,
+            "config": clean(entry.config),
+            "verdict": entry.answer.verdict if entry.answer and not is_running else None,
+            "budget_s": entry.budget_s,
+            "used_s": round(entry.spent_s),
+        }
 
     def _file_of_ended(self, entry: QueueEntry) -> Path | None:
         paths = read_answer(self._queue.answer(entry)).get("paths")
@@ -280,27 +279,13 @@ def _changes(event: Event) -> str:
     return plain(changes_text(short), 160)
 
 
-def section_of(
-    progress: StudyProgress,
-    *,
-    entry: int | None,
-    config: str,
-    is_running: bool,
-    verdict: str | None,
-    budget_s: float,
-    used_s: float,
-) -> dict[str, Any]:
-    """Return the section; `entry` is the number in the queue."""
+def section_of(progress: StudyProgress, *, is_running: bool) -> dict[str, Any]:
+    """Return the part of the section that follows from the study's events."""
     spread = half_width([values for _, values in progress.points.values() if values])
     return {
         **progress.shown,
         **({} if is_running else {"phase": None, "why": None, "now": None}),
-        "entry": entry,
-        "config": clean(config),
         "is_running": is_running,
-        "verdict": verdict,
-        "budget_s": budget_s,
-        "used_s": round(used_s),
         "t_s": round(progress.t_s, 1),
         "starts_s": progress.shown["starts_s"][-50:],
         "trials": len(progress.dots),

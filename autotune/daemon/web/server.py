@@ -45,7 +45,7 @@ from autotune.daemon.advice import AdviceState, Recommendations, why_not_permitt
 from autotune.daemon.home import DaemonHome
 from autotune.daemon.queue import ALL_SCOPES, CHANGES, Queue, accepted
 from autotune.daemon.web.keys import COOKIE_S, Keys
-from autotune.daemon.web.search_section import StudyProgress, event_file_in, section_of
+from autotune.daemon.web.search_section import StudyProgress, clean, event_file_in, section_of
 from autotune.daemon.web.state import GpuReader, Metrics, PageState, TrialEndings, View
 from autotune.errors import AutotuneError
 from autotune.measure.host import descendants
@@ -159,15 +159,14 @@ class SearchPage:
             if self._study.path is None:
                 return None
             self._study.poll()
-            search = section_of(
-                self._study,
-                entry=None,
-                config=str(self._config),
-                is_running=not self._study.has_ended,
-                verdict=self._study.verdict or None,
-                budget_s=self._budget_s,
-                used_s=min(self._budget_s, self._clock.now_s() - self._started_s),
-            )
+            search = {
+                **section_of(self._study, is_running=not self._study.has_ended),
+                "entry": None,
+                "config": clean(str(self._config)),
+                "verdict": self._study.verdict or None,
+                "budget_s": self._budget_s,
+                "used_s": round(min(self._budget_s, self._clock.now_s() - self._started_s)),
+            }
         utc = self._clock.utc().isoformat(timespec="seconds")
         return {"format": 1, "utc": utc, "host": socket.gethostname(), "search": search}
 
