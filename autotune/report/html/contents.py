@@ -12,7 +12,6 @@ from autotune.records import (
     CONFIRMED,
     NO_SEARCH,
     Ending,
-    GpuMeasurement,
     PooledGpu,
     Purpose,
     RaceLeg,
@@ -197,9 +196,8 @@ class StudyContents:
 
     @property
     def step_times(self) -> list[tuple[str, Sequence[float]]]:
-        return [
-            (name, times) for name, times in zip(("today", self.name_of_shown), self.step_times_s, strict=True) if times
-        ]
+        names = ("today", self.name_of_shown)
+        return [(name, times) for name, times in zip(names, self.step_times_s, strict=True) if times]
 
     @property
     def time_parts(self) -> list[tuple[str, float, float]]:
@@ -219,14 +217,14 @@ def _windows(
     gpu = next((one for one in side.gpus.devices if one.scored), None) if side.gpus else None
     if gpu is None:
         return None
-    found: list[GpuMeasurement] = [
-        one
+    found = [
+        one.busy_windows
         for trial in trials
         if trial.point == side.point and trial.comparable is not None
         for one in trial.comparable.gpus
         if one.figures.uuid == gpu.figures.uuid and one.busy_windows
     ]
-    return (gpu, max(found, key=lambda one: len(one.busy_windows)).busy_windows) if found else None
+    return (gpu, max(found, key=len)) if found else None
 
 
 def quantile(times: Sequence[float], share: float) -> float:
@@ -270,19 +268,16 @@ def trial_points(trials: Sequence[TrialRecord]) -> list[TrialPoint]:
         ended_s = _stamp(trial)
         if trial.search not in zero_s:
             zero_s[trial.search] = ended_s - trial.duration_s - (points[-1].t_s if points else 0.0)
-        today = today_s[trial.machine]
-        measured = trial.comparable
-        points.append(
-            TrialPoint(
-                trial=trial,
-                t_s=max(0.0, ended_s - zero_s[trial.search]),
-                ratio=measured.speed / today if measured is not None and today else None,
-                changes=changes_text(
-                    {path: value for path, value in trial.values.items() if baseline.values.get(path) != value}
-                ),
-                has_failed=trial.ending not in _NO_FAILURE,
-            )
+        today, measured = today_s[trial.machine], trial.comparable
+        changes = {path: value for path, value in trial.values.items() if baseline.values.get(path) != value}
+        point = TrialPoint(
+            trial=trial,
+            t_s=max(0.0, ended_s - zero_s[trial.search]),
+            ratio=measured.speed / today if measured is not None and today else None,
+            changes=changes_text(changes),
+            has_failed=trial.ending not in _NO_FAILURE,
         )
+        points.append(point)
     return points
 
 
