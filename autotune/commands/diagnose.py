@@ -92,16 +92,12 @@ def command(call: Invocation, /, **options: Any) -> int:
     clock = call.clock
     runs_trials = request.config is not None and not request.static
     ends_s = call.started_s + request.limit_s if runs_trials else float("inf")
-    with Watchdog(ends_s, lambda: _late(call), clock) as watchdog:
+    late = "killed at the end of the budget; it was still running"
+    with Watchdog(ends_s, lambda: call.ended_early(f"{late} {where_it_is()}"), clock) as watchdog:
         try:
             return _diagnose(call, request, watchdog, clock)
         except KeyboardInterrupt as interrupt:
             return call.interrupted(interrupt)
-
-
-def _late(call: Invocation) -> int:
-    call.ended_early(f"killed at the end of the budget; it was still running {where_it_is()}")
-    return 1
 
 
 def _diagnose(call: Invocation, request: "DiagnosisRequest", watchdog: Watchdog, clock: Clock) -> int:

@@ -95,8 +95,10 @@ class Invocation:
         self.ended_early(word)
         return code
 
-    def ended_early(self, message: str) -> None:
+    def ended_early(self, message: str) -> int:
+        """Answer for a command that did not finish; return the exit code."""
         self.fail(AutotuneError(message), kind="interrupted")
+        return 1
 
     def unsecret(self, text: str) -> str:
         from autotune.config.secrets import secrets_of, without

@@ -4,7 +4,7 @@ import os
 import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -176,9 +176,7 @@ class Studies:
         """
         self.state.create()
         trash = self.state.path / "trash" / f"{clock.utc():%Y%m%dT%H%M%SZ}-{name}"
-        with ExitStack() as stack:
-            lock = self.state.search_lock(name, this_machine((), {}, {}).name)
-            stack.enter_context(sole_search(lock, name))
+        with sole_search(self.state.search_lock(name, this_machine((), {}, {}).name), name):
             self._require_idle(name, clock)
             try:
                 make_private_folder(trash.parent)

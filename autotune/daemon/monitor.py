@@ -230,13 +230,10 @@ class Monitor:
 
     def _take(self, record: Record) -> None:
         self._timeline.add(record)
-        match record:
-            case CapabilityOff(capability=Capability.SAMPLES):
-                self._polls = True
-            case GpuState():
-                self._states[record.uuid] = record
-            case _:
-                pass
+        if isinstance(record, GpuState):
+            self._states[record.uuid] = record
+        elif isinstance(record, CapabilityOff) and record.capability is Capability.SAMPLES:
+            self._polls = True
 
 
 def _labels(present: Sequence[GpuFacts]) -> dict[str, str]:

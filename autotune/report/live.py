@@ -69,8 +69,6 @@ class SearchDisplay:
                 self._best = event
             case PhaseChanged():
                 self._phase = event.phase
-            case _:
-                pass
         line = event_line(event, self._elapsed_s())
         if line is not None:
             # On a terminal, lines of trials are cut at its width.
@@ -133,8 +131,7 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
         case IncumbentChanged():
             kind = ", training unchanged" if event.same_training else ""
             return f"{stamp} best so far{kind}: {event.speedup:.2f}x today with {changes_text(event.changes)}"
-        case _:
-            return None
+    return None
 
 
 def gpu_text(trial: TrialRecord) -> str:
