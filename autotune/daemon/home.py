@@ -82,12 +82,9 @@ def sole_daemon(home: DaemonHome) -> Iterator[Callable[[], bool]]:
             raise AutotuneError(
                 f"this file system does not support locks: {error.strerror}", where=str(home.lock), remedy=ELSEWHERE
             ) from error
-        try:
+        with suppress(OSError):  # the process id is only for the error message above
             os.ftruncate(file.fileno(), 0)
             os.write(file.fileno(), b"%d" % os.getpid())
-        except OSError as error:
-            if error.errno != errno.ENOSPC:  # the process id is only for the error message above
-                raise unusable(home.lock, error.strerror) from error
         yield lambda: _is_at(file.fileno(), home.lock)
 
 

@@ -6,7 +6,6 @@ import math
 import os
 import re
 import socket
-import stat
 import sys
 from collections.abc import Mapping, MutableMapping, Sequence
 from importlib.resources import files
@@ -69,18 +68,17 @@ def _check_folder(folder: Path) -> None:
 
 def _read_ours(path: Path) -> str | None:
     """Return the existing unit's text, if any; raise an error if it isn't autotune's."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return None
-    if stat.S_ISLNK(status.st_mode):
+    if path.is_symlink():
         raise AutotuneError(
             f"the unit is a link to {os.readlink(path)}",
             where=str(path),
             remedy=f"If it is masked (a link to /dev/null): systemctl --user unmask {NAME}. Otherwise remove the link.",
         )
-    with open_regular(path) as file:
-        text = os.fsdecode(file.read(_MOST_BYTES))
+    try:
+        with open_regular(path) as file:
+            text = os.fsdecode(file.read(_MOST_BYTES))
+    except FileNotFoundError:
+        return None
     match = _PARTS.fullmatch(text)
     if match is None or hashlib.sha256(os.fsencode(match[2])).hexdigest() != match[1]:
         written = "was edited since autotune wrote it" if match else "was not written by autotune"
