@@ -77,11 +77,8 @@ def named_answer(study: Study, name: str, config: Path) -> SearchResult:
     for result in chain(answers, study.limited_answers()):
         if result.verdict in CONFIRMED and study.change_set(result).id == name:
             return result
-    raise TrialError(
-        f"answer {name} is not current",
-        where=str(config),
-        remedy="See the current answer with `autotune status`, and apply it without --answer.",
-    )
+    remedy = "See the current answer with `autotune status`, and apply it without --answer."
+    raise TrialError(f"answer {name} is not current", where=str(config), remedy=remedy)
 
 
 def proposed_rate(result: SearchResult, config: Path) -> Values:

@@ -259,11 +259,8 @@ def require_folder(folder: Path) -> None:
     taken = [name for name in _FILES if (folder / name).exists()]
     known = json_object(read_beginning(folder / DIAGNOSIS, 1 << 24))
     if taken and not {"format", "verdict", "checks"} <= known.keys():
-        raise ConfigError(
-            f"{folder} contains a {taken[0]} that is not from a diagnosis and would be replaced",
-            where="--out",
-            remedy="Name another folder.",
-        )
+        why = f"{folder} contains a {taken[0]} that is not from a diagnosis and would be replaced"
+        raise ConfigError(why, where="--out", remedy="Name another folder.")
     replace_durably(folder / ".autotune-diagnosis", b"")
     (folder / ".autotune-diagnosis").unlink()
 

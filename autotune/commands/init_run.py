@@ -101,11 +101,7 @@ def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> N
     path = plan.edit.path
     show_change(console, plan)
     if not (request.yes or request.may_ask):
-        raise ConfigError(
-            "not written: there is no terminal to confirm the change on",
-            where=str(path),
-            remedy="Write it with --yes.",
-        )
+        raise ConfigError("not written: no terminal to confirm it on", where=str(path), remedy="Write it with --yes.")
     if request.may_ask and not ask(f"\nWrite this to {path}?"):
         console.print("Nothing was written.")
         return

@@ -98,11 +98,8 @@ def read_diagnosis(path: Path) -> DiagnosisSummary:
             step = json.loads(read_beginning(file, _MOST_BYTES))
         return summary_of(document, step)
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise ConfigError(
-            "this is not a diagnosis",
-            where=str(file),
-            remedy="Create one with `autotune diagnose --json > FILE` or --out FOLDER.",
-        ) from error
+        remedy = "Create one with `autotune diagnose --json > FILE` or --out FOLDER."
+        raise ConfigError("this is not a diagnosis", where=str(file), remedy=remedy) from error
 
 
 def summary_of(document: Mapping[str, Any], step: Mapping[str, Any] | None) -> DiagnosisSummary:

@@ -37,9 +37,7 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
     edits = plan_reverts((*files, *written_sources(state.backups)), state.backups)
     conflicts = [conflict for edit in edits for conflict in edit.conflicts]
     if conflicts and not dry_run and not force:
-        edited = "; ".join(
-            f"{conflict.dotted} is {conflict.present}, apply wrote {conflict.applied}" for conflict in conflicts
-        )
+        edited = "; ".join(f"{one.dotted} is {one.present}, apply wrote {one.applied}" for one in conflicts)
         question = f"Edited since the apply: {edited}. Restore the old values anyway?"
         ask_or_refuse(question, where=str(config), remedy="Restore them with --force.")
     for edit in edits:

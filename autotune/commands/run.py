@@ -62,9 +62,7 @@ def command(config: Path | None, watch: bool, watch_only: bool, dry_run: bool, t
     resolve_executable(argv[0], cwd, env.get("PATH"))
     if dry_run:
         variables = masked([f"{name}={text}" for name, text in set_here.items()])
-        quoted = [
-            f"{name}={shlex.quote(text)}" for name, _, text in (variable.partition("=") for variable in variables)
-        ]
+        quoted = [f"{name}={shlex.quote(text)}" for name, _, text in (one.partition("=") for one in variables)]
         enter = [] if cwd == Path.cwd() else ["cd", shlex.quote(str(cwd)), "&&"]
         say(" ".join([*enter, *quoted, shlex.join(masked(argv))]))
         return 0

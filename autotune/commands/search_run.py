@@ -235,9 +235,7 @@ def gpu_shares(chosen: Sequence[int] = ()) -> list[GpuShare]:
     cores = sorted(os.sched_getaffinity(0))
     if len(numbers) < 2 or len(cores) < len(numbers):
         why = inventory.why_none or (visible and visible.why_none) or f"{len(numbers)} GPU for {len(cores)} cores"
-        raise ConfigError(
-            f"it needs two GPUs, and a core for each: {why}", where="--gpus", remedy="Run without this option."
-        )
+        raise ConfigError(f"two GPUs with a core each needed: {why}", where="--gpus", remedy="Run without this option.")
     near = {gpu.uuid: cores_near(gpu) for gpu in inventory.gpus}
     shared = share_cores(cores, [near.get(uuids[number], frozenset()) for number in numbers])
     return [

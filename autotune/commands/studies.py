@@ -162,9 +162,7 @@ class Studies:
             click.Abort: The answer is no.
         """
         if is_for_scripts or not is_attended():
-            raise StudyError(
-                f"study {name} is not deleted: confirmation required", where=self.shown, remedy="Confirm with --yes."
-            )
+            raise StudyError(f"study {name} is not deleted", where=self.shown, remedy="Confirm it with --yes.")
         ask(f"Move study {name} in {self.shown} to the trash?", must=True)
 
     def delete(self, name: str, clock: Clock) -> Output:
@@ -194,11 +192,8 @@ class Studies:
                         beside.rename(trash / f"{name}{end}")
             except (OSError, ValueError) as error:
                 why = getattr(error, "strerror", None) or str(error)
-                raise StudyError(
-                    f"it cannot be moved: {ascii(why)[1:-1]}",
-                    where=str(trash),
-                    remedy="Fix that; the files moved so far are in this folder.",
-                ) from error
+                remedy = "Fix that; the files moved so far are in this folder."
+                raise StudyError(f"it cannot be moved: {ascii(why)[1:-1]}", where=str(trash), remedy=remedy) from error
         document = {"study": name, "trash": str(trash), "to_get_it_back": back}
         return document, f"Moved study {name} to {trash}. To restore it:\n  {back}"
 

@@ -147,9 +147,7 @@ class Recommendations:
                     cached = self._cached[id] = stamp, msgspec.convert(document, Advice)
                 return cached[1]
         except FileNotFoundError:
-            raise AutotuneError(
-                f"there is no recommendation {id}", remedy="List the recommendations: `autotune queue list`"
-            ) from None
+            raise AutotuneError(f"there is no recommendation {id}", remedy="See `autotune queue list`.") from None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise AutotuneError(f"the recommendation cannot be read: {error}", where=str(path)) from error
 

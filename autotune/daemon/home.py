@@ -189,11 +189,9 @@ def _wake(home: DaemonHome, request: str) -> None:
         pipe = os.open(home.pipe, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         if error.errno not in (errno.ENXIO, errno.ENOENT, errno.ENOTDIR):
-            raise AutotuneError(
-                f"the daemon cannot be reached: {error.strerror}",
-                where=str(home.pipe),
-                remedy="To find the cause, start it in a terminal: `autotune daemon run`.",
-            ) from error
+            remedy = "To find the cause, start it in a terminal: `autotune daemon run`."
+            why = f"the daemon cannot be reached: {error.strerror}"
+            raise AutotuneError(why, where=str(home.pipe), remedy=remedy) from error
         raise DaemonAway(
             "found no daemon of this user on this machine",
             where=str(home.pipe),
@@ -230,11 +228,8 @@ def _open_pipe(path: Path) -> int:
         why: str | None = "the path is not a pipe"
     except OSError as error:
         why = error.strerror
-    raise AutotuneError(
-        f"the daemon's pipe cannot be created: {why}",
-        where=str(path),
-        remedy="Remove what is at this path, or set AUTOTUNE_DAEMON_DIR to a folder on a local disk.",
-    )
+    remedy = "Remove what is at this path, or set AUTOTUNE_DAEMON_DIR to a folder on a local disk."
+    raise AutotuneError(f"the daemon's pipe cannot be created: {why}", where=str(path), remedy=remedy)
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

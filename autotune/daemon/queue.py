@@ -138,9 +138,7 @@ def find_entries(entries: Sequence[QueueEntry], numbers: Sequence[int]) -> list[
     found = {entry.number: entry for entry in entries}
     for number in numbers:
         if number not in found:
-            raise AutotuneError(
-                f"there is no entry {number} in the queue", remedy="List the entries: `autotune queue list`"
-            )
+            raise AutotuneError(f"there is no entry {number} in the queue", remedy="See `autotune queue list`.")
     return [found[number] for number in numbers]
 
 

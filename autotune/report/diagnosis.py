@@ -94,11 +94,7 @@ def _shares(shares: Sequence[TimeShare]) -> Table:
     table.add_column(EFFECT, no_wrap=True)
     for one, share in zip(shares, whole_percents([one.fraction for one in shares]), strict=True):
         change = one.change
-        cells = (
-            ("", "", "")
-            if change is None
-            else (change_text(change.values, change.sentence), _gain(change), _label(change))
-        )
+        cells = (change_text(change.values, change.sentence), _gain(change), _label(change)) if change else ("", "", "")
         table.add_row(f"{share} %", one.cause, Text(one.place), *map(Text, cells))
     return table
 

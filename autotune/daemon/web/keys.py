@@ -101,8 +101,5 @@ def _token(path: Path) -> str:
 
 
 def _unusable(path: Path, why: str) -> AutotuneError:
-    return AutotuneError(
-        f"the page's token file cannot be used: {why}",
-        where=str(path),
-        remedy="Remove the file; the daemon creates a new one, and browsers have to log in again.",
-    )
+    remedy = "Remove the file; the daemon creates a new one, and browsers have to log in again."
+    return AutotuneError(f"the page's token file cannot be used: {why}", where=str(path), remedy=remedy)

@@ -76,9 +76,7 @@ class PageState:
                 self._hours.setdefault(sample["uuid"], RecentHour()).add(sample["t_s"], **known)
             for one in view.status["trainings"][:_MOST_TRAININGS]:
                 self._hours.setdefault(one["id"], RecentHour()).add(now_s, samples_per_s=one["samples_per_s"])
-            self._hours = {
-                id: hour for id, hour in self._hours.items() if now_s - hour.last_s < _INTERVALS * INTERVAL_S
-            }
+            self._hours = {id: hour for id, hour in self._hours.items() if now_s - hour.last_s < 3600.0}
 
     def document(self) -> Part | None:
         """Return the document; None before the first `note`."""
