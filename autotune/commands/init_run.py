@@ -81,7 +81,7 @@ def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocati
     """
     if request.no_preflight or not (request.yes or ask("\nStart the trainer once, to check that it can be measured?")):
         if not plan.is_new:
-            console.print(NOT_TRIED, soft_wrap=True)
+            console.print(_NOT_TRIED, soft_wrap=True)
         return plan
     why_separate = _show_preflight(plan, call, may_ask=request.may_ask)
     if why_separate is None:
@@ -153,7 +153,7 @@ def _show_preflight(plan: InitPlan, call: Invocation, *, may_ask: bool) -> str |
                 f"{_REACHED[first.reached]}.",
                 soft_wrap=True,
             )
-            if plan.changes_config:
+            if not plan.is_new:
                 with _waiting(console):
                     second = run_preflight(problem, runner, clock, name=f"{name}-section", with_section=True)
                 loss = checkpoints.loss("the preflight's second trial")
@@ -167,11 +167,18 @@ def _show_preflight(plan: InitPlan, call: Invocation, *, may_ask: bool) -> str |
             raise failure
         console.print(str(failure), soft_wrap=True)
         ask("Continue anyway?", must=True)
-        if not plan.is_new and trials.second is None:
-            console.print(NOT_TRIED, soft_wrap=True)
-    elif not trials.left_files:  # otherwise later searches need the folder to attribute the files to this trial
-        trials.first.folder.delete()
-    return _why_separate(console, plan, trials) if trials.second else None
+        if not plan.is_new and second is None:
+            console.print(_NOT_TRIED, soft_wrap=True)
+    elif left is None:  # otherwise later searches need the folder to attribute the files to this trial
+        first.folder.delete()
+    if second is None:
+        return None
+    if not second.steps:
+        return _why_separate(problem.config_path, second)
+    console.print(f"The trainer also works with the section in {problem.config_path.name}.", soft_wrap=True)
+    if left is None:
+        second.folder.delete()
+    return None
 
 
 def try_start(problem: Problem, call: Invocation, *, longest_s: float) -> float:
@@ -234,36 +241,6 @@ def _prepared(
     ):
         end_orphans(problem.state.trials(problem.study), clock)
         yield call.simulator or ZygoteRunner(guard, clock), checkpoints
-
-
-def _run_trials(console: Console, plan: InitPlan, call: Invocation) -> _Trials:
-    problem, clock, second = plan.problem, call.clock, None
-    name = _name(clock)
-
-    def remark(text: str) -> None:
-        console.print(plain(text, longest=1000), soft_wrap=True)
-
-    console.print("\nPreflight: running one short trial ...", soft_wrap=True)
-    with _prepared(problem, call, name, remark) as (runner, checkpoints):
-        side_effects = SideEffects(problem.trainer, clock, is_called_a_checkpoint)
-        with _waiting(console):
-            first, loss, error = _try(
-                problem, runner, checkpoints, clock, name=name, skip="--no-preflight", tell=remark
-            )
-        if loss is None and error is None:
-            console.print(
-                f"{_steps(first)} seen, the first {format_duration(first.first_step_s or 0.0)} after the start; "
-                f"{_REACHED[first.reached]}.",
-                soft_wrap=True,
-            )
-            if not plan.is_new:
-                with _waiting(console):
-                    second = run_preflight(problem, runner, clock, name=f"{name}-section", with_section=True)
-                loss = checkpoints.loss("the preflight's second trial")
-        left = side_effects.since_then("the preflight trial")
-    if left is not None:
-        remark(left.sentence)
-    return _Trials(first=first, second=second, failure=error, loss=loss, left_files=left is not None)
 
 
 def _waiting(console: Console) -> AbstractContextManager[object]:

@@ -73,13 +73,15 @@ def search_with_display(
     display = SearchDisplay(progress, call.clock, started_s=call.started_s, budget_s=request.budget_s)
     with open_search(problem, request, part, call.clock, display, simulator=call.simulator) as search:
         begin(problem, search, display.close)
-        with workers:
-            result = _result(search, display, progress)
+        tuner = search.tuner
+        try:
+            with workers, display:
+                result = search.run()
+        except AutotuneError as error:
+            print_failures(progress, tuner.failures.values(), tuner.outcomes, known_remedy=error.remedy or "")
+            raise
     if problem.settings.changed_on_disk(problem.config_path):
-        progress.print(
-            f"{request.config} was edited during the search; the answer is for the file as it was at the start.",
-            soft_wrap=True,
-        )
+        progress.print(f"{request.config} was edited since; the answer is for its earlier content.", soft_wrap=True)
     records, written = search.study.records(), result
     if result.applies_same_training:
         same = answer_of_search(problem, records, result.search, search.study.ratings, excluded=OTHER_TRAINING)
