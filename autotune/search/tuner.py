@@ -24,7 +24,7 @@ from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, ExploringEnd,
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, TrialMaker
 from autotune.search.validation import Validator
-from autotune.search.worth import rate, rate_knobs
+from autotune.search.worth import rate
 from autotune.trial.outcome import EXPLANATIONS, failure_text
 
 
@@ -289,11 +289,10 @@ class Results:
 
     def rate(self) -> None:
         """Compute the gain from each change, and store it in the study."""
-        own = self.of_search()
-        known = self._state.trials.of_study(), self._problem.space, self._problem.objective
-        rating = own and rate(own, *known)
-        if own and rating:
-            with suppress(StudyError):
-                self._parts.study.keep_rating(own.search, rating)
-        if own and (knobs := rate_knobs(own, *known)):
-            self._events.publish(knobs)
+        if own := self.of_search():
+            rating, knobs = rate(own, self._state.trials.of_study(), self._problem.space, self._problem.objective)
+            if rating:
+                with suppress(StudyError):
+                    self._parts.study.keep_rating(own.search, rating)
+            if knobs:
+                self._events.publish(knobs)

@@ -20,41 +20,31 @@ from autotune.study.noise import Noise, trial_noise
 from autotune.study.summary import RatedChange, Rating
 
 
-def rate(result: SearchResult, records: Sequence[TrialRecord], space: Space, objective: Objective) -> Rating | None:
-    """Rate each change of a search's answer, or of its candidate; None without a comparison or a change."""
+def rate(
+    result: SearchResult, records: Sequence[TrialRecord], space: Space, objective: Objective
+) -> tuple[Rating | None, KnobsRated | None]:
+    """Rate each change of a search's answer, or of its candidate, and each knob separately, as far as possible."""
+    if result.baseline is None:
+        return None, None
+    # of all its machines, on one scale
+    trials = [one for one in on_one_scale(until_the_end_of(result.search, records)) if one.search == result.search]
+    sd = expected_sd_of(comparable_trials(trials, objective), THROUGHPUT)
     shown = result.best if result.verdict in CONFIRMED else result.candidate
-    if result.verdict is Verdict.NO_BASELINE or result.baseline is None or shown is None:
-        return None
-    trials = _of_search(result.search, records)
-    good = comparable_trials(trials, objective)
+    around = (result.verdict in CONFIRMED and result.best) or result.baseline
+    knobs = KnobsRated(around=around.values, effects=knob_effects(trials, around.values, space, sd=sd))
+    if result.verdict is Verdict.NO_BASELINE or shown is None:
+        return None, knobs
     changes = change_gains(
         trials,
         result.baseline.values,
         shown.values,
         space,
-        sd=expected_sd_of(good, THROUGHPUT),
+        sd=sd,
         noise=trial_noise(records, result.search, THROUGHPUT),
         whole=result.speedup,
         parts=_measured_parts(result.baseline.values, shown, records, result.search, objective),
     )
-    return Rating(point=shown.point, trials=len(trials), changes=changes)
-
-
-def rate_knobs(
-    result: SearchResult, records: Sequence[TrialRecord], space: Space, objective: Objective
-) -> KnobsRated | None:
-    """Rate each knob separately, around the answer, else around the baseline."""
-    if result.baseline is None:
-        return None
-    around = result.best if result.verdict in CONFIRMED and result.best else result.baseline
-    trials = _of_search(result.search, records)
-    sd = expected_sd_of(comparable_trials(trials, objective), THROUGHPUT)
-    return KnobsRated(around=around.values, effects=knob_effects(trials, around.values, space, sd=sd))
-
-
-def _of_search(search: str, records: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Return the trials of a search on all its machines, on one scale."""
-    return [trial for trial in on_one_scale(until_the_end_of(search, records)) if trial.search == search]
+    return Rating(point=shown.point, trials=len(trials), changes=changes), knobs
 
 
 Part = tuple[Values, Ratio]
