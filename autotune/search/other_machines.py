@@ -70,7 +70,8 @@ class OtherMachines:
         since = trials[last + 1 :]
         failing = since[-_FAILURES_IN_A_ROW:]
         all_fail = len(failing) == _FAILURES_IN_A_ROW and not any(trial.measurement for trial in failing)
-        seems_slow = self._baseline_trials < _TRIALS_OF_SLOW and self._ln_relative_speed() < _SLOW
+        measured = len(self._state.trials.good_baseline())
+        seems_slow = measured < _TRIALS_OF_SLOW and self._ln_relative_speed() < _SLOW
         return all_fail or seems_slow or (len(since) >= BASELINE_EVERY and bool(self._members.others()))
 
     def check_baseline(self, record: TrialRecord) -> None:
@@ -88,8 +89,8 @@ class OtherMachines:
         if record.measurement is None and may_be_machine:
             detail = f": {record.detail}" if record.detail else ""
             raise LeftOut(f"today's config failed here ({record.ending.value}{detail}), but not on {named}")
-        relative = self._ln_relative_speed()
-        if self._baseline_trials >= _TRIALS_OF_SLOW and relative < _SLOW:
+        relative, measured = self._ln_relative_speed(), len(self._state.trials.good_baseline())
+        if measured >= _TRIALS_OF_SLOW and relative < _SLOW:
             raise LeftOut(f"today's config runs at {100 * math.exp(relative):.0f} % of its speed on {named}")
 
     def wait_for_their_trials(self, most_s: float) -> None:
@@ -139,10 +140,6 @@ class OtherMachines:
         while self._confirming() and self._parts.budget.left_s() > _POLL_S:
             self._parts.clock.wait(_POLL_S)
             self._study.refresh()
-
-    @property
-    def _baseline_trials(self) -> int:
-        return len(self._state.trials.good_baseline())
 
     def _baseline_elsewhere(self) -> list[TrialRecord]:
         return [trial for trial in self._elsewhere() if trial.point == self._state.trials.baseline_point]
