@@ -108,7 +108,7 @@ def test_a_config_that_the_trainer_finds_by_itself_stays_as_it_is(tmp_path: Path
     """It could only be tried in the user's own file; so the section goes beside it, with or without a preflight."""
     autotune, config = project(tmp_path)
     done = autotune(*INIT, "--yes", *preflight, "--", sys.executable, "train.py", "{data.batch_size}").well()
-    assert "the command does not name config.yaml, so the trainer cannot be tested" in done.stdout
+    assert "the command does not name config.yaml, so no copy with the section can be tested" in done.stdout
     assert (config.read_text(), files(config.parent)) == (CONFIG, ["config.autotune.yaml", "config.yaml"])
 
 

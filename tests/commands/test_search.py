@@ -173,7 +173,7 @@ def test_without_a_command_the_way_to_one_is_said(simulated: CommandLine) -> Non
         (("--race", "2m", "--no-race"), "conflicts with --no-race"),
         (("--race", "5s"), "is too short: the minimum is"),
         (("--race", "20m"), "at most half of it"),
-        (("--validate", "20m"), "--validate: validation trains two configs for up to 20m each"),
+        (("--validate", "20m"), "--validate: 20m leaves too little of a budget of"),
         (("--validate", "0"), "'0' is not"),
         (("--validate", "soon"), "'soon' is not a duration"),
         (("--batch", "4"), "--batch"),
