@@ -49,7 +49,10 @@ class Space:
 
     def knob(self, path: str) -> Knob:
         """Return the knob with this path, or raise KeyError."""
-        return {knob.path: knob for knob in self.knobs}[path]
+        for knob in self.knobs:  # called too often to build a dictionary
+            if knob.path == path:
+                return knob
+        raise KeyError(path)
 
     def within_reach(self, further: Mapping[str, float]) -> "Space":
         """Return the space without values beyond `further`, else `Knob.reach`."""
