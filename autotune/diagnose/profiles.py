@@ -717,7 +717,8 @@ def make_trial(
         if window is not None:
             host, gpu = instruments.usage(window, started_s=trial_exit.started_s)
             stages = stages_between(watch.events, window)
-            measurement = measure_trial(window, started_s=trial_exit.started_s, host=host, gpu=gpu, stages=stages)
+            measured = measure_trial(window, started_s=trial_exit.started_s, host=host, gpu=gpu)
+            measurement = replace(measured, stages=stages)
         if loss := checkpoints.loss("the trial"):
             raise loss
     folder.discard_temporary()

@@ -1,8 +1,7 @@
 """Cycles of steps between stalls, and the standard error of a speed.
 
 A cycle ends where training is fast again after slow steps. Speed is a ratio estimator over whole, regenerative cycles
-(Law, *Simulation Modeling and Analysis*, 5th ed., section 9.5); any other window holds a stall too many or too few.
-Cycles of cycles are slower rhythms, such as the ends of epochs.
+(Law, *Simulation Modeling and Analysis*, 5th ed., section 9.5). Cycles of cycles are slower rhythms, such as epochs.
 """
 
 import math
@@ -148,10 +147,7 @@ class Cycles(NamedTuple):
 
 
 def cycle_length(lengths: Lengths) -> int | None:
-    """Return the number of steps in a cycle; None unless it is known to 1 %.
-
-    A window of that many steps holds one stall, wherever it begins.
-    """
+    """Return the number of steps in a cycle; None unless it is known to 1 %."""
     if len(lengths) < 2 or lengths.std(ddof=1) > _LENGTH_ERROR * math.sqrt(len(lengths)) * lengths.mean():
         return None
     return round(float(lengths.mean()))
@@ -171,10 +167,7 @@ def find_cycles(durations_s: Series, units: Series) -> Cycles:
 
 
 def _are_regular(lengths: Lengths) -> bool:
-    """Return whether cycles have about equally many steps.
-
-    A window that ends at a random stall would omit the long gaps.
-    """
+    """Return whether cycles have about equally many steps: a window up to a random stall would omit the long gaps."""
     return float(lengths.std()) <= _REGULAR * float(lengths.mean())
 
 
@@ -191,10 +184,7 @@ def _rhythms(durations_s: Series, units: Series) -> Iterator[Ends]:
 
 
 def _slow(durations_s: Series, units: Series) -> NDArray[np.bool_] | None:
-    """Return which steps are slow, by ln pace; None if all are of one kind.
-
-    Steps are weighted by duration, so one stall in a hundred steps counts by its time.
-    """
+    """Return which steps are slow, by ln pace weighted by duration; None if all are of one kind."""
     if len(durations_s) < _LEAST:
         return None
     pace = durations_s / units
@@ -226,8 +216,8 @@ def warm_up(durations_s: Series, units: Series) -> int:
     """Return the number of steps at the start whose speed does not recur.
 
     Drops a start with slow steps if none is slow afterwards for twice its time; or else a start with fast steps if none
-    is fast afterwards for four times its time (a program ahead of its device, or prefetched batches). Then drops the
-    MSER-5 truncation, unless a later stretch of equal length is like it. Recurring stalls stay.
+    is fast afterwards for four times its time (prefetched batches). Then drops the MSER-5 truncation, unless a later
+    stretch of equal length is like it.
     """
     slow = _slow(durations_s, units)
     begin = 0 if slow is None else _slow_start(durations_s, slow) or _fast_start(durations_s, slow)
@@ -260,12 +250,9 @@ def _fast_start(durations_s: Series, slow: NDArray[np.bool_]) -> int:
 
 
 def speed_error(durations_s: Series, units: Series, ends: Ends | None) -> float:
-    """Return the relative standard error of the speed, from whole cycles if these are known, else from steps.
+    """Return the relative standard error of the speed, from whole cycles if their ends are known, else from steps.
 
     The error of a ratio is that of the mean of ``duration - pace * work``.
-
-    Args:
-        ends: Ends of cycles, from 0 to the number of steps.
     """
     time_s = float(durations_s.sum())
     speed = float(units.sum()) / time_s

@@ -1,7 +1,6 @@
 """Comparison of the training data of trials, by fingerprints of samples (`autotune.trainee.samples`).
 
-Most trials see part of one pass, each in another order. The expected overlap is therefore estimated from baseline
-trials: how often one meets the samples of another.
+Most trials see part of one pass, each in another order, so the expected overlap is estimated from baseline trials.
 """
 
 import json
@@ -78,12 +77,11 @@ class TrialData:
 
     @property
     def identity(self) -> Hashes:
-        """Hash of each sample's content and labels."""
         return self.content if not len(self.labels) else self.content * np.uint64(3) + self.labels
 
 
 def read_data(folder: Path, events: Sequence[TraineeEvent]) -> TrialData:
-    """Read the samples of a trial from its folder; malformed lines are ignored. Events are in time order."""
+    """Read the samples of a trial from its folder, without malformed lines. Events are in time order."""
     ends_s = [event.t_s for event in events if event.kind == "epoch_end"]
     per_update, pass_lengths = _of_steps(events)
     known: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("passes", "places", *_WIDTHS)}
@@ -217,8 +215,7 @@ def _repeats(baseline: Sequence[TrialData], other: TrialData) -> DataFinding | N
     """Return a finding if samples recur within a pass and do not in the baseline's; else None.
 
     Similar samples collide in both, in proportion to the square of their number. In a repeated stream, batches by
-    length mix neighbouring passes, so some samples recur and others are missing: only copies of all samples are
-    certain.
+    length mix neighbouring passes: only copies of all samples are certain.
     """
     parts = [one.first_pass(other.places.max(initial=-1) + 1) for one in baseline]
     pairs = sum(one.size**2 / 2.0 for one in parts)
@@ -331,8 +328,7 @@ def _apart(first: TrialData, later: TrialData) -> float | None:
 def _unknown_samples(baseline: Sequence[TrialData], other: TrialData) -> str | None:
     """Return evidence of samples outside the baseline's data, if these are nearly all known; else None.
 
-    They are if a whole pass was seen, and few samples only once: that share estimates the probability that the next one
-    is new (Good, 1953).
+    The share of samples seen once estimates the probability that the next one is new (Good, 1953).
     """
     known, counts = np.unique(np.concatenate([one.content for one in baseline]), return_counts=True)
     lengths = [length for one in baseline for length in one.pass_lengths]
@@ -377,10 +373,7 @@ def _meetings(baseline: Sequence[TrialData], other: TrialData) -> tuple[float, f
 
 
 def _are_redrawn(baseline: Sequence[TrialData], other: TrialData) -> bool | None:
-    """Return whether a trial has the baseline's samples under other random numbers; None if labels don't show it.
-
-    Baseline trials with one seed draw the same augmentation; workers have separate seeds.
-    """
+    """Return whether a trial has the baseline's samples under other random numbers; None if labels don't show it."""
     (first, of_first), *rest = [_by_place(one) for one in baseline if one.size] or [({}, {})]
     repeated = [content == first[place] for one, _ in rest for place, content in one.items() if place in first]
     content, labels = _by_place(other)
@@ -397,16 +390,12 @@ def _are_redrawn(baseline: Sequence[TrialData], other: TrialData) -> bool | None
 def _by_place(data: TrialData) -> tuple[dict[int, int], dict[int, int]]:
     first = data.first_pass()
     places = first.places.tolist()
-    return dict(zip(places, first.content.tolist(), strict=False)), dict(
-        zip(places, first.labels.tolist(), strict=False)
-    )
+    content, labels = (dict(zip(places, of.tolist(), strict=False)) for of in (first.content, first.labels))
+    return content, labels
 
 
 def _are_nearly_met(baseline: Sequence[TrialData], other: TrialData, expected: float) -> bool:
-    """Return whether as many samples as expected have nearly equal sums: the same data by another implementation.
-
-    False if the baseline's samples are that close to each other.
-    """
+    """Return whether as many samples as expected have nearly equal sums, unless the baseline's are as close."""
     pooled = np.unique(np.concatenate([one.moments for one in baseline]), axis=0)
     if len(pooled) < 2 * _ENOUGH or not len(other.moments):
         return False

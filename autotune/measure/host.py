@@ -34,7 +34,6 @@ class MachineFacts:
         cores: CPUs in its affinity, or a cgroup's quota rounded up if less; at least 1.
         memory_bytes: Main memory, or a cgroup's limit if less.
         cpu_bfloat16: Whether the CPU has bfloat16 instructions.
-        boot_id: The kernel's id of this boot.
     """
 
     cores: int
@@ -71,8 +70,7 @@ class MemoryState:
         total_bytes: Main memory, or a cgroup's limit if that is less.
         available_bytes: Without swapping.
         limit_bytes: The cgroup's limit; None if none is below the machine's memory.
-        swap_used_bytes: On the whole machine.
-        pressure: Share of the last 10 s, 0..1, in which some process waited for memory; None if unknown.
+        pressure: From `io_pressure`.
     """
 
     total_bytes: int
@@ -106,16 +104,12 @@ def _limit_and_use(folder: Path) -> list[tuple[int, int]]:
 
 
 def asleep_s() -> float:
-    """Return how long the machine has been suspended since boot; the monotonic clock leaves that out."""
+    """Return how long the machine has been suspended since boot."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - time.monotonic()
 
 
 def io_pressure(path: Path = Path("/proc/pressure/io")) -> float | None:
-    """Return the share of the last 10 s, 0..1, in which some process waited for a disk; None if unknown.
-
-    Args:
-        path: The kernel's file; other resources' files have the same format.
-    """
+    """Return the share of the last 10 s, 0..1, in which some process waited for a disk, or another resource's file."""
     text = text_of(path)
     match = re.search(r"^some avg10=(\d+(?:\.\d+)?)", text or "", re.MULTILINE)
     return None if match is None else min(1.0, float(match[1]) / 100.0)
@@ -137,10 +131,10 @@ class HostProbe:
     """`Probe` of the CPU time and memory of all processes of a trial.
 
     A thread samples up to 4 times a second, less often if that would take 1 % of a core. Ended processes keep their
-    last CPU time; short-lived ones count through the accounts of the parents that reaped them.
+    last CPU time; short-lived ones count through the accounts of their parents.
 
-    A trial's processes are those below this one that carry its id, are in the session of the opened process (the guard
-    starts one per trial), or started below such a process, daemons included.
+    A trial's processes are those below this one that carry its id, are in the session of the opened process, or started
+    below such a process, daemons included.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -241,7 +235,7 @@ def memory_limits(root: Path) -> Iterator[int]:
 def cgroup_folders(root: Path) -> list[Path]:
     """Return the folders of this process's cgroups in every hierarchy, each before its ancestors.
 
-    A container may show the host's path and mount its cgroup at the top: folders that do not exist are skipped.
+    A container may show the host's path, so some may not exist; these are skipped.
     """
     folders = []
     for line in (text_of(root / "proc/self/cgroup") or "").splitlines():
@@ -276,8 +270,8 @@ _OF_PROCESSES = slice(0, 3)
 class BusyCpu:
     """Reader of the CPU time that processes have used on the cores available to this process.
 
-    Under a cgroup quota it is the time of the cgroup's processes, because /proc/stat shows all of the host's cores
-    there. Otherwise it is the time on the cores of this process's affinity.
+    Under a cgroup quota it is the time of the cgroup's processes; otherwise that on the cores of this process's
+    affinity.
 
     Attributes:
         cores: Number of these cores, or the quota; above 0.
@@ -335,8 +329,8 @@ class CpuSample:
 def foreign_cores(before: CpuSample, after: CpuSample) -> float:
     """Return the mean number of cores that other processes used between two samples; at least 0.
 
-    An ended process's time moves to its parent's account, or is lost if that ignores its children. So the difference of
-    all accounts and the time of processes that still run are lower bounds of the own time; the larger one is used.
+    An ended process's time moves to its parent's account, or is lost. So the difference of all accounts and the time of
+    processes that still run are lower bounds of the own time; the larger one is used.
     """
     all_accounts_s = _own_s(after.own, waited=True) - _own_s(before.own, waited=True)
     stayed = {pid: stat for pid, stat in before.own.items() if _is_same(after.own.get(pid), stat)}
@@ -367,7 +361,6 @@ class ForeignProcesses:
     """CPU use of other processes between two listings.
 
     Attributes:
-        busiest: None if none used any.
         kernel_cores: Of kernel threads, e.g. writing to disks, possibly for this process.
     """
 
@@ -419,7 +412,7 @@ def is_network(kind: str) -> bool:
 
 
 def is_rotating(path: Path) -> bool | None:
-    """Return whether a path is on a rotating disk; None if unknown, as on most overlays and networks."""
+    """Return whether a path is on a rotating disk; None if unknown."""
     try:
         device = os.stat(path).st_dev
         place = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}").resolve(strict=True)
@@ -442,7 +435,6 @@ class ProcessStat:
         name: Name of its command, at most 15 bytes.
         started_s: Start time since boot.
         waited_cpu_s: CPU time of its reaped descendants.
-        is_dead: Whether it is a zombie.
     """
 
     name: str
@@ -484,11 +476,7 @@ def all_processes() -> dict[int, ProcessStat]:
 
 
 def descendants(pid: int) -> list[int]:
-    """Return all descendants of a process, parents first; empty if it is gone.
-
-    The kernel's lists of children cost as much as the tree has threads; the scan for kernels without them costs several
-    times more on a large server.
-    """
+    """Return all descendants of a process, parents first, by the kernel's lists of children; empty if it is gone."""
     found: list[int] = []
     parents = [pid]
     while parents:
@@ -506,7 +494,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def descendants_by_scan(pid: int) -> list[int]:
-    """Return all descendants of a process by a scan of all processes."""
+    """Return the same by a scan of all processes, which takes longer, for kernels without these lists."""
     try:
         return [child.pid for child in psutil.Process(pid).children(recursive=True)]
     except psutil.NoSuchProcess:
@@ -526,7 +514,6 @@ class ProcessTree:
                 self._known[pid] = stat.started_s
 
     def known(self) -> dict[int, ProcessStat]:
-        """Return the known processes that still run, without a search for new ones."""
         found = {}
         for pid, started_s in list(self._known.items()):
             stat = process_stat(pid)

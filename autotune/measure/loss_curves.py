@@ -1,7 +1,6 @@
 """Loss curves of trainings, and the levels, errors and times read from them.
 
-Stretches are averaged because the mean loss per sample does not depend on the batch size; a median of batches does, as
-means of more samples are less skewed.
+Losses are averaged because the median of batches depends on their size.
 """
 
 import math
@@ -16,7 +15,7 @@ STRETCHES = 96
 """Equal stretches of time in a curve."""
 
 LATE = 0.75
-"""Start of the stretch averaged for the level at a time, as a share of that time: losses fall with its logarithm."""
+"""Start of the stretch averaged for the level at a time, as a share of that time."""
 
 _LEAST_LOSSES = 8
 
@@ -26,8 +25,7 @@ class LossLevel:
     """Level of a loss at a time: its mean over the stretch before.
 
     Attributes:
-        error: Standard error, from differences of consecutive stretches, which a falling level hardly moves; None if
-            there are fewer than four.
+        error: Standard error, from differences of consecutive stretches; None if there are fewer than four.
     """
 
     mean: float
@@ -35,9 +33,7 @@ class LossLevel:
 
 
 def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCurve | None, float | None]:
-    """Return the loss curve of a training, and the mean of its first three losses.
-
-    Losses that are not finite are skipped: healthy trainings have some.
+    """Return the curve of a training's finite losses, and the mean of the first three.
 
     Args:
         events: In time order.

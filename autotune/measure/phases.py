@@ -56,8 +56,8 @@ class PhasedTrial:
 def phased_trial(events: Sequence[TraineeEvent]) -> PhasedTrial:
     """Return the speeds of a trial in each phase, from its events in time order.
 
-    Ignored are the first step of each phase, which began in the phase before, steps with an evaluation or a checkpoint,
-    and the first quarter of loading alone.
+    Ignored are the first step of each phase, steps with an evaluation or a checkpoint, and the first quarter of loading
+    alone.
     """
     stream = main_stream(events)
     steps = [event for event in events if event.kind == "step" and event.stream == stream]
@@ -129,7 +129,7 @@ def _loading(drawn: Sequence[TraineeEvent], *, counts_samples: bool) -> tuple[fl
 
 
 CANNOT_MATTER = 1.02
-"""Gain that a bound must exceed for a change to matter: points that differ by less are indistinguishable."""
+"""Gain that a bound must exceed for a change to matter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,8 +144,7 @@ class Bounds:
         batch: Samples per step, 1 if speeds are in batches.
         wait_s: Time per training step spent waiting for data.
         why_not: Reasons for missing phases.
-        fraction: Share of training time that the phases represent; the ratios are of all training, whose rest, e.g.
-            evaluations, stays as it is.
+        fraction: Share of training time that the phases represent; the ratios are of all training.
         repeated: Share of time for work that replayed batches don't repeat, which is not a cost of data.
     """
 

@@ -12,17 +12,14 @@ MemorySeries = tuple[tuple[float, int], ...]
 
 
 class Probe(Protocol):
-    """Instrument that watches the processes of one trial.
-
-    The caller opens it once and closes it once. It never ends a trial: values that cannot be read are None.
-    """
+    """Instrument that watches the processes of one trial, opened and closed once; unknown values are None."""
 
     def open(self, trial_id: str, pid: int) -> None:
         """Start watching; return at once.
 
         Args:
-            trial_id: ``AUTOTUNE_TRIAL_ID`` of the processes; a fork of a warm interpreter has it in memory only.
-            pid: One of the processes, e.g. the first that reported.
+            trial_id: ``AUTOTUNE_TRIAL_ID`` of the processes.
+            pid: One of the processes; a fork of a warm interpreter has that variable in memory only.
         """
         ...
 
@@ -91,21 +88,14 @@ class GpuUsage:
 
 
 class GpuProbe(Protocol):
-    """Instrument that watches the GPUs of one trial at a time. Like a `Probe` it never ends a trial."""
+    """Instrument that watches the GPUs of one trial at a time."""
 
     def open(self, kept: Path) -> None:
-        """Prepare for a trial that is about to start; return at once.
-
-        Args:
-            kept: File for the raw readings.
-        """
+        """Prepare for a trial that is about to start, with a file for the raw readings; return at once."""
         ...
 
     def lost(self, trial: TrialGpus) -> str | None:
-        """Return the reason, for users, why a GPU of the trial, or its driver, is lost; None if none is.
-
-        Call it about every second: it also drains the readings.
-        """
+        """Drain the readings; return the reason, for users, why a GPU of the trial or its driver is lost, if any."""
         ...
 
     def between(
@@ -120,5 +110,5 @@ class GpuProbe(Protocol):
         ...
 
     def close(self) -> None:
-        """End the readings of the trial; idempotent, also without `open`."""
+        """End the readings of the trial; idempotent."""
         ...

@@ -1,9 +1,9 @@
 """Score of trials, and judgement of confirming pairs.
 
-Comparisons use natural logarithms: speed is ``ln(T / T0)`` with ``T`` in samples per second. The score adds ``w · (ln(S
-/ S0) + ln(U / U0))``, at most `MOST_FOR_STEADINESS`, with the steadiness of steps ``S = 1 / (1 + cv)`` and the GPU's
-utilization ``U``: it orders points of indistinguishable speed and never offsets a loss of speed. The objective
-``utilization`` has the score ``ln(U / U0)``, among points no slower than the baseline.
+Speed is ``ln(T / T0)`` with ``T`` in samples per second. The score adds ``w · (ln(S / S0) + ln(U / U0))``, at most
+`MOST_FOR_STEADINESS`, with the steadiness of steps ``S = 1 / (1 + cv)`` and the GPU's utilization ``U``, to order
+points of indistinguishable speed. The objective ``utilization`` has the score ``ln(U / U0)``, among points no slower
+than the baseline.
 """
 
 import math
@@ -21,10 +21,10 @@ MOST_FOR_STEADINESS = 0.03
 """Limit on the sum of these two in the score: trials of one point differ by as much."""
 
 LEAST_SCORE_GAIN = 1.02
-"""Score ratio that the whole 95 % interval must exceed: smaller gains don't justify a change of config."""
+"""Score ratio that the whole 95 % interval must exceed."""
 
 LEAST_SPEED = 0.98
-"""Speed ratio that the whole interval must exceed: no gain may cost speed."""
+"""Speed ratio that the whole interval must exceed."""
 
 LEAST_STEADIER = 1.1
 """Ratio of steadiness or utilization that the whole interval must exceed to justify a change alone."""
@@ -53,7 +53,7 @@ class Objective:
 
     Attributes:
         measures: Description of the score, for users.
-        steadiness_weight: Weight of ln steadiness and ln utilization in a score of speed.
+        steadiness_weight: Weight of ln steadiness and ln utilization.
         by_utilization: Whether the score is the GPU's utilization instead of speed.
     """
 
@@ -63,14 +63,13 @@ class Objective:
     by_utilization: bool = False
 
     def can_score(self, measurement: Measurement) -> bool:
-        """Return whether a measurement has what the objective needs: an unknown utilization is not 0."""
+        """Return whether a measurement has what the objective needs."""
         return not self.by_utilization or measurement.gpu_utilization is not None
 
     def penalty(self, lead: float, ln_speed: float) -> float:
         """Return the amount to subtract from the ln score of a point slower than the baseline; 0 if speed is the score.
 
-        The point then scores below the baseline by as much as it is slower, so slow training never wins by keeping the
-        GPU busy, and the search learns the direction of speed.
+        The point then scores below the baseline by as much as it is slower.
 
         Args:
             lead: Mean ln score relative to the baseline's.
@@ -81,9 +80,7 @@ class Objective:
 
 
 EFFECTIVE_UTILIZATION = Objective(
-    name="effective_utilization",
-    measures="throughput and steadiness",
-    steadiness_weight=STEADINESS_WEIGHT,
+    name="effective_utilization", measures="throughput and steadiness", steadiness_weight=STEADINESS_WEIGHT
 )
 THROUGHPUT = Objective(name="throughput", measures="throughput")
 UTILIZATION = Objective(
@@ -105,12 +102,9 @@ def ln_speed(measurement: Measurement, reference: Measurement) -> float:
 
 
 def ln_score(measurement: Measurement, reference: Measurement, objective: Objective = EFFECTIVE_UTILIZATION) -> float:
-    """Return the ln score ratio of two measurements.
+    """Return the ln score ratio of two measurements that the objective can score.
 
     Steadiness and utilization count if both have them.
-
-    Args:
-        objective: Must be able to score both (`Objective.can_score`).
     """
     if objective.by_utilization:
         one, other = _ln_utilization(measurement), _ln_utilization(reference)
@@ -118,7 +112,6 @@ def ln_score(measurement: Measurement, reference: Measurement, objective: Object
         assert other is not None, "a reference without utilization gives no score"
         return one - other
     known = [(ln(measurement), ln(reference)) for ln in (_ln_steadiness, _ln_utilization)]
-    # unknown values do not count as bad ones
     steadier = sum(one - other for one, other in known if one is not None and other is not None)
     added = objective.steadiness_weight * steadier
     return ln_speed(measurement, reference) + max(-MOST_FOR_STEADINESS, min(MOST_FOR_STEADINESS, added))
@@ -138,8 +131,7 @@ class Judgement:
     """Result of the confirming pairs, as ratios of the candidate to the baseline.
 
     Attributes:
-        steadiness: None if unknown, or not in the objective.
-        utilization: None if not measured, or not in the objective.
+        steadiness, utilization: None if unknown, or not in the objective.
         standard_error: Of the ln score ratio.
         of_machines: Judgement of each machine's pairs; empty if there is one machine.
         confidence: Confidence level of the intervals, the lowest of the machines'.
@@ -157,12 +149,11 @@ class Judgement:
 
     @property
     def better(self) -> bool:
-        """Whether the gain is confirmed: the whole intervals of score and speed are above their limits."""
         return self.score.low > LEAST_SCORE_GAIN and self.speed.low > LEAST_SPEED
 
     @property
     def smallest_gain(self) -> float:
-        """True gain in score, e.g. 0.05, that pairs of this number and spread detect with probability 1/2."""
+        """True gain in score, e.g. 0.05, that such pairs detect with probability 1/2."""
         return LEAST_SCORE_GAIN * self.score.ratio / self.score.low - 1.0
 
     @property
@@ -183,7 +174,7 @@ class Judgement:
         return self.speed.ratio > LEAST_SPEED and self._is_steadier(lambda ratio: ratio.ratio)
 
     def widened(self, sd: float) -> "Judgement":
-        """Return a judgement with wider intervals, for an error of ln speed with this sd that its pairs share."""
+        """Return a judgement with wider intervals, for an error of ln speed that its pairs share."""
         if not sd:
             return self
         z = student_t_quantile(0.5 + _CONFIDENCE / 2.0, math.inf)
@@ -199,7 +190,7 @@ class Judgement:
         return any(end(ratio) > LEAST_STEADIER for ratio in known) and all(ratio.ratio > _NO_LESS for ratio in known)
 
     def is_futile(self, planned_pairs: int) -> bool:
-        """Return whether the rest of the planned pairs, on each machine, is unlikely to confirm a gain."""
+        """Return whether the rest of the planned pairs is unlikely to confirm a gain."""
         if self.of_machines:  # jointly they may confirm what one alone does not
             return all(one.is_futile(planned_pairs) for one in self.of_machines)
         if self.pairs >= planned_pairs:
@@ -220,11 +211,9 @@ def _widened(ratio: Ratio, half_width: float) -> Ratio:
 def confidence_of(pairs: int, planned_pairs: int | None) -> float:
     """Return the confidence level of the interval after some pairs.
 
-    A sequential confirmation stops at the first confirming interval, so its earlier ones are wider, for the coverage of
-    a fixed number of pairs.
-
     Args:
-        planned_pairs: Most pairs of a sequential confirmation; None for a fixed number.
+        planned_pairs: Most pairs of a sequential confirmation, which stops at the first confirming interval; None for a
+            fixed number.
     """
     if planned_pairs is None:
         return _CONFIDENCE
@@ -244,22 +233,20 @@ def judge(
 ) -> Judgement:
     """Judge a candidate by pairs of trials interleaved with the baseline.
 
-    All pairs count: to drop slow ones would select on the outcome, and training with stalls has slow trials by nature.
-    The ratio is that of mean times per sample, with trials weighted by their known errors. The prior variance is at
-    least that from the number of stalls per trial, which the steps of all pairs show much better than a few trials.
-    Outliers beyond that are winsorized, which widens the interval.
+    All pairs count: to drop slow ones would select on the outcome. The ratio is that of mean times per sample, with
+    trials weighted by their known errors. The prior variance is at least that from the number of stalls per trial,
+    which the steps of all pairs show much better than a few trials. Outliers beyond that are winsorized.
 
-    While caches are being filled, the speed without waiting for data is an upper bound on that with full caches, and
-    the measured speed a lower bound. The intervals reach from the measured candidate over the estimated baseline to the
+    While caches are being filled, the measured speed is a lower bound on that with full caches, and the speed without
+    waiting for data an upper bound. The intervals reach from the measured candidate over the estimated baseline to the
     estimated candidate over the measured baseline.
 
     Args:
         pairs: (baseline, candidate), at least one; without trials that selected the candidate.
-        prior_variance: Variance of one pair's difference of ln score, twice that of one trial, from other trials. It
-            also serves speed, from which a score made of it differs by a fraction of a percent.
+        prior_variance: Variance of one pair's difference of ln score, twice that of one trial, from other trials.
         prior_df: Degrees of freedom of `prior_variance`; 0 if nothing is known.
         speed_prior: Variance and degrees of freedom for ln speed, if the score is not made of it.
-        planned_pairs: Most pairs of a sequential confirmation; None for a fixed number.
+        planned_pairs: As in `confidence_of`.
 
     Raises:
         ValueError: One pair and no prior: there is no interval.
@@ -326,11 +313,11 @@ def _weighted_pace(trials: Sequence[Measurement], between: float) -> tuple[float
 def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
     """Combine the judgements of machines of one class.
 
-    If they agree within noise, ratios are pooled by the widths of their intervals and the variance within a class (a
-    random-effects model of known variance; DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled
-    Clinical Trials 7, 1986). Otherwise the ratio is their mean and the interval spans theirs, so a gain must be
-    confirmed on every machine (an intersection-union test; Berger, "Multiparameter hypothesis testing and acceptance
-    sampling", Technometrics 24, 1982).
+    If they agree within noise, ratios are pooled by the widths of their intervals and the variance within a class
+    (random effects of known variance; DerSimonian and Laird, "Meta-analysis in clinical trials", Controlled Clinical
+    Trials 7, 1986). Otherwise the interval spans theirs, so a gain must be confirmed on every machine (an
+    intersection-union test; Berger, "Multiparameter hypothesis testing and acceptance sampling", Technometrics 24,
+    1982).
     """
     if len(judgements) == 1:
         return judgements[0]
@@ -353,7 +340,7 @@ def on_all_machines(judgements: Sequence[Judgement]) -> Judgement:
 
 
 def _agree(ratios: Sequence[Ratio]) -> bool:
-    """Return whether machines differ by no more than noise: Cochran's Q within two standard deviations."""
+    """Return whether Cochran's Q of some machines is within two standard deviations."""
     pooled, freedom = math.log(_pooled(ratios).ratio), len(ratios) - 1
     q = math.fsum(4.0 * _weight(ratio) * (math.log(ratio.ratio) - pooled) ** 2 for ratio in ratios)
     return q <= freedom + 2.0 * math.sqrt(2.0 * freedom)
@@ -361,15 +348,14 @@ def _agree(ratios: Sequence[Ratio]) -> bool:
 
 def _pooled(ratios: Sequence[Ratio]) -> Ratio:
     weights = [_weight(ratio) for ratio in ratios]
-    mean = math.fsum(weight * math.log(ratio.ratio) for weight, ratio in zip(weights, ratios, strict=True)) / sum(
-        weights
-    )
-    half_width = 1.0 / math.sqrt(sum(weights))
+    total = sum(weights)
+    mean = math.fsum(weight * math.log(ratio.ratio) for weight, ratio in zip(weights, ratios, strict=True)) / total
+    half_width = 1.0 / math.sqrt(total)
     return Ratio(ratio=math.exp(mean), low=math.exp(mean - half_width), high=math.exp(mean + half_width))
 
 
 def _weight(ratio: Ratio) -> float:
-    """Return a machine's weight: the inverse square of its ln half-width, widened by the spread within a class."""
+    """Return a machine's inverse variance, in terms of half-widths, with the spread within a class."""
     return 1.0 / ((math.log(ratio.high / ratio.low) / 2.0) ** 2 + (2.0 * _OF_A_CLASS_SD) ** 2)
 
 
@@ -420,8 +406,7 @@ def _ratio_of(
 def _half_width_of_cycles(pairs: Sequence[tuple[Measurement, Measurement]]) -> float:
     """Return the ln half-width of the error of trials with too few whole cycles.
 
-    They all begin at the same place of a cycle with a stall too many or too few, so pairs share the error. Short
-    stalls, and those in a minority of a side's trials, are ordinary noise.
+    They all begin at the same place of a cycle, so pairs share the error.
     """
     errors = [
         [one.speed_error if lacks_cycles(one.cycles, one.speed_error) else 0.0 for one in side]
@@ -431,7 +416,7 @@ def _half_width_of_cycles(pairs: Sequence[tuple[Measurement, Measurement]]) -> f
 
 
 def _ln_estimated(measurement: Measurement) -> float:
-    """Return the ln of the estimated share of a trial's speed: 0 unless its caches were being filled."""
+    """Return the ln of the estimated over the measured speed: 0 unless caches were being filled."""
     return math.log(measurement.speed / measurement.samples_per_s)
 
 
@@ -445,14 +430,13 @@ def pairs_needed(
     at_most: int = 40,
     sequential: bool = False,
 ) -> int:
-    """Return the number of pairs that will probably confirm an expected gain: even, at most ``at_most``.
+    """Return the even number of pairs, at most ``at_most``, that will probably confirm an expected gain.
 
     Args:
-        pair_sd: Standard deviation of one pair's difference.
+        pair_sd: Standard deviation of one pair's difference, with `prior_df` degrees of freedom.
         least: Ratio that the whole interval must exceed.
-        prior_df: Degrees of freedom of that standard deviation.
         power: Probability of confirming the gain, 0..1.
-        sequential: Whether the confirmation may stop early, so `FEWEST_PAIRS` may do instead of `LEAST_PAIRS`.
+        sequential: Whether the confirmation may stop after `FEWEST_PAIRS`.
     """
     margin = expected_ln_gain - math.log(least)
     most = max(LEAST_PAIRS, at_most - at_most % 2)

@@ -1,7 +1,4 @@
-"""Statistics of repeated trials.
-
-Quantities of trials are ln throughput: a variance of 0.0064 is a spread of 8 %.
-"""
+"""Statistics of repeated trials, in ln throughput: a variance of 0.0064 is a spread of 8 %."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,10 +7,7 @@ from statistics import NormalDist, median, median_high
 from typing import NamedTuple
 
 SLOW_OUTLIER_FLOOR = 0.3
-"""Least distance in ln speed of an outlier below its config's median.
-
-At 0.15 the usual spread of 8 % produces outliers, and A/A confirmations are positive in 5.8 %.
-"""
+"""Least distance in ln speed of an outlier below its config's median; at 0.15, 5.8 % of A/A confirmations gain."""
 
 TYPICAL_CV = 0.08
 """Prior spread of ln throughput between trials of one config, observed on several machines."""
@@ -22,7 +16,7 @@ LEAST_CYCLES = 3
 """Whole cycles that a window must hold to end with one."""
 
 SHORT_STALL = 0.02
-"""Relative error of a speed from one stall too many or too few, up to which it is ordinary noise."""
+"""Relative error of a speed from one stall too many or too few that is ordinary noise."""
 
 _LARGEST_TRIAL_VARIANCE = SLOW_OUTLIER_FLOOR**2  # more is not noise but a disturbance
 
@@ -36,8 +30,8 @@ def lacks_cycles(cycles: int | None, speed_error: float) -> bool:
 def student_t_quantile(p: float, df: float) -> float:
     """Return the t with ``P(T <= t) = p`` of Student's distribution; ``df`` is positive, and may be infinite.
 
-    Newton's method from the normal quantile, which is below the answer for every ``df``; the distribution function is
-    concave there, so steps never overshoot. SciPy, 35 MB, is avoided.
+    Newton's method from the normal quantile, below the answer for every ``df``, where the distribution function is
+    concave: steps never overshoot.
 
     Raises:
         ValueError: ``p`` or ``df`` is out of range.
@@ -132,8 +126,7 @@ def moderated_interval(
 
     The variance is pooled with a prior, ``(d0 * s0² + d * s²) / (d0 + d)`` with ``d0 + d`` degrees of freedom (Smyth,
     "Linear models and empirical Bayes methods", Statistical Applications in Genetics and Molecular Biology 3, 2004). If
-    four or more differences spread wider than the prior, its weight falls in proportion: something new, such as another
-    process, affects them.
+    four or more differences spread wider than the prior, its weight falls in proportion.
 
     Args:
         prior_df: ``d0``; 0 gives the ordinary t interval.
@@ -207,10 +200,10 @@ def winsorized(differences: Sequence[float], prior_variance: float) -> Winsorize
 def optimal_window_s(
     start_cost_s: float, within_variance_s: float, between_variance: float, *, min_s: float, max_s: float
 ) -> float:
-    """Return the best measuring window of a trial, given that another trial could be started instead.
+    """Return the measuring window that minimizes the error of a mean over trials in a given total time.
 
-    It minimizes the error of a mean over trials in a given total time: ``√(start cost · within-trial variance /
-    between-trial variance)`` (Kalibera & Jones, "Rigorous benchmarking in reasonable time", ISMM 2013, section 6).
+    ``√(start cost · within-trial variance / between-trial variance)`` (Kalibera & Jones, "Rigorous benchmarking in
+    reasonable time", ISMM 2013, section 6).
 
     Args:
         start_cost_s: Time of a trial before its window.

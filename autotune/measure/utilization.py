@@ -1,12 +1,10 @@
 """GPU utilization of a point: oscillation over time, pooled over trials, and the best busy rate.
 
 A driver reports the busy share of each of its sample windows (1/6 s to 1 s). Cycles of 3 or more windows show in that
-series; shorter ones are averaged away or aliased, and only the share of time waiting for data reveals them. One trial
-is too short for a verdict, so the windows of all trials of a point are pooled.
+series; only the share of time waiting for data reveals shorter ones. One trial is too short for a verdict.
 
-The trend is removed, the windows are split into a low and a high level (Otsu, "A threshold selection method from
-gray-level histograms", IEEE Trans. SMC 9(1), 1979), and the period is found in the autocorrelation (Box, Jenkins,
-Reinsel & Ljung, "Time Series Analysis", 5th ed. 2015, chapter 2).
+The trend is removed, the windows are split into a low and a high level, and the period is found in the autocorrelation
+(Box, Jenkins, Reinsel & Ljung, "Time Series Analysis", 5th ed. 2015, chapter 2).
 """
 
 import math
@@ -24,17 +22,13 @@ LEAST_WINDOWS = 12
 """Fewest driver windows for a verdict."""
 
 LEAST_SWING = 0.15
-"""Least distance between the means of the low and the high windows; steady steps vary by less."""
+"""Least distance between the means of the low and the high windows."""
 
 LEAST_RISE = 0.15
 """Least change of a trend from end to end."""
 
 LEAST_TREND_S = 8.0
-"""Shortest trial that can show a trend: input pipelines stall every few seconds at most, so it has several stalls.
-
-A shorter one shows part of a wave, the same in all trials if waves begin with them: 2 cycles that start high look like
-a slope.
-"""
+"""Shortest trial that can show a trend; a shorter one may show a part of a wave."""
 
 IDLE = 0.1
 """Busy share below which a driver window is idle."""
@@ -102,16 +96,14 @@ class Segment:
 
 @dataclass(frozen=True, kw_only=True)
 class Oscillation:
-    """Verdict on utilization over time; levels are shares of time, 0..1, and None without windows.
+    """Verdict on utilization over time; levels are shares of the covered time, 0..1, and None without windows.
 
     Attributes:
-        low: Level of the lower group of driver windows, detrended if the trend counts.
-        high: Level of the upper group.
-        mean: Average over the covered time.
-        p10: 10th percentile over the covered time.
-        idle: Share of the covered time in windows that were busy for less than a tenth.
-        duty: Share of the covered time at the high level, with windows between the levels in proportion.
-        rise: Change of the trend over the longest segment, negative if it falls; 0 if none is long enough.
+        low, high: Level of the lower and upper group of driver windows, detrended if the trend counts.
+        p10: 10th percentile.
+        idle: Share of the time in windows that were busy for less than a tenth.
+        duty: Share of the time at the high level, with windows between the levels in proportion.
+        rise: Change of the trend over the longest segment; 0 if none is long enough.
         period_s: Length of a cycle; None unless `Pattern.CYCLIC`.
     """
 
@@ -132,15 +124,13 @@ def oscillation(segments: Sequence[Segment], *, step_s: float | None = None) -> 
     * ``cyclic``: the two groups are `LEAST_SWING` apart, at least half of that within segments, and explain
       `LEAST_SPLIT` of the variance; the autocorrelation peaks at one period, significantly, and at two.
     * ``drift``: not cyclic, and the trend within segments of `LEAST_TREND_S` changes by `LEAST_RISE`, significantly for
-      one of them: an effect that begins with each trial, such as a wave, is equal in all, so more trials add no
-      evidence. Differences between trials are no drift.
+      one of them: more trials add no evidence, because a wave may begin with each.
     * ``bursty``: neither, and the groups are `LEAST_SWING` apart.
     * ``flat``: none of these. ``insufficient``: fewer than `LEAST_WINDOWS` driver windows.
 
     Args:
-        segments: One per trial. Levels are of all trials; trend and period are found within segments and common to all.
-        step_s: Time of a training step, positive, if known and steady. It reveals that a period is an alias of the
-            steps, and then none is reported.
+        segments: One per trial; trend and period are found within segments.
+        step_s: Time of a training step, if known and steady, of which a period may be an alias.
     """
     filled = [segment for segment in segments if len(segment.busy)]
     if not filled:
@@ -193,7 +183,6 @@ def _slope_per_s(segments: Sequence[Segment]) -> float:
 
 
 def _slope_error_per_s(rows: Sequence[Series], window_s: float) -> float:
-    """Return the standard error of that slope from the longest segment, corrected for autocorrelation."""
     known = np.concatenate([row[~np.isnan(row)] for row in rows])
     spread = max(float(np.var(np.flatnonzero(~np.isnan(row))) * np.sum(~np.isnan(row))) for row in rows)
     if spread <= 0.0:
@@ -218,8 +207,7 @@ class _Levels:
 def _two_levels(values: Series, weights: Series) -> _Levels:
     """Split the windows into two groups (`two_groups`).
 
-    Windows with an edge lie between the levels and pull the means together, so a level is the median of the windows
-    beyond the mean of their group, or slightly before it.
+    Windows with an edge lie between the levels, so a level is the median of windows near or beyond its group's mean.
     """
     groups = two_groups(values, weights)
     if groups is None:
@@ -247,10 +235,7 @@ def _cycle(rows: Sequence[Series], levels: _Levels) -> float | None:
 
 
 def _swing_within(rows: Sequence[Series]) -> float:
-    """Return the distance of the two levels relative to each trial's mean.
-
-    Otherwise trials at different levels would lend their distance to a ripple within them.
-    """
+    """Return the distance of the two levels relative to each trial's mean, without differences between trials."""
     if len(rows) == 1:
         return math.inf
     known = np.concatenate([row[~np.isnan(row)] for row in rows])
@@ -299,7 +284,7 @@ def period_of(rows: Sequence[Series]) -> float | None:
     Two matching peaks are needed: random bursts have one in up to a tenth of cases, and two in a fiftieth.
 
     Args:
-        rows: Values at equal distances, detrended and centred, in independent stretches; NaN if missing.
+        rows: From `_resampled`.
     """
     lags = 2 * max(len(row) for row in rows) // 3  # two periods: each is at most a third of the longest segment
     correlation = _autocorrelation(rows, lags)
@@ -320,7 +305,6 @@ def period_of(rows: Sequence[Series]) -> float | None:
 
 
 def _autocorrelation(rows: Sequence[Series], lags: int) -> Series | None:
-    """Return the autocorrelation at lags 0 to ``lags``, averaged over available pairs; None if nothing varies."""
     products, pairs = np.zeros(lags + 1), np.zeros(lags + 1)
     for row in rows:
         known = (~np.isnan(row)).astype(float)
@@ -335,8 +319,7 @@ def _autocorrelation(rows: Sequence[Series], lags: int) -> Series | None:
 def _interpolated(correlation: Series) -> Series:
     """Return the autocorrelation at `_FINE` points per lag, by a windowed sinc (Duchon, "Lanczos filtering", 1979).
 
-    It is exact for periods of two or more cells. Otherwise a peak at 2.5 lags would be missed, and the one at 5 taken
-    for the period.
+    Otherwise a peak at 2.5 lags would be missed, and the one at 5 taken for the period.
     """
     even = np.concatenate((correlation[:0:-1], correlation))
     spaced = np.zeros(_FINE * (len(even) - 1) + 1)
@@ -359,7 +342,7 @@ def _peaks(fine: Series, first: int, last: int) -> list[int]:
 
 
 def _refined(fine: Series, first: int) -> float | None:
-    """Return the period in cells from all peaks at multiples of the first, by least squares; None if there are none."""
+    """Return the period in cells from the peaks at multiples of the first, by least squares; None without any."""
     weighted, weight = float(first), 1.0
     for multiple in range(2, len(fine)):
         period = weighted / weight
@@ -377,13 +360,12 @@ def _refined(fine: Series, first: int) -> float | None:
 
 
 def _is_alias(period: float, swing: float, mean: float, step: float) -> bool:
-    """Return whether driver windows would show a wave at the pace of the steps like this, as an alias.
+    """Return whether a period, in driver windows, may be an alias of the steps.
 
-    Of the whole steps and the remainder in a window, only the remainder changes its share, and by no more than its busy
-    or idle time.
+    Of the steps in a window, only the fraction of the last one changes its share, and by no more than its busy or idle
+    time.
 
     Args:
-        period: Period found, in driver windows.
         swing: Distance between its groups.
         step: Time of a step, in driver windows.
     """
@@ -404,7 +386,7 @@ LEAST_BUSY_TRIALS = 2
 """Trials that a point needs for its rate to be a limit for others."""
 
 LEAST_BUSY = 0.3
-"""Utilization that such a point needs: a rate per busy second is uncertain over few busy seconds."""
+"""Utilization that such a point needs."""
 
 MEANINGS: Mapping[Pattern, str] = {
     Pattern.FLAT: (
@@ -447,7 +429,6 @@ class Utilization:
 
     @property
     def missing(self) -> str | None:
-        """Reason, for users, why there is no verdict yet; None if there is one."""
         if self.samples < LEAST_SAMPLES:
             return f"{self.samples} of {LEAST_SAMPLES} driver samples"
         if self.covered_fraction < LEAST_COVERAGE - 1e-9:  # 13.5 s of 15 s are enough
@@ -501,8 +482,7 @@ def best_busy_rate(points: Iterable[tuple[float | None, Sequence[float]]]) -> fl
     """Return the rate ``r*``, in samples per busy second, that the GPU has been shown to sustain; None if unknown.
 
     It is the highest, over points with `LEAST_BUSY_TRIALS` trials and a utilization of `LEAST_BUSY`, of the lower ends
-    of the 95 % intervals of ln rate, with the variance pooled over points (`moderated_interval`). One lucky trial thus
-    sets no unreachable limit.
+    of the 95 % intervals of ln rate, with the variance pooled over points (`moderated_interval`).
 
     Args:
         points: Utilization of each point, None if unknown, and the rate ``T / U`` of each trial.

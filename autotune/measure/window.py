@@ -1,8 +1,7 @@
 """Steady window of a trial, and its `Measurement`.
 
-A step's duration is the time since the previous step of its stream. The first has none: it includes process start,
-tracing and compiling. With gradient accumulation a step is one batch, and the window has whole rounds, because one
-batch of each has the update.
+A step's duration is the time since the previous step of its stream; the first has none. With gradient accumulation a
+step is one batch, and the window has whole rounds, because one batch of each has the update.
 """
 
 from collections import Counter
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from autotune.measure.cycles import Ends, Lengths, Series, find_cycles, first_end, speed_error, warm_up
 from autotune.measure.probe import GpuUsage, HostUsage, MemorySeries
 from autotune.measure.statistics import lacks_cycles
-from autotune.records import PAUSES, Measurement, Pauses, RankMeasurement, TraineeEvent
+from autotune.records import PAUSE_FIELDS, PAUSES, Measurement, Pauses, TraineeEvent
 from autotune.stage_times import PipelineTimes
 
 _SHORTEST_S = 1e-3  # a shorter window is not training
@@ -56,15 +55,14 @@ class Window:
         t0_s, t1_s: Start of the first and end of the last step.
         waits_s: Time that each step waited for data, NaN if not reported.
         samples: Samples of each step; None unless known for all.
-        work: Frames or tokens of each step; None unless known for all.
+        work: The same of frames or tokens.
         at_epoch_ends: Whether a pass over the data ended at the start of each step or in it.
         of_steps: Number of steps after the warm-up, from which it was taken.
         before: Number of the trial's steps before it.
         begin_s: Start of the trial's first step, its batch included.
         first_wait_s: Time that the trial's first step waited for data.
         cycle_ends: Ends of its whole cycles, from 0 to the number of steps; None if it does not consist of cycles.
-        cycle_lengths: Steps in each of the longest whole cycles.
-        beat_s: Median time of the longest whole cycles.
+        cycle_lengths: From `find_cycles`, like `beat_s`.
         has_stalls: Whether some steps are slow (`cycles.SLOW`).
     """
 
@@ -91,15 +89,13 @@ class Window:
 
     @property
     def time_s(self) -> float:
-        """Sum of the steps' durations: ``t1_s - t0_s`` without pauses."""
         return float(self.durations_s.sum())
 
     @property
     def units(self) -> Series:
         """Work of each step in the best known unit: work, samples, or 1."""
-        if self.work is not None:
-            return self.work
-        return self.samples if self.samples is not None else np.ones(self.steps)
+        known = (one for one in (self.work, self.samples) if one is not None)
+        return next(known, np.ones(self.steps))
 
     def samples_per_s(self, default_samples: float | None) -> float:
         """Return the throughput.
@@ -111,9 +107,9 @@ class Window:
         return (counted if self.samples is None else float(self.samples.sum())) / self.time_s
 
     def filled_samples_per_s(self, default_samples: float | None) -> float | None:
-        """Return the throughput without waiting for data; None if unknown, or if waiting takes nearly all of the time.
+        """Return the throughput without waiting for data, as with a full cache; None if unknown.
 
-        It estimates the throughput with a full cache, from which loading costs next to nothing.
+        Also None if waiting takes nearly all of the time.
         """
         if self.waits_s is None:
             return None
@@ -124,16 +120,12 @@ class Window:
         return self.samples_per_s(default_samples) * self.time_s / working_s
 
     def fastest_step_samples_per_s(self, default_samples: float | None) -> float:
-        """Return the throughput of the fastest step, an upper bound that a warm-up does not lower."""
+        """Return the throughput of the fastest step, which a warm-up does not lower."""
         samples = np.full(self.steps, default_samples or 1.0) if self.samples is None else self.samples
         return float((samples / self.durations_s).max())
 
     def speeds(self, parts: int) -> tuple[float, ...]:
-        """Return the speeds of equal parts of the window: samples per second, else units of work.
-
-        Args:
-            parts: Number of parts; fewer if there are fewer steps.
-        """
+        """Return the speeds of at most so many equal parts of the window: samples per second, else units of work."""
         amounts = self.units if self.samples is None else self.samples
         pieces = [piece for piece in np.array_split(np.arange(self.steps), parts) if len(piece)]
         return tuple(float(amounts[piece].sum() / self.durations_s[piece].sum()) for piece in pieces)
@@ -152,12 +144,10 @@ class Window:
         return float(pace.std() / pace.mean())
 
     def growth(self) -> float:
-        """Return how much slower the last sixth is than the first; 1 unless each sixth is slower than the one before.
-
-        Medians of six parts of unchanging steps are in that order once in 720 windows.
-        """
+        """Return how much slower the last sixth is than the first; 1 unless each is slower than the one before."""
         if self.steps < 10 * _PARTS:
             return 1.0
+        # by chance, medians of six parts are in that order once in 720 windows
         levels = np.array([np.median(part) for part in np.array_split(self.durations_s / self.units, _PARTS)])
         return float(levels[-1] / levels[0]) if (np.diff(levels) > 0.0).all() else 1.0
 
@@ -179,10 +169,7 @@ class Window:
         return speed_error(self.durations_s, self.units, self.cycle_ends)
 
     def within_variance_s(self) -> float:
-        """Return the relative variance of throughput over 1 s of the window, with autocorrelation.
-
-        It falls with the length of the window; an input of `statistics.optimal_window_s`.
-        """
+        """Return the relative variance of throughput over 1 s of the window, with autocorrelation."""
         return self.speed_error() ** 2 * self.time_s
 
 
@@ -190,17 +177,15 @@ class Window:
 class WindowGoal:
     """Required length of a window, and the times at which to check it.
 
-    A check passes over all steps, so checks are few: when the goal can first be met, and at least a quarter of the
-    length apart. A warm-up is at most half, so about five suffice. The goal is a *length*, not a precision: to stop
-    once the numbers look precise is to stop at lucky moments (±5 % then holds in 56-90 %).
+    The goal is a *length*, not a precision: to stop once the numbers look precise is to stop at lucky moments (±5 %
+    then holds in 56-90 %).
 
     Attributes:
         target_s: Length that the study's noise justifies (`statistics.optimal_window_s`).
         most_s: Length until which a window with stalls must have `LEAST_CYCLES` whole cycles.
         steps: Number of steps, if fixed before the trial: a fixed time would omit part of the long steps.
-        cycle: Steps in a cycle, of which `steps` is a multiple; None without regular cycles.
-        until_step: Last step, if steps get slower: the first is then fixed too, so points are compared over the same
-            steps.
+        cycle: Steps in a cycle, of which `steps` is a multiple: the window may then begin anywhere in one.
+        until_step: Last step, if steps get slower; the first quarter of them is then the warm-up.
     """
 
     min_s: float
@@ -225,6 +210,7 @@ class WindowGoal:
         return window.time_s >= self.most_s or not lacks_cycles(window.cycles, window.speed_error())
 
     def next_look_s(self, now_s: float, window: Window | None) -> float:
+        # A look passes over all steps. A warm-up is at most half, so about five suffice.
         if window is None:
             return now_s + self.length_s / 4
         missing_s = ((self.steps or self.min_steps) - window.of_steps) * window.time_s / window.steps
@@ -244,9 +230,7 @@ def steady_window(
     *,
     after_s: float | None = None,
     cut_s: float | None = None,
-    steps: int | None = None,
-    cycle: int | None = None,
-    until_step: int | None = None,
+    goal: WindowGoal | None = None,
 ) -> Window | None:
     """Find the steady window of a trial; None if fewer than `LEAST_STEPS` steps remain.
 
@@ -259,10 +243,9 @@ def steady_window(
         after_s: End of the first pass over the data, if the config has caches to fill.
         cut_s: Time at which the trial was cut short. A step in progress that is already longer than others counts as
             half done: to omit it would select for speed.
-        steps: Fixed number of steps (`WindowGoal`); None for all.
-        cycle: Steps in a cycle, if `steps` is known to be a multiple.
-        until_step: Last step, if steps get slower; the first quarter of them is then the warm-up.
+        goal: None takes all steps.
     """
+    steps, cycle, until_step = (goal.steps, goal.cycle, goal.until_step) if goal else (None, None, None)
     stream = main_stream(events)
     if stream is None:
         return None
@@ -314,7 +297,7 @@ def steady_window(
 
 
 def _used_up(steps: Sequence[TraineeEvent], durations_s: Series, ready: int) -> int:
-    """Return how many steps after the first may have had a prefetched batch: those before one that mostly waited."""
+    """Return how many steps after the first may have had a prefetched batch, as none mostly waited."""
     for place, step in enumerate(steps[1 : ready + 1]):
         if step.wait_s is not None and step.wait_s > 0.5 * durations_s[place]:
             return place
@@ -322,12 +305,10 @@ def _used_up(steps: Sequence[TraineeEvent], durations_s: Series, ready: int) -> 
 
 
 def _between_stalls(first_end: int | None, cycle: int) -> int | None:
-    """Return the step at which a window of whole cycles begins, about half a cycle from any stall; None if unknown.
-
-    The window then includes stalls that are a little early or late. The first stall may come much later than a cycle.
+    """Return the step at which a window of whole cycles begins, about half a cycle from any stall.
 
     Args:
-        first_end: Number of steps up to the end of the first stall.
+        first_end: Number of steps up to the end of the first stall, which may come much later than a cycle.
     """
     if first_end is None:
         return None
@@ -353,11 +334,6 @@ def _whole_cycles(
     at_epoch_ends: NDArray[np.bool_],
     cycle: int | None,
 ) -> Window:
-    """Return the whole cycles of a window; all of it if these are too few, or irregular.
-
-    Args:
-        cycle: Number of steps in a cycle, if known: cycles may then begin anywhere.
-    """
     ends, lengths, beat_s, has_stalls = find_cycles(window.durations_s, window.units)
     if cycle is not None and len(kept) >= max(cycle, LEAST_STEPS):
         ends = np.arange(0, len(kept) + 1, cycle)
@@ -422,18 +398,12 @@ def measure_trial(
     host: HostUsage | None = None,
     gpu: GpuUsage = GpuUsage(),  # noqa: B008 - immutable
     filling: bool = False,
-    stages: PipelineTimes | None = None,
-    pauses: Pauses | None = None,
-    ranks: tuple[RankMeasurement, ...] = (),
 ) -> Measurement:
     """Condense a window to a `Measurement`.
 
     Args:
         host, gpu: Usage within the window.
         filling: Whether the trial's caches were still being filled.
-        stages: From `stages_between`.
-        pauses: From `pauses_of`.
-        ranks: From `ranks_of`.
     """
     p50_s, p95_s, p99_s, max_s = np.percentile(window.durations_s, (50, 95, 99, 100))
     stalls = window.stalls()
@@ -453,7 +423,6 @@ def measure_trial(
         stall_fraction=stalls.fraction,
         stall_wait_fraction=stalls.wait_fraction,
         stall_epoch_fraction=stalls.epoch_fraction,
-        pauses=pauses,
         data_wait_fraction=_data_wait_fraction(window),
         first_step_s=window.first_step_end_s - started_s,
         setup_s=None if window.begin_s is None else window.begin_s - started_s,
@@ -465,8 +434,6 @@ def measure_trial(
         energy_per_sample_j=None if gpu.power_w is None else gpu.power_w / samples_per_s,
         gpus=gpu.devices,
         filled_samples_per_s=window.filled_samples_per_s(default_samples) if filling else None,
-        stages=stages,
-        ranks=ranks,
     )
 
 
@@ -481,6 +448,38 @@ def stages_between(events: Sequence[TraineeEvent], window: Window) -> PipelineTi
     if len(within) < 2 or within[-1].passed_s <= within[0].passed_s:
         return None
     return within[-1] - within[0]
+
+
+def pauses_of(events: Sequence[TraineeEvent], window: Window, *, default_samples: float | None = None) -> Pauses | None:
+    """Return the pauses of a trial after which training resumed, without those within the first steps.
+
+    A pause costs what its step takes beyond the window's median step.
+
+    Args:
+        default_samples: Samples per step if steps don't report them; None counts steps.
+    """
+    stream = main_stream(events)
+    steps = [event for event in events if event.kind == "step" and event.stream == stream]
+    ends_s = np.array([step.t_s for step in steps])
+    usual_s = float(np.median(window.durations_s))
+    counts, held = dict.fromkeys(PAUSE_FIELDS.values(), 0), set[int]()
+    for event in events:
+        if event.kind not in PAUSE_FIELDS or event.pid != steps[0].pid or not ends_s[0] <= event.t_s < ends_s[-1]:
+            continue
+        # at equal times, an epoch's end comes after the step before it, a pause before the end of its step
+        place = int(np.searchsorted(ends_s, event.t_s, "right" if event.kind == "epoch_end" else "left"))
+        if place > LEAST_STEPS:
+            counts[PAUSE_FIELDS[event.kind]] += 1
+            held.add(place)
+    if not held:
+        return None
+    places = np.array(sorted(held))
+    beyond_s = np.maximum(np.diff(ends_s)[places - 1] - usual_s, 0.0)
+    in_window_s = np.maximum(window.durations_s[window.at_epoch_ends] - usual_s, 0.0)
+    amounts = [step.samples or default_samples or 1.0 for step in steps[: places[-1] + 1]]
+    return Pauses(
+        time_s=float(beyond_s.sum()), samples=float(sum(amounts)), in_window_s=float(in_window_s.sum()), **counts
+    )
 
 
 def _data_wait_fraction(window: Window) -> float | None:
@@ -499,8 +498,7 @@ _CONTINUES = 0.5  # least growth of the last third over that of the one before
 def growth_bytes_per_s(series: MemorySeries) -> float | None:
     """Return the growth of memory use that continues at the end, else 0; None with too few readings.
 
-    Medians of the three thirds of the time are compared: single readings, e.g. while workers are replaced, don't count,
-    and growth that has slowed down by half will end.
+    Compares the medians of three thirds of the time: growth that has slowed down by half will end.
     """
     if len(series) < _LEAST_READINGS or series[-1][0] - series[0][0] < _LEAST_S:
         return None

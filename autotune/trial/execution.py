@@ -8,18 +8,17 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from autotune.clock import Clock
 from autotune.config.load import Copy, Settings
 from autotune.config.outputs import path_of, quiet_trackers, unquoted
 from autotune.measure.data import TrialData, read_data
-from autotune.measure.pauses import pauses_of
 from autotune.measure.phases import Bounds, bounds_of, phased_trial
 from autotune.measure.probe import GpuUsage, MemorySeries, TrialGpus
 from autotune.measure.ranks import ranks_of
-from autotune.measure.window import Window, WindowGoal, measure_trial, stages_between
+from autotune.measure.window import Window, WindowGoal, measure_trial, pauses_of, stages_between
 from autotune.records import (
     CONFIGS_VARIABLE,
     DATA_KEY_VARIABLE,
@@ -49,13 +48,8 @@ from autotune.trial.stop_rule import StopLimits, StopRule
 _MEASURED = (Ending.COMPLETED, Ending.STOPPED, Ending.CRASHED, Ending.KILLED_BY_BUDGET, Ending.HUNG)
 _NO_MEMORY: tuple[MemorySeries, MemorySeries] = (), ()
 _UNHARMED = (Ending.COMPLETED, Ending.STOPPED, Ending.KILLED_BY_BUDGET)
-_POSSIBLE_GPU_LOSS = (
-    Ending.CRASHED,
-    Ending.HUNG,
-    Ending.NEVER_STARTED,
-    Ending.NO_STEPS,
-    Ending.OBSERVER_MISSING,
-)
+_NO_START = (Ending.NEVER_STARTED, Ending.NO_STEPS, Ending.OBSERVER_MISSING)
+_POSSIBLE_GPU_LOSS = (Ending.GPU_LOST, Ending.CRASHED, Ending.HUNG, *_NO_START)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +60,10 @@ class Execution:
         gpu: None if GPUs were not watched.
         duration_s: Time from the decision to run it until its last process ended, without the runner's preparation.
         saw_a_pass: Whether it completed a pass over the data.
-        stderr_tail: Last meaningful lines of its stderr, or of stdout if only that holds the error.
+        stderr_tail: From `quoted_output`.
         memory: Of a validation trial, over its window: of the host, and of its fullest GPU.
-        bounds: Shown by a trial with phases.
-        data: What it was seen to train on.
+        bounds: Of a trial with phases.
+        data: Samples that it was seen to train on.
     """
 
     ending: Ending
@@ -120,13 +114,10 @@ class TrialSpec:
         waits_s: Least time to wait for its first step even if it idles.
         goal: None derives it from the study's noise.
         alone: Whether no process trains on this machine's other GPUs meanwhile.
-        warms_up: Whether it only warms up the machine.
-        validate_s: Longest training of a validation trial.
-        trains_s: Of a race, the training time after the first step.
+        validate_s: As in `StopLimits`, like `trains_s`.
         keys: Config keys it sets: at first only those in addition to its point's, all once it is named.
         tried_keys: Those of them that it tries.
         name: Empty, and `limits` None, until it is about to start.
-        gpus: GPUs that it may use, if known.
         samples_per_step: From the config, for trainers that report no samples.
     """
 
@@ -164,7 +155,7 @@ def execute(
     """Run one trial; close the instruments.
 
     Args:
-        progress: Called with the number of steps so far.
+        progress: As in `StopRule`.
         fill_outputs: Puts initial checkpoints into the outputs folder.
 
     Raises:
@@ -212,11 +203,11 @@ def _evaluate(
     folder: TrialFolder,
     duration_s: float,
 ) -> Execution:
-    limits = stop_rule.limits
+    limits, started_s, default_samples = stop_rule.limits, trial_exit.started_s, spec.samples_per_step
     if trial_exit.stop is Stop.DEADLINE:
         stop_rule.cut(limits.deadline_s)
     window = stop_rule.window()
-    rate = window.samples_per_s(spec.samples_per_step) if window else 0.0
+    rate = window.samples_per_s(default_samples) if window else 0.0
     evidence = TrialEvidence(
         stdout_tail=folder.stdout_tail(),
         gpu_memory_full=lambda: instruments.memory_is_full(trial_exit),
@@ -226,7 +217,7 @@ def _evaluate(
         why_not_started=stop_rule.why_not_started,
     )
     ending, detail = ending_of(trial_exit, stop_rule.events, evidence)
-    if instruments.why_lost and ending in (Ending.GPU_LOST, *_POSSIBLE_GPU_LOSS):
+    if instruments.why_lost and ending in _POSSIBLE_GPU_LOSS:
         ending, detail = Ending.GPU_LOST, instruments.why_lost
     if ending is Ending.KILLED_BY_BUDGET and stop_rule.is_uncounted:
         ending, detail = Ending.UNCOUNTED, one_line(uncounted(stop_rule.events))
@@ -236,17 +227,15 @@ def _evaluate(
     measurement, seen, memory = None, GpuUsage(), _NO_MEMORY
     if window:
         if limits.validate_s is not None:
-            memory = instruments.memory(window, started_s=trial_exit.started_s)
-        host, seen = instruments.usage(window, started_s=trial_exit.started_s)
-        measurement = measure_trial(
-            window,
-            started_s=trial_exit.started_s,
-            default_samples=spec.samples_per_step,
-            host=host,
-            gpu=seen,
-            filling=limits.filling,
+            memory = instruments.memory(window, started_s=started_s)
+        host, seen = instruments.usage(window, started_s=started_s)
+        measured = measure_trial(
+            window, started_s=started_s, default_samples=default_samples, host=host, gpu=seen, filling=limits.filling
+        )
+        measurement = replace(
+            measured,
             stages=stages_between(stop_rule.events, window),
-            pauses=pauses_of(stop_rule.events, window, default_samples=spec.samples_per_step),
+            pauses=pauses_of(stop_rule.events, window, default_samples=default_samples),
             ranks=ranks_of(stop_rule.events, window),
         )
     return Execution(
@@ -325,8 +314,8 @@ class Trainer:
     ) -> TrialExit:
         """Run a planned trial, with its outputs redirected into its folder.
 
-        Outputs that exist as folders outside are created there too, as many trainers need. A trainer whose last error
-        refuses one is restarted without it.
+        Outputs that exist as folders outside are created there too. A trainer whose last error refuses one is restarted
+        without it.
 
         Raises:
             TrialError: The folder cannot be created, or the trainer cannot be started.
@@ -377,7 +366,6 @@ def plan_trial(
     Args:
         keys: Every config key that the point sets.
         trial: Name of the trial and its folder.
-        reads_each_loss: Whether to report every loss.
         reports_lines: Whether to report the lines where the training loop spends time.
 
     Raises:

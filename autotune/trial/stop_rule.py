@@ -15,7 +15,7 @@ from autotune.records import FIRST_PHASE, Stop, TraineeEvent
 from autotune.trial.outcome import EVALUATION, Losses, Milestones
 
 LEAST_VALIDATION_S = 20.0
-"""Shortest training of a validation trial; memory growth and slowdowns don't show in less."""
+"""Shortest training of a validation trial."""
 
 _LONGEST_BETWEEN_LOOKS_S = 1.0
 _LONGEST_SILENCE_S = 30.0
@@ -30,7 +30,7 @@ class StopLimits:
 
     Attributes:
         settles: Whether the window starts only after one pass over the data (caches).
-        filling: Whether it is measured while caches are filled, because that takes too long.
+        filling: Whether it is measured while caches are filled.
         deadline_s: Time at which it is killed.
         give_up_s: Time at which it is judged by its steps so far; the wait for its process is added.
         measures_s: Least time after its first step.
@@ -38,7 +38,7 @@ class StopLimits:
         must_last: Whether it fails by hanging or exiting even after enough steps: the baseline's trials keep running.
         max_s: Longest measuring window; after several times as long it is judged by its steps.
         hopeless_below: Throughput that at least one step must reach.
-        nan_counts: Whether NaN losses stop it; not if the baseline has them too.
+        nan_counts: As in `TrialEvidence`.
         outruns_from: Throughput above which it may be skipping work; 0 if unknown.
         validate_s: Longest validation training, which ends once all `MILESTONES` are passed.
         rounds: Rounds of phases that are enough.
@@ -73,7 +73,7 @@ class StopRule:
         progress: Called with the number of steps so far.
 
     Attributes:
-        why_not_started: Its state when stopped before its first step, for people.
+        why_not_started: As in `TrialEvidence`.
     """
 
     def __init__(
@@ -199,19 +199,11 @@ class StopRule:
         return Stop.ENOUGH
 
     def _may_be_phased(self) -> bool:
-        """Return whether phases have begun or may still begin.
-
-        A trainer that reports its own steps without an observed loader has none.
-        """
         is_late = self.milestones.steps > _STEPS_TO_PHASES and self.milestones.trained_s > _LONGEST_TO_PHASES_S
         return not self._is_unphased and (self._rounds >= 0 or not is_late)
 
     def _judge_start(self, now_s: float, give_up_s: float) -> Stop | None:
-        """Return the reason to stop a trial before its first step.
-
-        Other points' starts predict this one's only for equal work. More work, such as evaluating larger batches, is
-        visible.
-        """
+        """Return the reason to stop a trial before its first step; it may start later than others while it works."""
         self.why_not_started = self.why_not_started or self._unseen.why(now_s)
         if self.why_not_started:
             return Stop.NEVER_STARTED
@@ -235,10 +227,7 @@ class StopRule:
         return Stop.HUNG if is_hung else Stop.NEVER_STARTED
 
     def _is_validated(self, longest_s: float) -> bool:
-        """Return whether a validation trial has passed all milestones or used its time.
-
-        It doesn't end in a silence that is too short to tell an evaluation from a hang.
-        """
+        """Return whether a validation trial has passed all milestones or used its time, outside of short silences."""
         passed = self.milestones
         is_over = passed.trained_s >= (LEAST_VALIDATION_S if passed.are_passed else longest_s)
         is_silent = passed.silent_s > max(2.0, _SILENT_STEPS * passed.longest_silence_s)
@@ -246,7 +235,6 @@ class StopRule:
 
     @property
     def steps(self) -> int:
-        """Number of optimizer updates so far."""
         return self.milestones.updates
 
     @property
@@ -255,7 +243,6 @@ class StopRule:
 
     @property
     def is_cold(self) -> bool:
-        """Whether caches are still being filled."""
         return self.limits.settles and self._settled_s is None
 
     @property
@@ -279,15 +266,7 @@ class StopRule:
         if self._window is not None:
             return self._window
         after_s = self._settled_s if self.limits.settles else None
-        goal = self.limits.goal
-        return steady_window(
-            self.events,
-            after_s=after_s,
-            cut_s=self._cut_s,
-            steps=goal.steps,
-            cycle=goal.cycle,
-            until_step=goal.until_step,
-        )
+        return steady_window(self.events, after_s=after_s, cut_s=self._cut_s, goal=self.limits.goal)
 
     def _note_loss(self, loss: float) -> None:
         self._bad_losses = 0 if math.isfinite(loss) else self._bad_losses + 1
@@ -302,11 +281,7 @@ class StopRule:
 
 
 WORKING_CORES = 0.1
-"""Least number of cores that a working process keeps busy.
-
-A process that waits for a lock uses no CPU time, its idle threads a hundredth of a core; imports, tracing and
-evaluation use most of one, even while waiting for an accelerator.
-"""
+"""Least number of cores that a working process keeps busy; idle threads take a hundredth, imports and tracing most."""
 
 WORKING_S = 10.0
 """Time over which busy cores are averaged."""
@@ -333,9 +308,6 @@ class UnseenSteps:
 
     The observer reports that it can't see them, or the trainer works for long without an observed framework and without
     the functions that report steps.
-
-    Args:
-        start_timeout_s: From the config.
     """
 
     def __init__(

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.measure.pauses import pauses_of
 from autotune.measure.probe import GpuUsage, HostUsage
-from autotune.measure.window import WindowGoal, main_stream, measure_trial, stages_between, steady_window
+from autotune.measure.window import WindowGoal, main_stream, measure_trial, pauses_of, stages_between, steady_window
 from autotune.records import GpuFigures, GpuMeasurement, TraineeEvent
 from autotune.stage_times import PipelineTimes, StageTimes
 
@@ -240,7 +239,7 @@ def test_pauses_take_what_their_steps_take_beyond_usual_ones():
     assert (pauses.evaluations, pauses.epoch_ends, pauses.checkpoints) == (1, 1, 0)
     assert (pauses.time_s, pauses.in_window_s) == pytest.approx((2.5, 0.5))
     assert pauses.samples == 201 * 8.0
-    measured = measure_trial(window, started_s=100.0, pauses=pauses)
+    measured = replace(measure_trial(window, started_s=100.0), pauses=pauses)
     assert 1.0 / measured.sample_s == pytest.approx(80.0)
     assert measured.overall_samples_per_s == pytest.approx(1.0 / (1 / 80.0 + 2.5 / 1608))
     assert measure_trial(window, started_s=100.0).overall_samples_per_s is None

@@ -1,8 +1,7 @@
-"""Collector of GPU readings, as a process of a trial or in a thread of the monitor.
+"""Collector of GPU readings, in a thread of the monitor or as a process, because driver calls can hang forever.
 
-The process is ``python -P -m autotune.measure.gpu.collector [UUID...]`` and writes records to stdout. Since driver
-calls can hang forever, it can be killed, or left behind if stuck in the kernel. It ends when the driver or its parent
-is gone, and when it cannot write.
+``python -P -m autotune.measure.gpu.collector [UUID...]`` writes records to stdout. It ends when the driver or its
+parent is gone, and when it cannot write.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ Answer = TypeVar("Answer")
 
 
 def collect(uuids: Sequence[str]) -> None:
-    """Poll until the driver is lost or the parent is gone; write each record to stdout with one call.
-
-    Args:
-        uuids: GPUs or MIG instances; empty for all of this machine.
+    """Poll GPUs or MIG instances (if empty, all here) until the driver or the parent is gone; write records to stdout.
 
     Raises:
         OSError: The records cannot be written.
@@ -61,11 +57,9 @@ def collect(uuids: Sequence[str]) -> None:
 
 
 class GpuPoller:
-    """Poller of some devices, driven by `step`.
+    """Poller of some devices, driven by `step`, that emits records in order.
 
     Args:
-        uuids: GPUs or MIG instances.
-        emit: Takes the records, in order.
         left_out: Capabilities that are not queried.
     """
 
@@ -88,10 +82,7 @@ class GpuPoller:
         self._failing_since_s: dict[str | None, float] = {}
 
     def step(self) -> float | None:
-        """Take the due readings; return the seconds until the next call, None if further calls are useless.
-
-        Failures of the driver become records.
-        """
+        """Take the due readings; return the seconds until the next call, None if further calls are useless."""
         try:
             if self._driver is None:
                 self._driver = self._open()
@@ -106,7 +97,6 @@ class GpuPoller:
         return max(0.0, min(dues_s) - self._clock.now_s()) if dues_s else None
 
     def close(self) -> None:
-        """Close the driver; idempotent."""
         for reader in self._readers.values():
             reader.close()
         self._readers.clear()
@@ -225,7 +215,6 @@ class DeviceReader:
             self._read_activity()
 
     def close(self) -> None:
-        """Free the driver's memory."""
         if self._gpm is not None:
             self._gpm[0].free()
             self._gpm = None
@@ -304,7 +293,7 @@ class DeviceReader:
         )
 
     def _read_shares(self) -> None:
-        """Emit the shares of processes since the last time, between ends of driver windows, as the driver averages."""
+        """Emit the shares of processes since the last time, between ends of driver windows."""
         until_us, until_s = self._sampled.newest_us, self._sampled.newest_end_s
         if Capability.SAMPLES in self._off:  # the driver's clock is unknown; most count from 1970
             until_us, until_s = int(self._clock.utc().timestamp() * 1e6), self._clock.now_s()

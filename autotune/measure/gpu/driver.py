@@ -1,7 +1,6 @@
 """NVIDIA's driver: its answers as plain values, and the GPUs that a process sees.
 
-The only module that uses NVML; ``pynvml`` is imported with the first `Driver`. Calls raise `DriverError` if the driver
-refuses them.
+``pynvml`` is imported with the first `Driver`. Calls raise `DriverError` if the driver refuses them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Occupant:
 
     Attributes:
         pid: Process id on the host, even if queried from a container.
-        computes: Whether it has a compute context; otherwise it only draws.
+        computes: Whether it has a compute context.
     """
 
     pid: int
@@ -67,7 +66,6 @@ class GpuFacts:
     """Description of one GPU by its driver.
 
     Attributes:
-        memory_bytes: None if the driver does not report it.
         index: The driver's index, which may differ from CUDA's.
         pci_bus_id: Domain, bus, device and function in hexadecimal; may be empty.
         mig_uuids: Its instances in MIG mode; else None.
@@ -83,12 +81,11 @@ class GpuFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuInventory:
-    """GPUs of this machine, in the order of the driver, which may differ from CUDA's.
+    """GPUs of this machine, in the order of the driver. Texts are for users.
 
     Attributes:
-        why_none: Reason, for users; None with a GPU.
-        remedy: Remedy for that, for users.
-        is_without_driver: Whether the driver's library is missing, as on most machines without a GPU.
+        why_none: Reason, with a remedy; None with a GPU.
+        is_without_driver: Whether the driver's library is missing.
         silent: Sentences, with remedies, on GPUs that do not answer while others do.
     """
 
@@ -128,8 +125,7 @@ class Driver:
 
         self._pynvml: Any = pynvml
         try:
-            with _translated(pynvml):
-                pynvml.nvmlInit()
+            self._call("nvmlInit")
         except DriverError as error:
             if error.code == NO_LIBRARY and (why := _why_unfit()):  # pynvml reports no library for both
                 raise DriverError(UNFIT_LIBRARY, why) from error
@@ -146,32 +142,29 @@ class Driver:
             self._pynvml.nvmlShutdown()
 
     def version(self) -> str:
-        with _translated(self._pynvml):
-            return str(self._pynvml.nvmlSystemGetDriverVersion())
+        return str(self._call("nvmlSystemGetDriverVersion"))
 
     def count(self) -> int:
-        """Return the number of GPUs, not of MIG instances."""
-        with _translated(self._pynvml):
-            return int(self._pynvml.nvmlDeviceGetCount())
+        return int(self._call("nvmlDeviceGetCount"))
 
     def device_at(self, index: int) -> Device:
-        with _translated(self._pynvml):
-            return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByIndex(index))
+        return Device(self._pynvml, self._call("nvmlDeviceGetHandleByIndex", index))
 
     def device(self, uuid: str) -> Device:
-        with _translated(self._pynvml):
-            return Device(self._pynvml, self._pynvml.nvmlDeviceGetHandleByUUID(uuid), is_mig=is_mig_uuid(uuid))
+        return Device(self._pynvml, self._call("nvmlDeviceGetHandleByUUID", uuid), is_mig=is_mig_uuid(uuid))
 
     def process_name(self, pid: int) -> str:
+        try:
+            return str(self._call("nvmlSystemGetProcessName", pid))
+        except UnicodeDecodeError as error:  # pynvml decodes a path, which may be any bytes
+            return error.object.decode(errors="replace")
+
+    def _call(self, function: str, *arguments: Any) -> Any:
         with _translated(self._pynvml):
-            try:
-                return str(self._pynvml.nvmlSystemGetProcessName(pid))
-            except UnicodeDecodeError as error:  # pynvml decodes a path, which may be any bytes
-                return error.object.decode(errors="replace")
+            return getattr(self._pynvml, function)(*arguments)
 
 
 def _why_unfit() -> str | None:
-    """Return the error of dlopen(3) for a library that exists and cannot be loaded; None otherwise."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError as error:
@@ -187,7 +180,6 @@ class Device:
         self._pynvml = pynvml
         self._handle = handle
         self._is_mig = is_mig
-        self._reasons: Callable[[Any], int] = pynvml.nvmlDeviceGetCurrentClocksEventReasons
         self._metrics: Any = None  # 23 kB, made once
 
     def name(self) -> str:
@@ -197,7 +189,7 @@ class Device:
         return str(self._call("nvmlDeviceGetUUID"))
 
     def facts(self, index: int) -> GpuFacts:
-        """Return the description of a GPU; raise `DriverError` if even its name or UUID is unavailable."""
+        """Return the description of a GPU, which needs at least its name and UUID."""
         return GpuFacts(
             name=self.name(),
             uuid=self.uuid(),
@@ -215,14 +207,13 @@ class Device:
                 yield Device(self._pynvml, instance, is_mig=True).uuid()
 
     def busy_samples(self, since_us: int) -> list[tuple[int, int]]:
-        """Return stamp and percent of each driver window after that stamp, invalid values included."""
+        """Return stamp and percent of each driver window after that stamp, even invalid ones."""
         kind, rows = self._call("nvmlDeviceGetSamples", self._pynvml.NVML_GPU_UTILIZATION_SAMPLES, since_us)
         # The field of the union that holds the value; known drivers use an unsigned int for a percentage.
         name = "ullVal" if kind == self._pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG else "uiVal"
         return [(int(row.timeStamp), int(getattr(row.sampleValue, name))) for row in rows]
 
     def busy_percent(self) -> int:
-        """Return the percentage of the newest driver window."""
         return int(self._call("nvmlDeviceGetUtilizationRates").gpu)
 
     def memory(self) -> DeviceMemory:
@@ -244,7 +235,6 @@ class Device:
         return float(now) / 1e3, float(self._call("nvmlDeviceGetPowerManagementDefaultLimit")) / 1e3
 
     def pcie_widths(self) -> tuple[int, int]:
-        """Return the lanes of the PCI Express link: now, and the most that device and machine support."""
         return int(self._call("nvmlDeviceGetCurrPcieLinkWidth")), int(self._call("nvmlDeviceGetMaxPcieLinkWidth"))
 
     def is_persistent(self) -> bool:
@@ -264,14 +254,11 @@ class Device:
     def clock_reasons(self) -> int:
         """Return the bit mask of reasons why the clocks are throttled (`REASONS`)."""
         try:
-            with _translated(self._pynvml):
-                return int(self._reasons(self._handle))
+            return int(self._call("nvmlDeviceGetCurrentClocksEventReasons"))
         except DriverError as error:
-            older = self._pynvml.nvmlDeviceGetCurrentClocksThrottleReasons  # its name before driver 535
-            if error.code != FUNCTION_NOT_FOUND or self._reasons is older:
+            if error.code != FUNCTION_NOT_FOUND:
                 raise
-            self._reasons = older
-            return self.clock_reasons()
+            return int(self._call("nvmlDeviceGetCurrentClocksThrottleReasons"))  # its name before driver 535
 
     def holders(self) -> list[Occupant]:
         """Return the processes that hold it; a container may hide them."""
@@ -293,7 +280,7 @@ class Device:
         return list(found.values())
 
     def process_shares(self, since_us: int) -> list[tuple[int, float]]:
-        """Return each process and the share, 0..1, of the time since that stamp in which its kernels ran."""
+        """Return each process, and the share of the time since that stamp in which its kernels ran."""
         rows = self._call("nvmlDeviceGetProcessUtilization", since_us)
         # some drivers give 2147483632, with process id 0
         return [(int(row.pid), row.smUtil / 100.0) for row in rows if row.pid and row.smUtil <= 100]
@@ -399,7 +386,6 @@ class Trouble(StrEnum):
 
     @property
     def is_fatal(self) -> bool:
-        """Whether all further readings of the device will fail."""
         return self in (Trouble.DEVICE_LOST, Trouble.DRIVER_LOST)
 
 
@@ -550,7 +536,7 @@ TIME_LIMIT_S = 10.0
 
 
 def look_for_gpus() -> GpuInventory:
-    """Return the GPUs that the driver knows, or the reason why there are none, within 10 s."""
+    """Return the GPUs that the driver knows, within 10 s."""
     found = in_time(gpus)
     if found is not None:
         return found
@@ -562,11 +548,7 @@ def look_for_gpus() -> GpuInventory:
 
 
 def present_gpus() -> GpuInventory:
-    """Return the GPUs that the driver knows, at least one.
-
-    Raises:
-        GpuError: There is none, or no working driver.
-    """
+    """Return the GPUs that the driver knows; raise GpuError without any."""
     found = look_for_gpus()
     if found.why_none:
         raise GpuError(found.why_none, remedy=found.remedy or "")
@@ -574,11 +556,7 @@ def present_gpus() -> GpuInventory:
 
 
 def in_time(query: Callable[[], Answer]) -> Answer | None:
-    """Return the result of a query, or None after 10 s; its thread is then left behind.
-
-    Raises:
-        Exception: The query's own.
-    """
+    """Return the result of a query, or None after 10 s; its thread is then left behind."""
     answers: queue.SimpleQueue[tuple[Answer | None, BaseException | None]] = queue.SimpleQueue()
 
     def run() -> None:
@@ -615,13 +593,13 @@ _PCI_ORDER = "PCI_BUS_ID"
 
 @dataclass(frozen=True, kw_only=True)
 class VisibleDevices:
-    """Devices that a process with some environment will see, in CUDA's order.
+    """Devices that a process with some environment will see, in CUDA's order. Texts are for users.
 
     Attributes:
-        why_none: Reason, for users; None with a device.
-        cut: Sentence, for users, on a device in CUDA_VISIBLE_DEVICES that this machine lacks. CUDA silently uses only
-            the devices before it.
-        assumed: Sentence, for users, on a necessary assumption.
+        why_none: Reason; None with a device.
+        cut: Sentence on a device in CUDA_VISIBLE_DEVICES that this machine lacks. CUDA silently uses only the devices
+            before it.
+        assumed: Sentence on a necessary assumption.
     """
 
     uuids: tuple[str, ...]

@@ -10,15 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from autotune.clock import Clock
-from autotune.measure.gpu.driver import (
-    NO_LIBRARY,
-    Device,
-    Driver,
-    DriverError,
-    Occupant,
-    Trouble,
-    if_known,
-)
+from autotune.measure.gpu.driver import NO_LIBRARY, Device, Driver, DriverError, Occupant, Trouble, if_known
 from autotune.measure.gpu.records import SampledWindows
 
 BUSY_FRACTION = 0.05
@@ -36,7 +28,7 @@ class GpuOccupancy:
         utilization: Share of the last second, 0..1, in which kernels ran.
         memory_held_bytes: Memory in use without the driver's reserve.
         memory_fraction: Share of its memory in use, 0..1.
-        clock_reasons: Bit mask of reasons why its clocks are throttled.
+        clock_reasons: As in `driver.reasons_of`.
         index: The driver's index of it, or of the GPU of a MIG instance.
         why_unknown: Reason, for users, why nothing is known of it.
     """
@@ -58,11 +50,7 @@ class GpuOccupancy:
 
 
 def busy_gpus(uuids: Sequence[str], clock: Clock) -> tuple[GpuOccupancy, ...]:
-    """Return those of some GPUs that are busy, or of which nothing is known.
-
-    Raises:
-        DriverError: There is no working driver.
-    """
+    """Return those of some GPUs that are busy or unknown; raise DriverError without a working driver."""
     found = []
     with Driver() as driver:
         for uuid in uuids:
@@ -102,7 +90,7 @@ class GpusSeen:
 class OccupancyReader:
     """Reader of the occupancy, for one thread at a time; calls may hang in the driver.
 
-    The driver stays open until `close`: to open it takes seconds unless another process keeps it loaded.
+    The driver stays open until `close`, because to open it may take seconds.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -114,7 +102,6 @@ class OccupancyReader:
         self._lost: GpusSeen | None = None
 
     def read(self) -> GpusSeen:
-        """Return the current occupancy of all GPUs, failures of the driver included."""
         began_s = self._clock.now_s()
         if self._lost is not None and began_s - self._lost.t_s < _RETRY_S:
             return replace(self._lost, t_s=began_s)
@@ -176,7 +163,7 @@ def _is_unnamed(name: str) -> bool:
 
 
 def _unnamed(index: int) -> str:
-    """Return a substitute for the UUID of a GPU that does not report it."""
+    """Return a substitute for an unknown UUID."""
     return f"GPU {index}"
 
 

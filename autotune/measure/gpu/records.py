@@ -1,7 +1,7 @@
 """Records of the GPU collector, their JSON lines, and driver windows.
 
-A driver call may hang the collector, so only lines pass between it and its reader. Times are seconds of the monotonic
-clock, shares are 0..1, unknown values are None. Readers ignore unknown records and fields.
+Times are seconds of the monotonic clock, shares are 0..1, unknown values are None. Readers ignore unknown records and
+fields.
 """
 
 import math
@@ -37,14 +37,10 @@ class Capability(StrEnum):
 
 
 class _Timed(msgspec.Struct, frozen=True, kw_only=True, tag_field="k"):
-    """Record with a time."""
-
     t_s: float
 
 
 class _OfDevice(_Timed, frozen=True, kw_only=True):
-    """Record of one device."""
-
     uuid: str
 
 
@@ -117,12 +113,7 @@ class CapabilityOff(_OfDevice, frozen=True, kw_only=True, tag="off"):
 
 
 class GpuLost(_Timed, frozen=True, kw_only=True, tag="lost"):
-    """Loss of a device or of the driver: it no longer answers.
-
-    Attributes:
-        uuid: The device; None for the driver and thus every device, in the last record.
-        name: One of `driver.FATAL_NAMES`.
-    """
+    """Loss of a device, or of the driver if `uuid` is None; its name is one of `driver.FATAL_NAMES`."""
 
     uuid: str | None
     name: str
@@ -158,9 +149,8 @@ BusyWindow = tuple[float, float, float]
 def clock_offset_s(stamp_us: int, *, now_s: float, epoch_s: float) -> float:
     """Return the offset from a driver's stamps, in seconds, to the monotonic clock.
 
-    Most drivers count microseconds since 1970, some since boot; no machine has been up for 30 years. A stamp in the
-    future (boot time that includes suspension) is taken as now: the newest is then wrong by its age, at most a driver
-    window.
+    Most drivers count microseconds since 1970, some since boot. A stamp in the future (boot time that includes
+    suspension) is taken as now, which is wrong by at most a driver window.
 
     Args:
         stamp_us: Stamp of the newest sample, just read.
@@ -176,8 +166,8 @@ class SampledWindows:
     """Driver windows from samples, each once: a sample covers the time since the previous one.
 
     The first sample, and one after a gap of `LONGEST_S`, makes no window. After missing samples, the next one covers
-    the usual spacing only; the rest is a gap. Some drivers give no samples of an idle device (seen on a DGX Spark by
-    the authors of polarsignals' gpu-metrics-agent): `idle` makes windows once other readings show that it is idle.
+    the usual spacing only. Some drivers give no samples of an idle device (seen on a DGX Spark by the authors of
+    polarsignals' gpu-metrics-agent): `idle` makes windows once other readings show that it is idle.
     """
 
     def __init__(self) -> None:
@@ -199,8 +189,7 @@ class SampledWindows:
         Args:
             samples: Stamp in the driver's microseconds and percent, in any order, old ones included. Above 100 %, which
                 some drivers give, only the stamp is used.
-            now_s: Monotonic time of the reading.
-            epoch_s: Seconds since 1970 of the reading.
+            now_s, epoch_s: As in `clock_offset_s`.
         """
         self._follow_the_wall_clock(epoch_s - now_s)
         new = sorted({stamp_us: percent for stamp_us, percent in samples if stamp_us > self.newest_us}.items())
@@ -231,7 +220,6 @@ class SampledWindows:
         return windows
 
     def overdue(self, now_s: float) -> bool:
-        """Return whether samples are overdue, after all available ones were taken."""
         return self._missing(now_s) > 2.5  # windows: one may be late
 
     def idle(self, now_s: float) -> list[BusyWindow]:
@@ -274,8 +262,8 @@ class SampledWindows:
 class PolledWindows:
     """Driver windows from a polled value, for devices that keep no samples.
 
-    Equal neighbours are merged, up to the longest driver window of 1 s, and cover the time for which they were shown:
-    up to one window late, because a value describes the window before.
+    Equal neighbours are merged, up to the longest driver window of 1 s. They are up to one window late, because a value
+    describes the window before.
     """
 
     def __init__(self) -> None:

@@ -34,8 +34,7 @@ MOST_FOREIGN = 0.01
 """Share of time with kernels of other processes above which a trial is contaminated."""
 
 MOST_THROTTLED = 0.1
-"""Share of throttled readings above which a trial is throttled: changes of clocks also set the bit for hardware
-slowdown."""
+"""Share of throttled readings above which a trial is throttled; changes of clocks also set such a bit."""
 
 
 class KernelAttribution(StrEnum):
@@ -80,7 +79,6 @@ class DeviceUsage:
 
     @property
     def why_no_utilization(self) -> str | None:
-        """Reason, for users, why there is no usable utilization."""
         if self.lost:
             return f"{self.figures.name}: {self.lost}"
         if self.figures.utilization is not None:
@@ -109,7 +107,6 @@ class DevicesUsage:
 
     @property
     def readings(self) -> dict[str, Scalar]:
-        """State of each device, by its index and the reading's name."""
         found: dict[str, Scalar] = {}
         for place, device in enumerate(self.devices):
             found |= {
@@ -136,13 +133,10 @@ LEAST_COVERED = 0.5
 
 
 def usage_of_trial(usage: DevicesUsage, trial: TrialGpus, trouble: str | None = None) -> GpuUsage:
-    """Condense the usage of devices over a trial's window.
-
-    A GPU that the trial may use, but did not, is measured, and neither scored nor checked for other processes.
+    """Condense the usage of the GPUs that a trial may use over its window; those that it did not use are not scored.
 
     Args:
-        usage: Usage of the GPUs that the trial may use, at least one.
-        trouble: Reason, for users, why the collector is silent; None if it is not.
+        trouble: Reason, for users, why the collector is silent.
     """
     used = [device for device in usage.devices if trial.reported or _works(device)] or list(usage.devices)
     has_model = trial.model is not None and trial.model < len(usage.devices)
@@ -287,10 +281,7 @@ class GpuTimeline:
 
     @property
     def reached_s(self) -> float:
-        """Time until which the utilization of all devices is known; minus infinity before the first driver window.
-
-        Devices that never report it are ignored.
-        """
+        """Time until which the utilization of all devices that report it is known, from minus infinity on."""
         with self._lock:
             reporting = [device.windows for device in self._devices.values() if Capability.RATES not in device.absent]
             return min((windows[-1][0] if windows else -math.inf for windows in reporting), default=math.inf)
@@ -397,10 +388,7 @@ class DeviceTimeline:
                 pass
 
     def forget(self, before_s: float) -> None:
-        """Drop readings from before that time, except absent capabilities and the newest state.
-
-        Its process list shows which processes held the device before a trial.
-        """
+        """Drop readings from before that time, except the newest state, which shows earlier processes."""
         del self.windows[: bisect_left(self.windows, before_s, key=lambda window: window[0])]
         del self.states[: bisect_left(self.states[:-1], before_s, key=lambda state: state.t_s)]
         for records in (self.shares, self.activity):
@@ -490,7 +478,7 @@ def _inside(windows: Sequence[BusyWindow], t0_s: float, t1_s: float) -> list[Bus
 def _mean_power(states: Sequence[GpuState], t0_s: float, t1_s: float) -> float | None:
     """Return the mean power over a stretch, from the counted energy if there is one.
 
-    None if the readings cover half of it or less; its last second may not have been read yet.
+    None if the readings cover half of it or less.
     """
     energy = [(state.t_s, state.energy_j) for state in states if state.energy_j is not None]
     was_reset = any(later[1] < earlier[1] for earlier, later in pairwise(energy))  # with the driver
