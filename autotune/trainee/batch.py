@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import reduce
 from operator import getitem
 from typing import Any, Callable, Optional
@@ -24,7 +24,7 @@ def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
 
     That is the first array with the expected leading dimension, or else with the most common one. Replicas are summed.
     """
-    found: list[tuple[Path, int]] = list(_leading(batch, ()))
+    found = [(path, size) for path, leaf in leaves(batch) if (size := leading_size(leaf)) is not None]
     if not found:
         return lambda _batch: None
     sizes = Counter(size for _, size in found)
@@ -32,8 +32,8 @@ def sizer(batch: Any, expected: Optional[int] = None) -> Sizer:
     path = next(path for path, size in found if size == wanted)
     array = reduce(getitem, path, batch)
     if _is_replicated(array):
-        return lambda batch: _size(reduce(getitem, path, batch))
-    # The two usual cases, without the checks of `_size`.
+        return lambda batch: leading_size(reduce(getitem, path, batch))
+    # The two usual cases, without the checks of `leading_size`.
     if hasattr(array, "_shape_tuple"):  # TensorFlow: creates no shape object
         return lambda batch: reduce(getitem, path, batch)._shape_tuple()[0]
     return lambda batch: reduce(getitem, path, batch).shape[0]
@@ -58,27 +58,32 @@ class BatchSizes:
         return size
 
 
-def _leading(batch: Any, path: Path) -> Any:
+def leaves(batch: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Yield the parts of a batch that aren't containers, with their paths; a list of texts is one part."""
     if len(path) > _DEPTH:
         return
-    size = _size(batch)
-    if size is not None:
-        yield path, size
-    elif isinstance(batch, Mapping):
+    if isinstance(batch, Mapping):
         for key in list(batch)[:_WIDTH]:
-            yield from _leading(batch[key], (*path, key))
-    elif isinstance(batch, (tuple, list)):
+            yield from leaves(batch[key], (*path, key))
+    elif isinstance(batch, (tuple, list)) and not _is_texts(batch):
         for index, part in enumerate(batch[:_WIDTH]):
-            yield from _leading(part, (*path, index))
+            yield from leaves(part, (*path, index))
+    else:
+        yield path, batch
+
+
+def _is_texts(part: Any) -> bool:
+    return bool(part) and all(isinstance(one, (str, bytes)) for one in part[:2])
 
 
 def _is_replicated(leaf: Any) -> bool:
     return type(leaf).__name__ == "PerReplica"  # TensorFlow: one value per device
 
 
-def _size(leaf: Any) -> Optional[int]:
+def leading_size(leaf: Any) -> Optional[int]:
+    """Return the size of an array's first dimension, summed over replicas; None for others."""
     if _is_replicated(leaf):
-        sizes = [_size(value) for value in leaf.values]
+        sizes = [leading_size(value) for value in leaf.values]
         return None if None in sizes else sum(sizes)  # type: ignore[arg-type]
     shape = getattr(leaf, "shape", None)
     if shape is None or callable(shape):

@@ -55,7 +55,6 @@ def install(framework: str, instrumentation: Instrumentation) -> None:
 
 
 def _set(framework: str, one: dict[str, Any], instrumentation: Instrumentation) -> None:
-    """Apply a setting, or replace the number in the trainer's call."""
     owner, name = owner_of(f"{framework}:{one['callee']}")
     original = getattr(owner, name)
 

@@ -1,8 +1,4 @@
-"""Completion of steps on a device that runs behind the program.
-
-A step ends when the device has completed it, which may be hundreds of steps after the call. Completion is polled at
-step boundaries and never waited for.
-"""
+"""Completion of steps on a device that runs behind the program, polled at step boundaries and never waited for."""
 
 from __future__ import annotations
 

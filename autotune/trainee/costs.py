@@ -2,8 +2,7 @@
 
 Retraced functions, Python in graphs, restarted loader workers: count and seconds per place in the trainer's code.
 Trials with phases also count the operations that Python launches in the first steps (3 µs each), with the trainer's
-line that launches most; for TensorFlow in a few time windows, of which one may hold more than steps. Then the
-framework's functions are restored.
+line that launches most; for TensorFlow in a few time windows.
 """
 
 from __future__ import annotations

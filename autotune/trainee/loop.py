@@ -1,7 +1,7 @@
 """Observed training loop, to which all observers report.
 
 Events are recorded in about 1 µs each and digested in bulk by `steps.StepMaker`. `AggregatedSteps` makes steps from
-sums, which is all that is known of fetches inside compiled functions.
+sums over fetches inside compiled functions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from autotune.trainee.steps import BatchSource, LoopState, StepMaker
 from autotune.trainee.stream import TRIAL_DIR_VARIABLE, Report, is_only_watched
 
 DIGEST_EVERY_S = 0.2
-"""Interval between digests; one costs as much as observing many steps. Readers poll every 0.25 s."""
+"""Interval between digests; one costs as much as observing many steps."""
 
 SYNC_EVERY_S = 1.0
-"""Interval between waits for an accelerator that can't be polled (TensorFlow's).
+"""Interval between waits for an accelerator that can't be polled (TensorFlow's), except in watched training.
 
-In between, a step ends when its work is enqueued: single times mean little, but their sum is right. Watched training
-never waits: over 10 s, the work enqueued at both ends doesn't matter.
+In between, a step ends when its work is enqueued: single times mean little, but their sum is right.
 """
 
 
@@ -39,9 +38,8 @@ class Loop:
         recorded: Events not yet digested: functions of `StepMaker` with arguments.
         is_suspended: True while e.g. Keras's ``fit`` defines the steps; fetches only add up in `aggregated`.
         is_counted_whole: True while that loop counts a fetch itself, nested ones included.
-        sync: Waits for the accelerator.
+        sync: Waits for the accelerator, after which `unread_loss` can be read.
         wants_samples: True if `worked` needs the samples, because no fetch has them.
-        unread_loss: Loss that can be read after the next `sync`.
     """
 
     def __init__(self, report: Report) -> None:
@@ -146,7 +144,7 @@ class Loop:
             self.digest()
 
     def is_marker_due(self, now_s: float) -> bool:
-        """Return whether to track the work given now; never in watched training, which is measured over minutes."""
+        """Return whether to track the work given now; never in watched training."""
         return self._sees_completion and self.completions.is_due(now_s)
 
     @property
@@ -156,13 +154,13 @@ class Loop:
         return self.report.completions
 
     def called(self, begin_s: float, end_s: float, thread: int) -> None:
-        """Record a call of a compiled function that doesn't train; many may be an evaluation."""
+        """Record a call of a compiled function that doesn't train."""
         self.recorded.append((StepMaker.called, begin_s, end_s, thread))
         if end_s >= self.digest_due_s:
             self.digest()
 
     def ran_out_of_memory(self, error: str) -> None:
-        """Record an out-of-memory error; a trainer that continues skips the step, whose loss counts as infinite."""
+        """Record an out-of-memory error; a trainer that continues skips the step, with an infinite loss."""
         now_s = time.monotonic()
         self.report.note(f"memory ran out: {' '.join(error.split())}")
         self.report.loss(now_s, math.inf)
@@ -200,14 +198,13 @@ class Loop:
             now_s = time.monotonic()  # before `digest` polls completions: the device's backlog is part of the pause
             self.digest()
             self.aggregated.skip(now_s)
-            self.report.mark(kind, now_s, now_s - begin_s, loss)
+            self.report.mark(kind, now_s, now_s - begin_s, loss=loss)
 
     def flush(self) -> None:
         self.aggregated.flush()
         self.digest()
 
     def ends(self) -> None:
-        """Write the last step, which has no next fetch."""
         self.flush()
         self.steps.ends()
         give_up_s = time.monotonic() + _LONGEST_AT_END_S
@@ -249,10 +246,7 @@ class Loop:
 
 
 READ_EVERY_S = 0.2
-"""Least interval between two readings of the sums, of about 0.1 ms each.
-
-A longer step gets its own data wait and samples; shorter ones share the mean between two readings.
-"""
+"""Least interval between two readings of the sums, of about 0.1 ms each; shorter steps share their mean."""
 
 Sums = tuple[float, float, float]
 """Seconds of waiting for data, number of samples, number of batches."""

@@ -2,8 +2,7 @@
 
 The folder of a trial or watched training holds a copy of this package, ``inject/_autotune_trainee``, and a
 ``sitecustomize.py`` that calls `install` at interpreter start. After a framework's import, its `Observer` wraps
-functions that fetch a batch, that only training calls, or whose time is a pause. The trainer behaves as before:
-autotune isn't on its import path, and `Instrumentation` catches the observer's errors.
+functions that fetch a batch, that only training calls, or whose time is a pause.
 """
 
 from __future__ import annotations
@@ -70,8 +69,7 @@ installed: list[Instrumentation] = []
 def install() -> None:
     """Install the observers in this process, once; a no-op outside of trials and watched trainings.
 
-    A trial's first process announces the observer at once, which shows that it works. Others write a file only for
-    steps.
+    A trial's first process announces the observer at once; others write a file only for steps.
     """
     folder = os.environ.get(TRIAL_DIR_VARIABLE)
     if not (folder or os.environ.get(WATCH_DIR_VARIABLE)) or installed:
@@ -126,11 +124,7 @@ def part(path: str) -> Any:
 
 
 class Hook:
-    """Meta path finder that finds nothing and acts on loaded modules.
-
-    Args:
-        actions: Module name → action, called once with the name after the module's execution.
-    """
+    """Meta path finder that finds nothing, and calls each module's action with its name once it is loaded."""
 
     def __init__(self, actions: Mapping[str, Callable[[str], object]]) -> None:
         self._actions = dict(actions)
@@ -183,8 +177,7 @@ if TYPE_CHECKING:
 class Observer:
     """Observer of one framework.
 
-    To add a framework, list a subclass in `observe.OBSERVERS`. Its `install` is called once, right after the
-    framework's import, and must observe these, if they exist:
+    Its `install` is called once, right after the framework's import, and must observe these, if they exist:
 
     | function of the framework | by |
     |---|---|
@@ -198,8 +191,8 @@ class Observer:
     | holds the loss without waiting | `Loop.saw_loss`, after `Report.loss_due_s` |
     | out-of-memory error | `around`; `Loop.ran_out_of_memory` |
 
-    Places are named like ``torch.utils.data.dataloader:_BaseDataLoaderIter.__next__``. A place missing in this version
-    is noted. Errors never reach the trainer. tests/trainee/test_observers.py tests this contract.
+    Places are named like ``torch.utils.data.dataloader:_BaseDataLoaderIter.__next__``; missing ones are noted.
+    tests/trainee/test_observers.py tests this contract.
     """
 
     def __init__(self, loop: Loop, instrumentation: Instrumentation, phased: Optional[PhasedLoop] = None) -> None:
@@ -231,11 +224,7 @@ class Observer:
     def fetch(
         self, place: str, source_of: Callable[[Any], BatchSource], data_of: Callable[[Any], Any], **options: Any
     ) -> None:
-        """Record each batch that the iterator method there returns, by `around_fetch`.
-
-        Args:
-            data_of: Returns an iterator's data, by which phases distinguish training from validation.
-        """
+        """Record each batch that the iterator method there returns, by `around_fetch`; `data_of` is for phases."""
 
         def wrap(owner: Any, name: str) -> None:
             original = getattr(owner, name)
@@ -278,18 +267,15 @@ def around_fetch(
         ends: Exceptions that end the data.
         is_plain: True if batches are fetched now, not by a graph under construction; preferably a C function.
         in_graph: Wraps the method for such a graph.
-        within: Threads inside a recorded fetch, which may fetch from a nested iterator.
-        is_outer: True if this method fetches from nested iterators.
+        within: Threads inside a fetch that may fetch from nested iterators: of methods with `is_outer`.
     """
     otherwise = original if in_graph is None else in_graph(original)
     if within is not None and is_outer:
         original = _marking(original, within)
     monotonic, get_thread, recorded, fetched = time.monotonic, threading.get_ident, loop.recorded, StepMaker.fetched
     take_fingerprint = loop.take_fingerprint if loop.fingerprints is not None else None
-    latest: tuple[Callable[[], Any], BatchSource] = (
-        lambda: None,
-        BatchSource(),
-    )  # the last used iterator, and its source
+    # The last used iterator, and its source.
+    latest: tuple[Callable[[], Any], BatchSource] = (lambda: None), BatchSource()
 
     @functools.wraps(original)
     def observed(*args: Any, **kwargs: Any) -> Any:
@@ -369,11 +355,7 @@ class Replaced(NamedTuple):
 
 
 class Instrumentation:
-    """Wrappers of framework functions; catches the observer's errors, and switches it off after too many.
-
-    Args:
-        note: Called with each error's message.
-    """
+    """Wrappers of framework functions; notes the observer's errors, and switches it off after too many."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self._note = note
@@ -382,7 +364,6 @@ class Instrumentation:
         self.replaced: list[Replaced] = []
 
     def failed(self, error: Exception) -> None:
-        """Count and report an observer's error; the user's code continues."""
         with contextlib.suppress(Exception):
             self._failures += 1
             message = f"{type(error).__name__}: {error}"
@@ -404,7 +385,7 @@ class Instrumentation:
         return call
 
     def attempt(self, what: str, action: Callable[..., object], *args: Any) -> None:
-        """Call a function that may fail in some framework versions; note its error."""
+        """Call a function; note its error."""
         try:
             action(*args)
         except Exception as error:
@@ -418,18 +399,11 @@ class Instrumentation:
         self.replaced.append(Replaced(owner, name, original, ours))
 
     def around(self, owner: Any, name: str, begin: Begin, end: Optional[End]) -> None:
-        """Replace a module's function or class's method by its `observing` version.
-
-        Raises:
-            AttributeError: There is no such function.
-        """
+        """Replace a module's function or class's method by its `observing` version."""
         self.put(owner, name, self.observing(getattr(owner, name), begin, end))
 
     def observing(self, original: Callable[..., Any], begin: Begin, end: Optional[End]) -> Callable[..., Any]:
-        """Return a wrapper that calls `begin` before and, unless None, `end` after the original.
-
-        Signature, arguments, result and exceptions are the original's.
-        """
+        """Return a wrapper that calls `begin` before and, unless None, `end` after the original."""
 
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:

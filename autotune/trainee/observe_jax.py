@@ -1,8 +1,8 @@
 """Observer of JAX: detects the dataset that is trained on, or else the compiled step's calls.
 
-A compiled step runs Python only in its first call, for tracing. A gradient in that trace means that the last batch's
-dataset is trained on: each further batch from ``tf.data`` or a ``DataLoader`` is a step. Without such batches, each
-call of the `jax.jit` function is a step. A gradient of arrays, not of tracers, is an uncompiled step's work.
+A gradient in a trace means that the last batch's dataset is trained on: each further batch from ``tf.data`` or a
+``DataLoader`` is a step. Without such batches, each call of the `jax.jit` function is a step. A gradient of arrays, not
+of tracers, is an uncompiled step's work.
 """
 
 from __future__ import annotations
@@ -103,10 +103,7 @@ class JaxObserver(Observer):
         return None
 
     def _smallest(self, result: Any) -> Any:
-        """Return the smallest array of a step's result: most likely the loss, which isn't donated to the next step.
-
-        Its index is cached.
-        """
+        """Return the smallest array of a step's result: most likely the loss, which isn't donated to the next step."""
         arrays = import_module("jax").tree_util.tree_leaves(result)
         if len(arrays) != self._arrays:
             sizes = {place: one.size for place, one in enumerate(arrays) if hasattr(one, "is_ready")}

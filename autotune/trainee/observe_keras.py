@@ -86,7 +86,7 @@ class KerasObserver(Observer):
         self.instrumentation.put(owner, name, observed)
 
     def _logs_are_read(self, args: Any, kwargs: Any) -> Any:
-        """Return what holds a step's logs; Keras's read of them waits for the accelerator, maybe in another thread."""
+        """Return a step's logs and callbacks; Keras waits for the accelerator to read them, maybe in another thread."""
         if time.monotonic() < self.loop.report.loss_due_s:
             return None
         return args[0], args[1], args[2] if len(args) > 2 else kwargs.get("logs")
@@ -129,10 +129,7 @@ class KerasObserver(Observer):
 
 
 class RunningMean:
-    """Keras's logged losses, converted from means over the epoch to means since the last call.
-
-    The longer the epoch, the more slowly a mean over it falls: trainings couldn't be compared.
-    """
+    """Keras's logged losses, converted from means over the epoch to means since the last call."""
 
     def __init__(self) -> None:
         self._batches = 0

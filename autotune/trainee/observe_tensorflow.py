@@ -17,8 +17,8 @@ from operator import attrgetter
 from typing import Any, Callable, Optional
 
 from autotune.trainee.batch import BatchSizes, loss_in
-from autotune.trainee.loop import Loop, Sums
-from autotune.trainee.observe import Instrumentation, Observer
+from autotune.trainee.loop import Sums
+from autotune.trainee.observe import Observer
 from autotune.trainee.samples import Fingerprints
 from autotune.trainee.steps import BatchSource, StepMaker
 from autotune.trainee.stream import WeakRecords
@@ -45,7 +45,7 @@ class TensorFlowObserver(Observer):
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self._is_eager, self._out_of_range = eager_check(), out_of_range()
+        self.is_eager, self._out_of_range = eager_check(), out_of_range()
         self._on_cpu: Optional[bool] = None
         self._known = WeakRecords(_Known)
         self._current: dict[int, _Known] = {}  # thread → outermost running function
@@ -76,9 +76,7 @@ class TensorFlowObserver(Observer):
                 source.ready = ready_batches(data)
             return source
 
-        graphs = GraphFetches(
-            self.loop, self.instrumentation, self._is_eager, self._fetches_in_graph, self._trains_in_graph
-        )
+        graphs = GraphFetches(self)
         ends = StopIteration, self._out_of_range
         one, several = "data.ops.iterator_ops:OwnedIterator", "distribute.input_lib:DistributedIteratorBase"
         for iterator, fetch in ((one, "_next_internal"), (several, "get_next")):
@@ -87,7 +85,7 @@ class TensorFlowObserver(Observer):
                 source_of,
                 data_of,
                 ends=ends,
-                is_plain=self._is_eager,
+                is_plain=self.is_eager,
                 in_graph=graphs.observing,
                 within=graphs.within,
                 is_outer=iterator == several,
@@ -105,10 +103,8 @@ class TensorFlowObserver(Observer):
         monotonic, get_thread, recorded, worked = time.monotonic, threading.get_ident, loop.recorded, StepMaker.worked
         known_of, current, report, see_loss = self._known.of, self._current, loop.report, self._see_loss
         end = instrumentation.guarded(self._call_ends)
-        latest: tuple[Callable[[], Any], Any] = (
-            lambda: None,
-            None,
-        )  # the last called function, and its facts
+        # The last called function, and its facts.
+        latest: tuple[Callable[[], Any], Any] = (lambda: None), None
 
         @functools.wraps(original)
         def observed(*args: Any, **kwargs: Any) -> Any:
@@ -177,19 +173,19 @@ class TensorFlowObserver(Observer):
                     self.loop.take_own_fingerprint(known, (args[1:], kwargs), samples)
 
     def _tracing_begins(self, args: Any, kwargs: Any) -> Optional[int]:
-        """Record which function is traced without a call: only now it shows whether it takes a gradient."""
+        """Record which function is traced without a call."""
         thread = threading.get_ident()
         if thread in self._current:
             return None
         self._current[thread] = self._known.of(args[0])
         return thread
 
-    def _fetches_in_graph(self) -> None:
+    def fetches_in_graph(self) -> None:
         current = self._current.get(threading.get_ident())
         if current is not None:
             current.fetches = True
 
-    def _trains_in_graph(self) -> Callable[[], bool]:
+    def trains_in_graph(self) -> Callable[[], bool]:
         """Return a deferred check of whether the function being traced trains."""
         current = self._current.get(threading.get_ident())
         return lambda: current is None or current.trains
@@ -206,7 +202,7 @@ class TensorFlowObserver(Observer):
     def _gradient_begins(self, args: Any, kwargs: Any) -> Any:
         # MirroredStrategy runs each replica's step in its own thread, while the loop's thread waits.
         is_replica = type(threading.current_thread()).__name__ == "_MirroredReplicaThread"
-        thread, is_eager = threading.get_ident(), self._is_eager()
+        thread, is_eager = threading.get_ident(), self.is_eager()
         current = self._latest if is_replica and not is_eager else self._current.get(thread)
         if current is not None:
             current.trains = True
@@ -236,7 +232,7 @@ class TensorFlowObserver(Observer):
     def _loop_begins(self, args: Any, kwargs: Any) -> Any:
         """Record that a dataset loop becomes one operation of a graph."""
         known = self._current.get(threading.get_ident())
-        if known is None or self._is_eager():
+        if known is None or self.is_eager():
             return None
         trained, known.trains = known.trains, False
         return known, trained
@@ -277,10 +273,7 @@ def data_of(iterator: Any) -> Any:
 
 
 def ready_batches(dataset: Any) -> Optional[int]:
-    """Return how many batches a pipeline's buffers may hold before the first step, if known.
-
-    Buffers before the batching hold samples. Sizes that TensorFlow tunes are unknown.
-    """
+    """Return how many batches a pipeline's buffers may hold before the first step, if known."""
     ready, in_batch = 0.0, 1
     for _ in range(32):  # limit of stages
         name = type(dataset).__name__
@@ -297,51 +290,35 @@ def ready_batches(dataset: Any) -> Optional[int]:
 class GraphFetches:
     """Observer of fetches in graphs: sums of their waits, samples and number.
 
-    Args:
-        is_eager: True if no graph is under construction.
-        found: Called when the function being traced fetches.
-        trains: Returns a deferred check of whether that function trains.
-
     Attributes:
         within: Threads inside such a fetch, or a distributed iterator's, which fetches for each device.
         is_on_device: Whether an iterator with batches on a GPU was made.
     """
 
-    def __init__(
-        self,
-        loop: Loop,
-        instrumentation: Instrumentation,
-        is_eager: Callable[[], object],
-        found: Callable[[], object],
-        trains: Callable[[], Callable[[], bool]],
-    ) -> None:
-        self._fingerprints = loop.fingerprints
+    def __init__(self, observer: TensorFlowObserver) -> None:
+        self._observer = observer
         self.is_on_device = False
-        self._trains = trains
-        self._instrumentation = instrumentation
-        self._is_eager = is_eager
-        self._found = found
         self.within: set[int] = set()
         self._specs: list[Any] = []  # of batches fetched as optionals
         self._handle: Any = None
         self._taken: Sums = (0.0, 0.0, 0.0)
-        loop.counters.append(self.take)
+        observer.loop.counters.append(self.take)
 
     def made(self, iterator: Any, result: Any, error: Optional[BaseException]) -> None:
         self.is_on_device = self.is_on_device or "GPU" in str(getattr(iterator._iterator_resource, "device", ""))
 
     def observing(self, original: Callable[..., Any], is_optional: bool = False) -> Callable[..., Any]:
         """Return an iterator's fetch method, with our operations around it."""
-        return self._instrumentation.observing(original, functools.partial(self.begin, is_optional), self.end)
+        return self._observer.instrumentation.observing(original, functools.partial(self.begin, is_optional), self.end)
 
     def observe_optional(self, owner: Any, name: str) -> None:
-        self._instrumentation.put(owner, name, self.observing(getattr(owner, name), is_optional=True))
+        self._observer.instrumentation.put(owner, name, self.observing(getattr(owner, name), is_optional=True))
 
     def begin(self, is_optional: bool, args: Any, kwargs: Any) -> Any:
         thread = threading.get_ident()
-        if self._is_eager() or thread in self.within:
+        if self._observer.is_eager() or thread in self.within:
             return None
-        self._found()
+        self._observer.fetches_in_graph()
         if is_optional and args[0].element_spec not in self._specs:
             self._specs.append(args[0].element_spec)
         graph = _python("framework.ops").get_default_graph()
@@ -378,7 +355,7 @@ class GraphFetches:
 
     def value_begins(self, args: Any, kwargs: Any) -> Any:
         """Check whether a graph takes the batch of an optional whose wait is already counted."""
-        if not self._specs or self._is_eager() or threading.get_ident() in self.within:
+        if not self._specs or self._observer.is_eager() or threading.get_ident() in self.within:
             return None
         return True if args[0].element_spec in self._specs else None
 
@@ -388,8 +365,9 @@ class GraphFetches:
             self._take_fingerprint(batch)
 
     def _take_fingerprint(self, batch: Any) -> None:
-        if self._fingerprints is not None and not self.is_on_device:
-            take_fingerprints_in_graph(self._fingerprints, batch, self._trains())
+        fingerprints = self._observer.loop.fingerprints
+        if fingerprints is not None and not self.is_on_device:
+            take_fingerprints_in_graph(fingerprints, batch, self._observer.trains_in_graph())
 
     def take(self) -> Sums:
         """Return seconds of waiting, samples and batches since the last call."""
@@ -460,10 +438,7 @@ def _samples(batch: Any) -> Any:
 
 
 def take_fingerprints_in_graph(fingerprints: Fingerprints, batch: Any, trains: Callable[[], bool]) -> None:
-    """Add operations to the current graph that take every `stride`-th batch's fingerprint.
-
-    Skipped batches cost a few microseconds, without calling Python.
-    """
+    """Add operations to the current graph that take every `stride`-th batch's fingerprint."""
     leaves = [leaf for leaf in _flatten(batch) if type(leaf).__name__ != "PerReplica" and hasattr(leaf, "dtype")]
     tensorflow, variables = sys.modules["tensorflow"], _python("ops.gen_resource_variable_ops")
     dataset = fingerprints.dataset()

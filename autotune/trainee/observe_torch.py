@@ -99,16 +99,11 @@ class TorchObserver(Observer):
         self.loop.completions.add(now_s, has_passed)
 
     def _updates(self) -> Callable[..., None]:
-        event, recorded, loop, instrumentation = (
-            (StepMaker.updated,),
-            self.loop.recorded,
-            self.loop,
-            self.instrumentation,
-        )
+        event, loop, instrumentation = (StepMaker.updated,), self.loop, self.instrumentation
 
         def updated(*_args: Any) -> None:
             if instrumentation.on and not loop.is_suspended:
-                recorded.append(event)
+                loop.recorded.append(event)
 
         return updated
 

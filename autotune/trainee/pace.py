@@ -13,8 +13,7 @@ ln(seconds). A step with an evaluation, checkpoint or epoch end is one of ``paus
 omit, stay: ``ends`` of the steps, with ``ends_s`` of their time. ``cpu_s`` is this process's CPU time.
 
 A training's files stay below 10 MB: each of up to eight processes keeps its first part (four hours) and its last two,
-and a further process replaces one that has ended. Errors (full disk, removed folder) end the report, never the
-training. The file is open only during a write: a trainer may close any descriptor.
+and a further process replaces one that has ended. Errors end the report, never the training.
 """
 
 from __future__ import annotations
@@ -113,13 +112,7 @@ class Pace:
         work: Optional[float] = None,
         update: bool = True,
     ) -> None:
-        """Add a step that ended at `t_s`; raises nothing.
-
-        Args:
-            wait_s: Data wait, if known.
-            work: Frames or tokens in its batch.
-            update: False if gradients are only accumulated.
-        """
+        """Add a step that ended at `t_s`, with `stream.step`'s arguments; raises nothing."""
         # Never waits: a step that another thread reports at the same moment is dropped.
         if not self._is_open or not self._lock.acquire(blocking=False):
             return
@@ -222,11 +215,7 @@ class Pace:
 
 
 def _free_number(folder: str, pid: int) -> int:
-    """Return a process's next file number; may remove an ended one's files.
-
-    Raises:
-        OSError: The folder is missing, or too many processes report.
-    """
+    """Return a process's next file number; may remove an ended one's files, or raise OSError if too many report."""
     files: dict[tuple[int, int], list[str]] = {}
     for name in os.listdir(folder):
         match = re.fullmatch(r"pace\.([0-9]{1,10})\.([0-9]{1,10})\.([0-9]{1,10})\.jsonl", name)

@@ -1,11 +1,10 @@
 """Phases of a trial: plain training, training on a few kept batches, drawing batches without training.
 
 With ``AUTOTUNE_PHASE_S``, a phase's seconds, the observer cycles a trial through `REPLAY` (steps if data cost nothing),
-`LOAD` (the loader alone) and `TRAIN` (both). `TRAIN` follows `LOAD`, because `REPLAY` leaves the loader's buffers full:
-training would look too fast.
+`LOAD` (the loader alone) and `TRAIN` (both). `TRAIN` follows `LOAD`, because `REPLAY` leaves the loader's buffers full.
 
 Fetches are replaced only if their data is trained on: fetched before each of the last works, in a pass already worked
-on. So a pass's first batch, and validation even over the same data, are the trainer's own.
+on. So validation, even over the same data, is the trainer's own.
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ from autotune.trainee.stream import WeakRecords
 REPLAY, LOAD, TRAIN = ORDER = "replay", "load", "train"
 
 LEAST = 3
-"""Least steps of a phase or batches in `LOAD`; also of the warm-up, after the steps that show what trains."""
+"""Least steps of a phase, of the warm-up, or batches in `LOAD`."""
 
 MOST_KEPT = 4
-"""Batches that `REPLAY` cycles through; several, because their lengths and so their times may differ."""
+"""Batches that `REPLAY` cycles through."""
 
 
 class Schedule:
@@ -105,8 +104,8 @@ class Data:
     """Data that batches are fetched from.
 
     Attributes:
-        kept: Latest batches, to be handed out again: in new containers, as a trainer may take items out, but with the
-            same arrays. A step that changes one in place changes later losses, not times.
+        kept: Latest batches, to be handed out again: in new containers, but with the same arrays. A step that changes
+            one in place changes later losses, not times.
         stand_in: Iterator over kept batches for a compiled step.
     """
 
@@ -139,11 +138,7 @@ _MOST_UNKNOWN = 60  # works without a fetch, or rounds without common data, befo
 
 
 class PhasedLoop:
-    """Training loop that is taken through phases, at its fetches.
-
-    Args:
-        loop: The loop, before any framework is observed.
-    """
+    """Training loop that is taken through phases at its fetches; made before any framework is observed."""
 
     def __init__(self, loop: Loop, length_s: float) -> None:
         self._loop = loop
@@ -168,7 +163,7 @@ class PhasedLoop:
         loop.recorded = _Recorded(self)
 
     def forget(self) -> None:
-        """End the phases in a forked child of a training loop: the schedule is the parent's."""
+        """End the phases in a forked child of a training loop."""
         self._inside.clear()
         self.is_on = self.is_on and not self._rounds
 
@@ -185,7 +180,6 @@ class PhasedLoop:
             self._loop.recorded.append((lambda _steps: self._write(),))
 
     def worked(self, thread: Optional[int] = None) -> None:
-        """Process a thread's work on the fetched batches; further work on them changes nothing."""
         if self.is_on:
             self.attempt(self._worked, thread)
 
@@ -248,8 +242,7 @@ class PhasedLoop:
 
         Args:
             data_of: Returns an iterator's data, which further iterators may share.
-            ends: Exceptions that end the data.
-            is_plain: True if batches are fetched now, not by a graph under construction.
+            ends, is_plain: As in `observe.around_fetch`.
             renewed: Returns a batch to be handed out again.
             arrays_of: Returns the arrays in a fetched object.
         """
@@ -340,10 +333,7 @@ class PhasedLoop:
         ends: tuple[type[BaseException], ...],
         arrays_of: Callable[[Any], Any] = lambda batch: batch,
     ) -> Any:
-        """Draw until there are enough batches, or the data ends; the trainer meets the end at its next fetch.
-
-        Returns:
-            The last batch.
+        """Draw until there are enough batches, or the data ends; return the last batch.
 
         Raises:
             Exception: From the fetch; the end of the data only at the first.

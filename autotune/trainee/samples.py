@@ -13,10 +13,8 @@ fields of at most 8 elements: classes, ids, lengths. The hashes' key is ``AUTOTU
 is written.
 
 A hash is a sum over elements at fixed places, ever sparser, so it costs the same for any size. Zeros, as in padding,
-add nothing.
-
-The cost is at most `SHARE` of the time, about `START_S` at first. If that isn't enough, only every 2nd, 4th, 8th batch
-and so on is used, the same ones in two trials. Arrays on an accelerator are ignored, not copied.
+add nothing. If `SHARE` of the time isn't enough, only every 2nd, 4th, 8th batch and so on is used, the same ones in two
+trials. Arrays on an accelerator are ignored, not copied.
 """
 
 from __future__ import annotations
@@ -29,13 +27,12 @@ import os
 import sys
 import time
 from binascii import b2a_base64
-from collections.abc import Mapping
 from functools import reduce
 from hashlib import blake2b
 from operator import add, getitem
 from typing import Any, Callable, Optional
 
-from autotune.trainee.batch import BatchSizes, Path
+from autotune.trainee.batch import BatchSizes, Path, leading_size, leaves
 
 KEY_VARIABLE = "AUTOTUNE_DATA_KEY"
 SHARE = 0.005
@@ -51,7 +48,6 @@ _FLUSH_EVERY_S = 0.5
 _FIRST_COST_S = 0.001
 _FIRST_PLACES, _RATIO = 64, 1.07
 _MOST_SHAPES = 1000  # that are cached
-_DEPTH, _WIDTH = 4, 32
 _MIX_1, _MIX_2 = 0x3F58476D1CE4E5B9, 0x14D049BB133111EB  # odd
 _INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}  # by an element's size in bytes
 
@@ -60,7 +56,6 @@ class Pass:
     """Pass over a dataset.
 
     Args:
-        dataset: Its number.
         number: Number of the pass; None if ends of passes aren't seen.
 
     Attributes:
@@ -101,7 +96,6 @@ class Fingerprints:
         self._credit_s += more_s
 
     def dataset(self) -> int:
-        """Return the number of a new dataset."""
         self._datasets.append(0)
         return len(self._datasets) - 1
 
@@ -132,7 +126,6 @@ class Fingerprints:
         self._cost_s = min(took_s, 2.0 * self._cost_s or _FIRST_COST_S)  # the first one includes setup
 
     def flush(self) -> None:
-        """Write the held fingerprints, with whether they are now known to be trained on."""
         self._flushed_s = time.monotonic()
         held, self._held = self._held, []
         if held and self.is_on:
@@ -160,7 +153,7 @@ class Fingerprints:
 
     def _add(self, current_pass: Pass, at: int, batch: Any, samples: int, now_s: float) -> None:
         if current_pass.fields is None:
-            paths = (path for path, leaf in _leaves(batch, ()) if _length(leaf) == samples)
+            paths = (path for path, leaf in leaves(batch) if _length(leaf) == samples)
             current_pass.fields = sorted(paths, key=_place_in_order)
         fields = [reduce(getitem, path, batch) for path in current_pass.fields]
         arrays = [on_host for leaf in fields if (on_host := _on_host(leaf)) is not None]
@@ -300,33 +293,13 @@ def _module_of(array: Any) -> str:
     return "torch" if type(array).__module__.partition(".")[0] == "torch" else "numpy"
 
 
-def _leaves(batch: Any, path: tuple[Any, ...]) -> Any:
-    if len(path) > _DEPTH:
-        return
-    if isinstance(batch, Mapping):
-        for key in list(batch)[:_WIDTH]:
-            yield from _leaves(batch[key], (*path, key))
-    elif isinstance(batch, (tuple, list)) and not _is_texts(batch):
-        for index, part in enumerate(batch[:_WIDTH]):
-            yield from _leaves(part, (*path, index))
-    else:
-        yield path, batch
-
-
 def _place_in_order(path: Path) -> tuple[tuple[bool, Any], ...]:
     """Return a sort key for paths: equal mappings may be ordered differently."""
     return tuple((isinstance(part, str), part if isinstance(part, (int, str)) else str(part)) for part in path)
 
 
-def _is_texts(part: Any) -> bool:
-    return bool(part) and all(isinstance(one, (str, bytes)) for one in part[:2])
-
-
 def _length(leaf: Any) -> Optional[int]:
-    if isinstance(leaf, (list, tuple)):
-        return len(leaf)
-    shape = getattr(leaf, "shape", None)
-    return int(shape[0]) if shape is not None and not callable(shape) and len(shape) else None
+    return len(leaf) if isinstance(leaf, (list, tuple)) else leading_size(leaf)
 
 
 def _on_host(leaf: Any) -> Any:

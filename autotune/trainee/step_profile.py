@@ -1,15 +1,15 @@
 """Profile of an unchanged trainer's steps, made in its process, in a separate trial.
 
-Hooks at fetches, backward passes and updates divide PyTorch's steps into phases. Then PyTorch's or TensorFlow's
-profiler observes a few steps. The result is ``step_profile.json`` in the trial's folder:
+Hooks divide PyTorch's steps into phases. Then PyTorch's or TensorFlow's profiler observes a few steps. The result is
+``step_profile.json`` in the trial's folder:
 
     {"v": 1, "framework": "PyTorch", "profiler_begin_s": 102.3, "steps": 9,
      "phases_ms": {"data": […], "forward": […], "backward": […], "optimizer": […], "rest": […]}, "traced_ms": {},
      "operations": [{"name": "aten::mm", "times": 6.0, "host_ms": 3.9, "device_ms": 0.0}, …], "why_not": ""}
 
-``phases_ms`` are each step's times before the profiler starts (CLOCK_MONOTONIC), ``operations`` means over the
-``steps`` until it stops, ``traced_ms`` (TensorFlow) the times of phases and steps in the profiler's trace, ``why_not``
-the reason for a missing part.
+``phases_ms`` are each step's times before the profiler starts, ``operations`` means over the ``steps`` until it stops,
+``traced_ms`` (TensorFlow) the times of phases and steps in the profiler's trace, ``why_not`` the reason for a missing
+part.
 """
 
 from __future__ import annotations
@@ -65,7 +65,6 @@ class StepProfiler(Observer):
         raise NotImplementedError
 
     def stop(self) -> Operations:
-        """Stop the profiler, and return its operations."""
         raise NotImplementedError
 
     def phases_ms(self) -> dict[str, list[float]]:
@@ -73,7 +72,6 @@ class StepProfiler(Observer):
         return {}
 
     def traced_ms(self, steps: int) -> dict[str, list[float]]:
-        """Return the same from the profiler's trace."""
         return {}
 
     @property
@@ -142,8 +140,7 @@ class StepProfiler(Observer):
 
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, REST = PHASES = "data", "forward", "backward", "optimizer", "rest"
-"""Phases of a PyTorch step. They end at: end of a fetch, start and end of a backward pass, end of an update, next
-fetch."""
+"""Phases of a PyTorch step, to the end of a fetch, start and end of a backward pass, end of an update, next fetch."""
 
 _Moments = list[tuple[str, Any]]
 """Moments of a step (numbers, or GPU events), each with the phase that ends there."""
@@ -204,7 +201,7 @@ class TorchProfile(StepProfiler):
         return True
 
     def _now(self) -> Any:
-        """Return the time; on a GPU, an event in its current stream, which nothing waits for."""
+        """Return the time; on a GPU, an event in its current stream."""
         if self._device is None:
             return time.perf_counter()
         cuda = sys.modules["torch"].cuda

@@ -60,14 +60,11 @@ class BatchSource:
         always_trains: (dataset) True if invisible work trains on all batches.
         like: (dataset) Latest pass that was trained on; the next one's rounds are similar.
         waiting: Samples of each fetched batch not yet trained on, oldest first.
-        fresh: Batches fetched since the last work.
-        begin_s: Start of the first of these fetches.
-        wait_s: Their time.
+        fresh: Batches fetched since the last work, from `begin_s` on and in `wait_s`.
         ended_s: End of the pass, if not then known to be trained on.
         passed: Samples of the current or last pass, if all are known.
         is_over: True between two passes.
-        data: Pass in the fingerprints.
-        set: (dataset) Number in the fingerprints.
+        data: Pass in the fingerprints, of their dataset `set`.
         ahead: Prefetched batches that remain after a round; None before the first.
         is_joint: True if more than these remained after the last round.
     """
@@ -99,11 +96,7 @@ class BatchSource:
         self.fresh, self.ended_s = 0, None
 
     def with_surplus(self, samples: Optional[float]) -> Optional[float]:
-        """Return the samples of a round's last step, with those of leftover batches.
-
-        Loops that take several batches per work do so in every round; one that skips a batch now and then hasn't
-        trained on it.
-        """
+        """Return the samples of a round's last step, with those of leftover batches, if every round has some."""
         surplus = len(self.waiting) - (self.ahead or 0)
         if self.ahead is None:
             # prefetched batches; further ones that aren't trained on are skipped
@@ -265,7 +258,6 @@ class StepMaker:
             self._calls, self._call_end_s = self._calls + 1, end_s
 
     def updated(self) -> None:
-        """Process an optimizer's step, in frameworks where all are seen."""
         self._has_optimizer = self._is_updated = True
 
     def always_trains(self, now_s: float, calls_are_seen: bool) -> None:
@@ -323,7 +315,7 @@ class StepMaker:
         )
 
     def _pass_over(self, begins_s: Optional[float], end_s: Optional[float] = None) -> None:
-        """Start a pause at `begins_s`, unless that is None: something was fetched or computed without training."""
+        """Start a pause at `begins_s`, unless that is None."""
         if begins_s is not None and self._has_trained and self._pause_begin_s is None:
             self._pause_begin_s, self._pause_end_s = begins_s, end_s
 
@@ -377,9 +369,8 @@ class StepMaker:
             self.drop_all()
 
     def _make_step(self, key: Any, begin_s: float, samples: Optional[float], is_whole: bool) -> None:
-        """Make a step of a loop without fetches; reported with the next, as the trainer may report its own."""
-        if self._key is None:
-            self._key = key
+        """Make a step of a loop without fetches, reported with the next."""
+        self._key = key if self._key is None else self._key
         if key != self._key:  # a second work of the same step, or the first no longer occurs
             self._surprises += 1
             if self._surprises < _UNEXPECTED_LIMIT:

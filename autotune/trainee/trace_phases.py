@@ -86,10 +86,7 @@ def _phases_by_name(executed: list[Executed]) -> dict[str, str]:
 def _outside_of_layers(
     executed: list[Executed], phase_of: dict[str, str], begin_ms: float, end_ms: float
 ) -> dict[str, str]:
-    """Return the loss's operations: without a scope, between a step's last layer and last backward operation.
-
-    Constants of the backward pass may be made at any time.
-    """
+    """Return the loss's operations: without a scope, between a step's last layer and last backward operation."""
     within = [one for one in executed if begin_ms <= one.begin_ms < end_ms]
     layers_ms, back_ms = (
         max((one.begin_ms for one in within if phase_of.get(one.name) == phase), default=end_ms)

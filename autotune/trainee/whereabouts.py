@@ -1,11 +1,10 @@
 """Lines of the trainer's code in which its loop stays, sampled in a diagnosis's trial.
 
-A slow step's time doesn't show its place. So a thread samples the trainer's line that the main thread is in, or has
-called a library from. Each longer stay is a ``cost`` of kind ``stay``, also for the lines that called it; ``times`` is
-its depth. In usual steps, only calling lines stay that long. Lines with the most time outside of frameworks are
-reported as ``loop``, the main thread's CPU time as ``main``, the CPU time of the trainer's lines in other threads as
-``thread``, at the line with most of it, and time before the first step, per function or line of a module, as
-``before``; its ``text`` is "framework" within one.
+A thread samples the trainer's line that the main thread is in, or has called a library from. Each longer stay is a
+``cost`` of kind ``stay``, also for the lines that called it; ``times`` is its depth. Lines with the most time outside
+of frameworks are reported as ``loop``, the main thread's CPU time as ``main``, the CPU time of the trainer's lines in
+other threads as ``thread``, at the line with most of it, and time before the first step, per function or line of a
+module, as ``before``; its ``text`` is "framework" within one.
 """
 
 from __future__ import annotations
@@ -104,10 +103,7 @@ class Whereabouts(threading.Thread):
             process_stream.write("cost", now_s, cost="loop", place=line, duration_s=took_s, times=1, text=text)
 
     def _before_steps(self) -> float:
-        """Sum up the main thread's places before the first step, report them, and return the time.
-
-        Until then the stream's file is closed: a trainer may look at its descriptors, or close all.
-        """
+        """Sum up the main thread's places before the first step, report them, and return the time."""
         took_s: dict[tuple[str, str], float] = {}
         last_s = time.monotonic()
         while not process_stream.has_steps:
