@@ -1,8 +1,7 @@
 """Child processes other than trials: searches and workers, the user's notification command, short commands.
 
-A search or worker runs in its own session, and is stopped with all its descendants, such as its guard in another
-session (guard_process.py). It inherits the read end of a *lifeline*, a pipe whose other end only the daemon holds: end
-of file means that the daemon is gone, or that the search should end after the running trial.
+A search or worker is stopped with all its descendants, in any session. It inherits the read end of a *lifeline*, a pipe
+from the daemon: end of file means that the daemon is gone, or that the search should end after the running trial.
 """
 
 import contextlib
@@ -30,19 +29,16 @@ from autotune.records import Scalar
 from autotune.trial.process_identity import identity_of
 
 KILL_SEARCH_S = 0.9
-"""Time from SIGTERM, which the search answers by stopping its trial, to SIGKILL."""
+"""Time from SIGTERM to SIGKILL of the search."""
 
 KILL_REST_S = 0.7
-"""Time from the end of the search to SIGKILL for other processes: its guard kills the trial after 0.5 s."""
+"""Time from its end to SIGKILL for other processes: its guard kills the trial after 0.5 s."""
 
 GIVE_UP_S = 2.0
 """Time from that SIGKILL to reporting the processes that survive it."""
 
 NICENESS = 10
-"""Default niceness of a search: free on an idle machine, and other processes take precedence.
-
-With autogroups (sched(7)) the kernel shares the CPU among sessions first: they get a fair share.
-"""
+"""Default niceness of a search. With autogroups (sched(7)) the kernel shares the CPU among sessions first."""
 
 _POLL_S = 0.02
 _COST_SHARE = 0.002  # of one core, for scans of /proc: slow ones, with hundreds of threads, are less frequent
@@ -91,9 +87,8 @@ class SearchChild:
         """Start a search.
 
         Args:
-            env: The whole environment; `VARIABLE` is added.
+            env: The whole environment, except `VARIABLE`.
             log: File to append its output to, without stdout if there is an `output`.
-            niceness: Also of its descendants.
 
         Raises:
             CommandError: It cannot be started.
@@ -148,7 +143,7 @@ class SearchChild:
     def poll(self) -> SearchExit | None:
         """Return its end; None while any of its processes is left.
 
-        Sends SIGKILL when due, and reaps it: call every 0.1 s after `leave`, else every second.
+        Call it every 0.1 s after `leave`, else every second: it sends SIGKILL when due.
         """
         if self._exit is not None:
             return self._exit
@@ -251,9 +246,7 @@ _log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Runner of the user's command for each event, one at a time; the event is JSON on standard input.
-
-    A thread does it, so that `notify` never blocks.
+    """Thread that runs the user's command for each event, which is JSON on standard input.
 
     Args:
         argv: Run without a shell; empty for none.
@@ -296,7 +289,7 @@ class Notifier:
                     self._log_end(f"cannot be started: {getattr(error, 'strerror', None) or error}", b"")
 
     def _run(self, event: bytes) -> tuple[str, bytes]:
-        """Run the command for one event; return how it ended, and the beginning of its output."""
+        """Return how the command ended for one event, and the beginning of its output."""
         # A memory file: a pipe could block, or close before the command has read it.
         with os.fdopen(os.memfd_create("event"), "w+b") as stdin:
             stdin.write(event)
@@ -355,7 +348,7 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    """Return whether a child has exited, without reaping it, so that its id is not reused."""
+    """Return whether a child has exited, without reaping it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:  # the system reaps it if SIGCHLD is ignored
@@ -378,9 +371,7 @@ class CommandResult:
     text: str
 
 
-def run_short(
-    argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None, cwd: Path | str = "/"
-) -> CommandResult:
+def run_short(argv: Sequence[str], limit_s: float, *, env: Mapping[str, str] | None = None) -> CommandResult:
     """Run a command to its end or time limit, without input and without a shell."""
     try:
         done = subprocess.run(
@@ -388,13 +379,11 @@ def run_short(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=None if env is None else dict(env),
-            cwd=cwd,
+            env=env,
+            cwd="/",
             timeout=limit_s,
             check=False,
         )
-    except FileNotFoundError:
-        return CommandResult(status=None, text=f"{argv[0]} was not found")
     except subprocess.TimeoutExpired:
         return CommandResult(status=None, text=f"{argv[0]} did not exit within {limit_s:.0f} s")
     except OSError as error:

@@ -74,8 +74,8 @@ def memory_that_ran_out(error: str, *, gpu_memory_full: Callable[[], bool] = lam
     """Return which memory ran out according to an exception's class and message, if any.
 
     Args:
-        gpu_memory_full: Returns whether the GPU's memory was full: then other errors of GPU libraries count. Called
-            only for these, since it may wait for the driver.
+        gpu_memory_full: Called for other errors of GPU libraries, which count if the GPU's memory was full; may wait
+            for the driver.
     """
     if _HOST_MEMORY.search(error):
         return Ending.OUT_OF_HOST_MEMORY
@@ -102,11 +102,7 @@ def complaint_of_memory(*outputs: str) -> tuple[Ending, str] | None:
 
 
 def last_error(stderr: str, stdout: str = "") -> str:
-    """Return class and message of the exception that ended a program, then of its causes; else the last lines.
-
-    Args:
-        stdout: Tail; some trainers print exceptions there.
-    """
+    """Return class and message of the exception that ended a program, then of its causes; else the last lines."""
     errors, printed = output_lines(stderr), output_lines(stdout)
     found, printed_error = _exception(errors), _exception(printed)
     if found and (not printed_error or _is_at_the_end(errors)):
@@ -115,7 +111,7 @@ def last_error(stderr: str, stdout: str = "") -> str:
 
 
 def quoted_output(stderr: str, stdout: str) -> str:
-    """Return the output to quote for a failure: stderr, or stdout if only that holds the error."""
+    """Return the readable stderr, or stdout if only that holds the error."""
     if not _exception(output_lines(stderr)) and _exception(output_lines(stdout)):
         return readable(stdout)
     return readable(stderr) or readable(stdout)
@@ -236,9 +232,8 @@ def output_lines(text: str) -> list[str]:
             kept = _kept(line)
             quotes_code = after_warning and _WARNED_CODE.match(line)
             after_warning = "Warning: " in line and kept is None
-            if kept is None or quotes_code:
-                continue
-            lines.append(kept)
+            if kept is not None and not quotes_code:
+                lines.append(kept)
     return lines
 
 

@@ -51,12 +51,14 @@ class StateFolder:
 
     @classmethod
     def locate(cls, config: Path, *, explicit: Path | None, environ: Mapping[str, str]) -> StateFolder:
-        """Locate the state folder of a config, whose links are resolved: all its names share one folder.
+        """Locate the state folder of a config.
+
+        Args:
+            config: Links resolved, so that all its names share one folder.
 
         Returns:
-            The named folder (`explicit`, else ``AUTOTUNE_DIR``); else ``.autotune`` in the nearest folder above the
-            config that holds ``.autotune`` or ``.git``, or else next to the config. If other users could write to that
-            one or replace it, ``autotune`` in ``$XDG_STATE_HOME``, with a remark.
+            The named folder (`explicit`, else ``AUTOTUNE_DIR``); else ``.autotune`` in the `project_folder`; if other
+            users could write to that one or replace it, ``autotune`` in ``$XDG_STATE_HOME``, with a remark.
 
         Raises:
             ConfigError: The config's folder cannot be found.
@@ -83,7 +85,7 @@ class StateFolder:
         """Create the folder and its subfolders, for the owner only and ignored by git.
 
         Raises:
-            AutotuneError: It cannot be written to, or another user created it first.
+            AutotuneError: It cannot be written to.
         """
         try:
             if not self.path.exists():
@@ -117,11 +119,7 @@ class StateFolder:
         return TrialFolder(self.trials(study) / _checked(trial))
 
     def free_bytes(self) -> int:
-        """Return the free disk space, without root's reserve.
-
-        Raises:
-            AutotuneError: The folder is gone.
-        """
+        """Return the free disk space; raise AutotuneError if the folder is gone."""
         try:
             return shutil.disk_usage(self.path).free
         except OSError as error:
@@ -145,10 +143,7 @@ class StateFolder:
         keep: int = 200,
         is_over: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Delete all but the latest `keep` trial folders and the `protected` ones, until `is_over`.
-
-        Never follows links or touches folders without the marker.
-        """
+        """Delete all but the latest `keep` trial folders and the `protected` ones, until `is_over`."""
         trials = self.trials(study)
         if trials.is_symlink() or not trials.is_dir():
             return
@@ -171,10 +166,7 @@ class StateFolder:
 
 
 def _own(named: Path, config: Path) -> Path:
-    """Return the folder that the user named, unless other users could write to it (AutotuneError).
-
-    The folders above it are the user's choice.
-    """
+    """Return the folder that the user named; raise AutotuneError if other users could write to it."""
     owners = owners_for(config)
     why = None
     if named.is_symlink():
@@ -241,10 +233,9 @@ def why_not_ours(folder: Path, owners: frozenset[int]) -> str | None:
 def why_exposed(place: Path) -> str | None:
     """Return why other users could replace a folder in this place, if they can.
 
-    That needs write permission on a folder above it without the sticky bit. Another user's folder counts as writable
-    for that user, unless that is root or the owner of ``/`` (root under another id in a container). For root, owners
-    don't count: root works in others' folders on purpose, and the owner of a folder above a config can replace its
-    command anyway.
+    That needs write permission on a folder above it without the sticky bit. Owners have it, except root and the owner
+    of ``/`` (root under another id in a container). For root, owners don't count: root works in others' folders on
+    purpose.
 
     Args:
         place: Parent of the state folder; links resolved.
@@ -269,10 +260,7 @@ def _others_may_write(status: os.stat_result) -> bool:
 
 
 def _is_private_group(gid: int, uid: int) -> bool:
-    """Return whether only a folder's owner and root are in its group.
-
-    With one group per user, the usual umask makes folders group-writable.
-    """
+    """Return whether only a folder's owner and root are in its group, as with one group per user."""
     name = _name(uid)
     try:
         group = grp.getgrgid(gid)
@@ -289,7 +277,7 @@ def _name(uid: int) -> str:
 
 
 MARKER = ".autotune-trial"
-"""Name of the file that marks a folder as created by autotune; others are never emptied or removed."""
+"""File that marks a folder as created by autotune; others are never emptied or removed."""
 
 _TAIL_BYTES = 32 << 10
 _log = logging.getLogger(__name__)
@@ -320,9 +308,9 @@ class TrialFolder:
         """Create the folder, its marker and ``outputs/``; keep an existing folder of ours.
 
         Args:
-            output_paths: Paths that the trainer will write to; only their parents are created, since some trainers
-                refuse an existing folder and others need the parent.
-            observed: Whether to create ``inject/`` too, for real processes.
+            output_paths: Paths that the trainer will write to; only their parents are created, because some trainers
+                refuse an existing folder.
+            observed: Whether to create ``inject/`` too.
 
         Raises:
             TrialError: It cannot be created, or another folder is in its place.
@@ -377,7 +365,7 @@ class TrialFolder:
         """Delete everything that is not in `contents`."""
         if self.is_ours():
             for path in [path for path in self._walk(contents.__contains__) if path not in contents]:
-                self._delete(path)
+                discard(path, lambda: False, self.path.parent)
 
     def _walk(self, descend: Callable[[Path], bool]) -> Iterator[Path]:
         """Yield the paths in the folder and in subfolders for which `descend` holds, but not through links."""
@@ -392,7 +380,7 @@ class TrialFolder:
                         waiting.append(path)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
-        """Write the result. A full disk is only logged: it ends the search at the next append to the record."""
+        """Write the result; only log a failure, because a full disk ends the search soon anyway."""
         try:
             create_private(self.result, (json.dumps({"format": 2, **result}, indent=2) + "\n").encode())
         except OSError as error:
@@ -410,7 +398,7 @@ class TrialFolder:
 
     def discard_outputs(self, is_over: Callable[[], bool] = lambda: False) -> None:
         if self.is_ours():
-            self._delete(self.outputs, is_over)
+            discard(self.outputs, is_over, self.path.parent)
 
     def discard_temporary(self, is_over: Callable[[], bool] = lambda: False) -> None:
         if self.is_ours():
@@ -419,12 +407,7 @@ class TrialFolder:
     def delete(self, is_over: Callable[[], bool] = lambda: False) -> None:
         if self.is_ours():
             delete_temporary_folder(self.path, is_over)
-            self._delete(self.path, is_over)
-
-    def _delete(self, path: Path, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Delete as `discard` does; log a warning if that fails."""
-        if not discard(path, is_over, self.path.parent):
-            _log.warning("%s could not be deleted completely; delete it by hand if the disk fills up", path)
+            discard(self.path, is_over, self.path.parent)
 
 
 def _unusable(what: str, place: Path, error: OSError) -> TrialError:
@@ -433,7 +416,7 @@ def _unusable(what: str, place: Path, error: OSError) -> TrialError:
 
 
 def delete_left(trials: Path, is_over: Callable[[], bool]) -> None:
-    """Delete what earlier searches on this machine left; needs the study's lock, and no running trial."""
+    """Delete what earlier searches left on this machine; needs the study's lock, and no running trial."""
     for path in left_aside(trials):
         discard(path, is_over, trials)
     # Those inside a trial's folder are deleted with it: on a shared disk, that trial may be running elsewhere.
@@ -459,10 +442,7 @@ _LONGEST_BYTES = 107 - len("/torch-shm-dir-XXXXXX/manager.sock")  # limit in uni
 
 
 def temporary_folder(trial: Path) -> Path:
-    """Return the path of a trial's folder for temporary files.
-
-    It has no white space: torch.compile splits the compiler's command at it.
-    """
+    """Return the path of a trial's folder for temporary files, without white space (torch.compile splits at it)."""
     real = os.path.realpath(trial)
     inside = Path(real, "tmp")
     if len(os.fsencode(inside)) <= _LONGEST_BYTES and not has_space(inside):
@@ -478,7 +458,7 @@ def has_space(path: Path) -> bool:
 
 
 def make_temporary_folder(trial: Path) -> Path | None:
-    """Create a trial's temporary folder, or log a warning and return None: programs then use the system's."""
+    """Create a trial's temporary folder; if that fails, log a warning and return None."""
     folder = temporary_folder(trial)
     try:
         if not os.path.lexists(folder):
@@ -492,18 +472,13 @@ def make_temporary_folder(trial: Path) -> Path | None:
 
 
 def delete_temporary_folder(trial: Path, is_over: Callable[[], bool] = lambda: False) -> None:
-    """Delete a trial's temporary files, in the background once `is_over`; log a failure."""
+    """Delete a trial's temporary files as `discard` does."""
     folder = temporary_folder(trial)
-    if not _is_ours(folder) or delete_tree(folder, is_over):
-        return
-    if is_over():
-        delete_in_background(folder)
-    else:
-        _log.warning("%s could not be deleted completely", folder)
+    if _is_ours(folder):
+        discard(folder, is_over, folder.parent)
 
 
 def _is_ours(folder: Path) -> bool:
-    """Return whether it is this user's folder, not a link, and not writable for others."""
     try:
         status = os.lstat(folder)
     except OSError:
@@ -515,10 +490,10 @@ def _is_ours(folder: Path) -> bool:
 
 
 def copy_observer(folder: Path) -> None:
-    """Copy the step observer under a name that no trainer imports; autotune itself must not be importable.
+    """Copy the step observer into a folder of the import path, under a name that no trainer imports.
 
     Raises:
-        OSError: `folder`, which goes on the import path, cannot be written to.
+        OSError: The folder cannot be written to.
     """
     package = folder / "_autotune_trainee"
     make_private_folder(folder)
@@ -535,12 +510,9 @@ _DEVNULL = subprocess.DEVNULL
 
 
 def delete_tree(path: Path, is_over: Callable[[], bool] = lambda: False) -> bool:
-    """Delete a folder or file, but not through links or mounts; return whether all of it is gone.
+    """Delete a folder or file until `is_over`, but not through links or mounts; return whether all of it is gone.
 
-    Uses rm(1): ``shutil.rmtree`` recurses, and fails on a thousand nested folders.
-
-    Args:
-        is_over: Polled; once it returns True, the rest is kept.
+    Uses rm(1): ``shutil.rmtree`` fails on a thousand nested folders.
     """
     if not os.path.lexists(path) or is_over():
         return not os.path.lexists(path)
@@ -558,23 +530,16 @@ def delete_tree(path: Path, is_over: Callable[[], bool] = lambda: False) -> bool
     return not os.path.lexists(path)
 
 
-def discard(path: Path, is_over: Callable[[], bool], aside: Path) -> bool:
-    """Delete a folder; if time is up, move the rest to `aside` (same disk) for `delete_in_background`.
-
-    Returns:
-        Whether all of it is gone from its place.
-    """
+def discard(path: Path, is_over: Callable[[], bool], aside: Path) -> None:
+    """Delete a folder; once time is up, move the rest to `aside` (same disk) for `delete_in_background`."""
     if delete_tree(path, is_over):
-        return True
-    if not is_over():
-        return False
-    moved = aside / f"{_ASIDE}{secrets.token_hex(8)}"
-    try:
-        os.rename(path, moved)
-    except OSError:
-        return False
-    delete_in_background(moved)
-    return True
+        return
+    with contextlib.suppress(OSError):
+        if is_over():
+            moved = path.rename(aside / f"{_ASIDE}{secrets.token_hex(8)}")
+            delete_in_background(moved)
+            return
+    _log.warning("%s could not be deleted completely; delete it by hand if the disk fills up", path)
 
 
 def left_aside(folder: Path) -> list[Path]:

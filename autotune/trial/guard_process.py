@@ -1,19 +1,17 @@
 """Guard: a process between the search and its trials that stops every process of a trial in all cases.
 
 It runs as a script in its own session, with the standard library only and ``-I -S``, so that the user's environment
-cannot break it. As a child subreaper (prctl(2)) it inherits orphans, even daemons in other sessions: all processes of a
-trial are its descendants.
+cannot break it. As a child subreaper (prctl(2)) it inherits orphans, even daemons in other sessions.
 
 It has at most one trial, and *sidecars*: the GPU collector, and zygotes (zygote.py) that trials are forked from::
 
     trial      When its main process ends, on request, and at its deadline, all its processes get SIGTERM, and 0.5 s
-               later SIGKILL until none is left. Survivors of 2 s of SIGKILL are reported, and no longer waited for.
+               later SIGKILL for at most 2 s. Survivors are reported.
     sidecar    SIGKILL on request, without waiting. It survives a trial; processes that it starts do not. A zygote
                that is forking is killed with the trial, because the new process is not known yet.
     guard      Exits at the end of its standard input, a socket that is command channel and lifeline, and on SIGTERM
-               or SIGHUP: it stops all processes, the trial first, and deletes the trial's temporary files. If it
-               gets SIGKILL, the kernel kills its children (PR_SET_PDEATHSIG), and the next trial or search of the
-               study kills the others (`end_orphans`).
+               or SIGHUP, after all processes and the trial's temporary files. If it gets SIGKILL, the kernel kills
+               its children (PR_SET_PDEATHSIG), and the next trial or search kills the others (`end_orphans`).
 
 JSON lines from the search::
 
@@ -72,7 +70,7 @@ def _bytes(text: str) -> bytes:
 def _descendants(root: int) -> dict[int, int]:
     """Return the descendants of a process: process id → process group.
 
-    Includes zombies: a process whose first thread has ended looks like one.
+    Zombies included: a process whose first thread has ended looks like one.
     """
     children: dict[int, list[int]] = {}
     groups: dict[int, int] = {}
@@ -186,10 +184,7 @@ def _output_of(
 
 
 class _Output:
-    """Output of a trial on one stream: its first and last mebibyte go into a file.
-
-    RLIMIT_FSIZE would also limit checkpoints; without a limit, output could fill the disk.
-    """
+    """Output of a trial on one stream: its first and last mebibyte go into a file."""
 
     def __init__(self, path: bytes) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
@@ -200,7 +195,7 @@ class _Output:
         self._dropped_bytes = 0
 
     def read(self) -> int | None:
-        """Read a chunk and return its length: 0 at the end of the stream, None if nothing is available."""
+        """Read a chunk and return its length; None if nothing is available."""
         try:
             chunk = os.read(self.reader, _CHUNK_BYTES)
         except BlockingIOError:
@@ -459,7 +454,6 @@ class GuardLoop:
         trial.status = os.waitstatus_to_exitcode(status)
 
     def _kept(self) -> set[int]:
-        """Return the sidecars, without forking ones: their new process is not known yet."""
         return self._spared - {sidecar.pid for sidecar in self._sidecars.values() if sidecar.forking}
 
     def _alive(self) -> dict[int, int]:
@@ -577,7 +571,6 @@ def _fork_and_exec(message: Mapping[str, Any], answer: int, descriptors: Sequenc
     """Fork, and execute a program in the child.
 
     Args:
-        message: With ``argv``, ``cwd`` and ``env``.
         answer: Pipe for an error; closed by exec.
         descriptors: The program's descriptors from 1 up.
     """

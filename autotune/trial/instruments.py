@@ -39,7 +39,7 @@ class Instruments:
     """Probes of the host and its GPUs during one trial.
 
     Attributes:
-        why_lost: Why a GPU or its driver no longer responds.
+        why_lost: From `GpuProbe.lost`.
     """
 
     def __init__(self, host: Probe, gpus: GpuProbe | None = None) -> None:
@@ -66,11 +66,7 @@ class Instruments:
             self._gpus.close()
 
     def expect(self, trial_id: str, trial: TrialGpus, kept: Path) -> None:
-        """Prepare for a trial that is about to start.
-
-        Args:
-            kept: File for the raw GPU readings.
-        """
+        """Prepare for a trial that is about to start, with a file for the raw GPU readings."""
         self._trial_id = trial_id
         self._run = trial
         self._nodes = NodeGpus(kept.parent)
@@ -143,30 +139,26 @@ class Simulator(Runner, Protocol):
     """Runner in virtual time, with its own clock and instruments."""
 
     @property
-    def clock(self) -> Clock:
-        """Virtual clock that the runner advances."""
-        ...
+    def clock(self) -> Clock: ...
 
     def instruments(self) -> Instruments: ...
 
 
 START_S = 30.0
-"""Time to the first record after which a collector is restarted; drivers without persistence mode are slow."""
+"""Longest time to the first record of a collector; drivers without persistence mode are slow."""
 
 SILENCE_S = 20.0
-"""Time without a record after which a collector is restarted: it exited, or hangs in the driver."""
+"""Longest time without a record of a collector."""
 
 _MOST_OUTPUT = 8_000  # characters
 
 
 class GpuCollector:
-    """GPU probe of a search: one collector process, restarted once.
-
-    Used in a ``with`` statement inside that of the guard. The process writes into an unnamed file in `folder`.
+    """GPU probe of a search: one collector process, restarted once, for a ``with`` statement inside that of the guard.
 
     Args:
-        guard: Parent of the process, owned by the caller.
         uuids: Devices that trials may use.
+        folder: For the unnamed file that the process writes into.
         remark: Called with sentences for the user, once with each.
     """
 

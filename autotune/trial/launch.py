@@ -40,13 +40,10 @@ class Runner(Protocol):
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
         """Run the planned trial; return, or raise, when none of its processes is left.
 
-        The runner owns the processes, the caller owns the folder.
-
         Args:
-            watch: Called with new events, and at least every 0.25 s; stops the trial by returning a reason. A call with
-                the last events may follow the end; its result is ignored.
+            watch: Called with new events, and at least every 0.25 s; stops the trial by returning a reason. Its result
+                is ignored in a last call after the end.
             deadline_s: Time on the runner's clock at which the trial is stopped; the call returns within 5 s of it.
-                After it, no trial is started.
 
         Raises:
             CommandError: The command cannot be started.
@@ -57,19 +54,13 @@ class Runner(Protocol):
 
 
 class ProcessRunner:
-    """Runner with a new process for each trial, below the guard.
-
-    Args:
-        guard: Owned by the caller; restarted if it is lost.
-        clock: CLOCK_MONOTONIC.
-    """
+    """Runner with a new process for each trial, below the caller's guard, which is restarted if it is lost."""
 
     def __init__(self, guard: Guard, clock: Clock) -> None:
         self._guard = guard
         self._clock = clock
 
     def run(self, plan: TrialPlan, watch: Watch, deadline_s: float) -> TrialExit:
-        """Run a trial; if the guard dies, kill the orphans and return `Stop.GUARD_LOST`."""
         now_s = self._clock.now_s()
         if now_s >= deadline_s:
             return TrialExit(started_s=now_s, ended_s=now_s, exit_code=None, stop=Stop.DEADLINE)
@@ -156,12 +147,7 @@ class ProcessRunner:
 
 
 class LaunchRequest:
-    """Request to launch one trial.
-
-    Attributes:
-        env: The whole environment.
-        temporary: Folder for temporary files.
-    """
+    """Request to launch one trial, with the whole environment."""
 
     def __init__(
         self, plan: TrialPlan, folder: TrialFolder, watch: Watch, deadline_s: float, temporary: Path | None = None
@@ -242,11 +228,11 @@ _REMEDIES: Mapping[tuple[int | None, bool | None], str] = {
 
 
 ENDING_S = guard_process.GRACE_S + guard_process.GIVE_UP_S + 2.0
-"""Time limit from stopping a trial to the guard's report of its end; 2 s of it are for a busy machine."""
+"""Time limit from stopping a trial to the guard's report of its end, with 2 s for a busy machine."""
 
 
 class GuardLost(Exception):  # noqa: N818 - says what happened, as StudyBusy does
-    """The guard has exited or does not respond; its orphans must be killed."""
+    """Loss of the guard, whose orphans must be killed."""
 
 
 class Started(msgspec.Struct, frozen=True, kw_only=True, tag_field="event", tag="started"):
@@ -287,10 +273,7 @@ _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 
 
 class Guard:
-    """Handle of the guard process; restarts it if it is lost.
-
-    At the end of a ``with`` statement no process of any trial is left.
-    """
+    """Handle of the guard process; no process of any trial is left after its ``with`` statement."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -368,12 +351,10 @@ class Guard:
     ) -> None:
         """Start a process that runs next to the trials until `stop_sidecar` or the end of the guard.
 
-        Without a request the guard reports nothing about it, not even a failure to start.
-
         Args:
             program: As in `launch`.
             log: Existing file for its output.
-            request: To a zygote; `receive` reports the answer.
+            request: To a zygote; `receive` reports the answer. Without one, nothing is reported.
         """
         self._send(do="start_sidecar", sidecar=sidecar, **program, log=log, request=request)
 
@@ -385,7 +366,6 @@ class Guard:
         self._send(do="stop", why=why.value)
 
     def receive(self, timeout_s: float) -> Message | None:
-        """Return the guard's next message; None after the timeout."""
         if self._channel is None:
             raise GuardLost("the guard was not started")
         while b"\n" not in self._received:
@@ -402,7 +382,6 @@ class Guard:
         return _decoder.decode(line)
 
     def close(self) -> None:
-        """Stop the guard and its trial; wait until both are gone."""
         self._hang_up()  # the lifeline: the guard stops all its processes, then exits
         process = self._process
         if process is not None:
@@ -414,7 +393,7 @@ class Guard:
             self._process = None
 
     def kill(self) -> None:
-        """Kill a guard that does not respond; its orphans must be killed afterwards."""
+        """Kill a guard that does not respond; its orphans remain."""
         self._hang_up()
         process, self._process = self._process, None
         if process is not None:
@@ -466,8 +445,8 @@ class OrphanCleanup(NamedTuple):
 def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
     """Kill the processes of earlier trials of a study; needs the study's lock, and no running trial.
 
-    They have ``AUTOTUNE_TRIAL_ID`` and an ``AUTOTUNE_TRIAL_DIR`` with our marker in `trials` (links resolved), are this
-    user's, and not older than that folder. Processes that cleared their environment are not found.
+    They are this user's, have ``AUTOTUNE_TRIAL_ID`` and an ``AUTOTUNE_TRIAL_DIR`` with our marker in `trials`, and are
+    not older than that folder. Processes that cleared their environment are not found.
     """
     inside = os.path.realpath(trials)
     for folder in os.scandir(inside) if os.path.isdir(inside) else ():
@@ -523,10 +502,9 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def oom_kills(root: Path = Path("/")) -> int | None:
-    """Return the number of kills by the out-of-memory killer so far; None if unknown.
+    """Return the kernel's count of out-of-memory kills in this process's control group, else on the machine.
 
-    From this process's control group (``memory.events`` in v2, ``memory.oom_control`` in v1; kernel
-    Documentation/admin-guide), else for the whole machine.
+    In ``memory.events`` (v2) or ``memory.oom_control`` (v1; kernel Documentation/admin-guide); None if unknown.
     """
     names = ("memory.events", "memory.oom_control")
     counters = [folder / name for folder in cgroup_folders(root) for name in names]

@@ -1,8 +1,7 @@
 """Alignment of another node's monotonic clock with this one's (Cristian's algorithm).
 
-Monotonic clocks start at boot, so times of two nodes don't compare. A file next to the step file holds our time; the
-process that writes the step file responds with that time and its own. The midpoint of our times of request and response
-gives one offset for all its times.
+A file next to the step file holds our time; the process that writes the step file responds with that time and its own.
+The midpoint of our times of request and response gives one offset for all its times.
 """
 
 import contextlib

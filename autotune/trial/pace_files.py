@@ -18,21 +18,10 @@ _Logarithms = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
 
 
 class PaceWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over the steps of one process between two times; one line of a pace file.
+    """Sums over the steps of one process between two times: a line of a pace file, which has their meaning.
 
     Attributes:
         process: Taken from the file's name.
-        t0_s: Start, on the monotonic clock.
-        steps: Training steps, without those that contain a pause.
-        samples: None if unknown for any step.
-        work: Frames or tokens; None if unknown for any step.
-        wait_s: Time spent waiting for data, over the steps that report it; None if none does.
-        waits: Number of steps that report it.
-        epochs: Completed passes over the data.
-        pauses: Excluded steps: they contain an evaluation, a checkpoint or the end of an epoch.
-        ends: Included steps in which an epoch ends (short epochs).
-        ln_sum: Sum of the logarithms of step times in seconds.
-        ln_squares: Sum of their squares.
     """
 
     process: str = ""
@@ -56,7 +45,6 @@ class PaceWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def wait_fraction(self) -> float | None:
-        """Fraction of the step time spent waiting for data; None if unknown."""
         if self.wait_s is None or not (self.waits and self.steps and self.train_s):
             return None
         return min((self.wait_s / self.waits) / (self.train_s / self.steps), 1.0)
@@ -74,11 +62,7 @@ class PaceWindow(msgspec.Struct, frozen=True, kw_only=True):
         return "work" if self.work else "samples" if self.samples else "steps"
 
     def samples_per_s(self, samples_per_step: float | None) -> float | None:
-        """Return the throughput; None without steps.
-
-        Args:
-            samples_per_step: For steps that report no samples; None counts steps.
-        """
+        """Return the throughput; None without steps. Steps without samples have `samples_per_step`, or count as one."""
         if not self.steps or self.train_s <= 0.0:
             return None
         return (self.samples or self.steps * (samples_per_step or 1.0)) / self.train_s
@@ -97,7 +81,7 @@ class _Head(msgspec.Struct):
 
 
 class PaceReader:
-    """Incremental reader of a training's ``pace.<pid>.<n>.<part>.jsonl`` files, at most 32 processes."""
+    """Incremental reader of a training's pace files, of at most 32 processes."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -106,7 +90,6 @@ class PaceReader:
         self._foreign: set[str] = set()  # files of another version or clock
 
     def poll(self) -> list[PaceWindow]:
-        """Return the windows written since the last poll, ordered by time."""
         try:
             matches = [match for name in os.listdir(self._folder) if (match := _NAME.fullmatch(name))]
         except OSError:  # the folder is gone

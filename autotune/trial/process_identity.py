@@ -102,16 +102,13 @@ def _line(path: Path) -> str:
 # Processes whose command line names a config.
 
 
-def users_of_config(config: Path, *, excluding: Collection[int] = ()) -> list[int]:
-    """Return the ids of processes whose command line names a config, by any path.
-
-    Other users' are found if the kernel shows their working directory.
-    """
+def users_of_config(config: Path) -> list[int]:
+    """Return the ids of other processes whose command line names a config, by any path."""
     found = []
     for process in psutil.process_iter(["pid", "cmdline"]):
         pid, words = process.info["pid"], process.info["cmdline"] or ()
         named = [word for word in words if word.endswith(config.name)]
-        if pid not in excluding and pid != os.getpid() and named and _is_among(config, named, process):
+        if pid != os.getpid() and named and _is_among(config, named, process):
             found.append(pid)
     return found
 

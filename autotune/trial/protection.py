@@ -1,11 +1,8 @@
 """Protection of the user's files from trials: checkpoint backups, and detection of side effects.
 
 Output paths in config keys are redirected (`autotune.config.outputs`), hard-coded ones are not. So checkpoints are
-copied before the trials, and checked and restored after each; without a copy, a loss ends the search. Files that others
-write to are left to them, and the copies stay. Appending, or rewriting the same content, is no loss.
-
-Other files may make trials affect each other: a checkpoint to resume from, a cache that the first trial fills. They are
-reported once and never deleted.
+copied before the trials, and checked and restored after each; without a copy, a loss ends the search. Other files that
+trials leave, such as caches, are reported once and never deleted.
 """
 
 from __future__ import annotations
@@ -59,11 +56,9 @@ _WORD = re.compile(
 class CheckpointBackups:
     """Backups of checkpoint files around the trials, for a ``with`` statement.
 
-    Unchanged files that earlier searches' trials left are not the user's. Files in redirected folders are watched but
-    not copied: trials don't write there.
+    Files in redirected folders are watched but not copied: trials don't write there.
 
     Args:
-        clock: Limits the time of scans and copies.
         name: Of the search, for the folder of the copies.
         remark: Called with sentences for the user.
     """
@@ -131,11 +126,7 @@ class CheckpointBackups:
             raise loss
 
     def loss(self, what: str) -> TrialError | None:
-        """Restore lost files; return a new error if some cannot be restored.
-
-        Args:
-            what: What ran meanwhile, such as ``trial 3``.
-        """
+        """Restore files lost during ``trial 3``, say; return a new error if some cannot be restored."""
         self._scan(what)
         if len(self._lost) == self._n_lost_reported:
             return None
@@ -158,7 +149,6 @@ class CheckpointBackups:
         return f"Restore the copies{some}:  {command}"
 
     def _scan(self, what: str) -> None:
-        """Check all files, and restore those that were overwritten or removed."""
         whole: list[WatchedFile] = []
         lost: list[WatchedFile] = []
         back: list[Path] = []
@@ -192,7 +182,6 @@ class CheckpointBackups:
         )
 
     def _stop_watching(self, files: Sequence[WatchedFile]) -> None:
-        """Stop watching files that another process writes to; archive their copies."""
         if not files:
             return
         gone = set(map(id, files))
@@ -278,7 +267,7 @@ class CannotRestore(Exception):  # noqa: N818 - says what happened, as StudyBusy
 
 
 class WrittenByOthers(CannotRestore):
-    """Refusal to restore a file that another process writes to: the content may be theirs."""
+    """Refusal to restore a file that another process writes to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +289,6 @@ class WatchedFile:
         return stamp_of(self.path)
 
     def is_only_appended_to(self) -> bool:
-        """Return whether the file starts with its copy's content."""
         if self.copy is None:
             return False
         try:
@@ -317,7 +305,7 @@ class WatchedFile:
 
         Args:
             left: Stamp when the trial ended.
-            written: Device and inode of files that are open for writing.
+            written: From `files_being_written`.
 
         Raises:
             WrittenByOthers: It has changed since, or is open for writing.
@@ -348,7 +336,7 @@ class WatchedFile:
 
 
 def back_up(path: Path, copy: Path) -> WatchedFile | None:
-    """Copy a file; None if that fails, or the file changes meanwhile or is not a regular one."""
+    """Copy a file; None if that fails, or the file changes meanwhile."""
     stamp = stamp_of(path)
     try:
         about = path.lstat()
@@ -397,10 +385,7 @@ class CheckpointCopy:
 
 
 def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> CheckpointCopy | str:
-    """Copy the newest checkpoint in the config's output folders.
-
-    Args:
-        times: Number of trainings that will get one.
+    """Copy the newest checkpoint in the config's output folders, for some number of trainings.
 
     Returns:
         The copy, or a clause on why there is none; empty without a checkpoint.
@@ -440,7 +425,6 @@ def copy_newest_checkpoint(trainer: Trainer, into: Path, *, times: int) -> Check
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Yield the regular files in and below a folder, without following links."""
     paths = (Path(above, name) for above, _, names in os.walk(folder) for name in names)
     for path in itertools.islice(paths, 20_000):
         with contextlib.suppress(OSError):  # gone meanwhile
@@ -474,16 +458,12 @@ def _copy(path: Path, to: Path, *, owner: tuple[int, int] | None = None) -> None
 
 
 TRIALS_LOOKED_AROUND = 2
-"""Trials after which side effects are checked: the baseline's first, and the next one."""
+"""Trials after which side effects are checked."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SideEffect:
-    """Files that a trial left outside its folder.
-
-    Attributes:
-        fills_a_cache: Whether some are among the data, so that later trials skip work.
-    """
+    """Files that a trial left outside its folder; as a cache, later trials skip work."""
 
     sentence: str
     fills_a_cache: bool
@@ -504,10 +484,9 @@ class SideEffects:
         self._snapshot = Snapshot(watched_folders(trainer), trainer.excluded, clock)
 
     def since_then(self, what: str, *, looks_for_cache: bool = True) -> SideEffect | None:
-        """Return the side effect since the last scan.
+        """Return the side effect since the last scan, of ``trial 3``, say.
 
         Args:
-            what: What ran meanwhile, such as ``trial 3``.
             looks_for_cache: Whether new files among the data count as a cache.
         """
         traces = self._snapshot.traces().excluding(self._reported, self._is_restored)
@@ -540,17 +519,14 @@ def watched_folders(trainer: Trainer) -> tuple[Path, ...]:
 
 
 def names_of(paths: Sequence[Path], cwd: Path) -> str:
-    """Format some paths for people, relative to the working directory, and the number of others."""
+    """Format some paths for people, relative to a folder, and the number of others."""
     shown = [str(path.relative_to(cwd) if path.is_relative_to(cwd) else path) for path in paths[:5]]
     more = len(paths) - len(shown)
     return " ".join([*shown, f"and {more} more"] if more else shown)
 
 
 def folders_named(values: Values, *bases: Path) -> Iterator[Path]:
-    """Yield existing folders of paths in a config's values, the most specific first.
-
-    Skips those that contain the working directory or the user's home.
-    """
+    """Yield folders of paths in a config's values, the most specific first, without those above the bases or home."""
     found: set[Path] = set()
     for text in {value for value in values.values() if isinstance(value, str) and "://" not in value}:
         for folder in bases:
@@ -620,23 +596,14 @@ class SnapshotChanges:
 
 @dataclass
 class _Folder:
-    """Entries of one folder: a stamp for a file, None for a subfolder.
-
-    Attributes:
-        whole: Whether all entries were scanned.
-    """
+    """Entries of one folder: a stamp for a file, None for a subfolder."""
 
     entries: dict[str, Stamp | None] = field(default_factory=dict)
-    whole: bool = True
+    whole: bool = True  # all entries were scanned
 
 
 class Snapshot:
-    """Snapshot of folders and everything below.
-
-    Args:
-        folders: The most important first.
-        clock: Limits the time of a scan.
-    """
+    """Snapshot of folders, the most important first, and everything below."""
 
     def __init__(self, folders: Iterable[Path], excluded: Iterable[Path], clock: Clock) -> None:
         # Also the files that this process may be writing, such as a log of its output.
@@ -648,12 +615,10 @@ class Snapshot:
 
     @property
     def files(self) -> Iterator[Path]:
-        """Paths in the last scan that are not folders."""
         for name, folder in self._seen.items():
             yield from (Path(name, entry) for entry, stamp in folder.entries.items() if stamp is not None)
 
     def traces(self) -> SnapshotChanges:
-        """Scan again, and return the changes since the last scan."""
         before, self._seen = self._seen, self._scan()
         new: list[Path] = []
         changed: list[Path] = []
@@ -679,7 +644,7 @@ class Snapshot:
         )
 
     def _scan(self) -> dict[str, _Folder]:
-        """Scan the folders breadth first until time is up: entries near the root matter most."""
+        """Scan the folders breadth first until time is up."""
         over_s = self._clock.now_s() + LOOK_LIMIT_S
         left = MOST_ENTRIES
         seen: dict[str, _Folder] = {}

@@ -39,7 +39,6 @@ class PythonCommand:
 
     @property
     def isolating_options(self) -> tuple[str, ...]:
-        """Options that keep the step observer from being loaded: ``-I``, ``-E`` and ``-S``."""
         switches = [word for word in self.options if word[0] == "-" and word[1] not in {"-", *_WITH_VALUE}]
         return tuple(f"-{letter}" for letter in _ISOLATING if any(letter in word for word in switches))
 
@@ -47,14 +46,11 @@ class PythonCommand:
 def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -> PythonCommand | None:
     """Parse ``python [options] script [arguments]`` or ``python [options] -m module [arguments]``.
 
-    A program whose ``#!`` line names a Python interpreter counts as a script.
+    A program whose ``#!`` line names a Python interpreter counts as a script. None for other programs, ``-c``, a folder
+    or archive as script, and options without effect in a fork.
 
     Args:
         search_path: ``PATH`` of the command.
-
-    Returns:
-        None for other programs, ``-c``, a folder or archive as script, and options without effect in a fork (``-i``,
-        ``-x``, ``-v``, ``-X importtime``).
     """
     if not argv:
         return None
@@ -83,10 +79,11 @@ def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -
 
 
 def _read_switches(word: str, following: list[str]) -> tuple[tuple[str, ...], str | None] | None:
-    """Parse one word of options, such as ``-Wignore`` or ``-um``, and pop its value from the next words.
+    """Parse one word of options, and pop its value from the next words.
 
     Returns:
-        The options and the module after ``-m``; None for options without effect in a fork.
+        The options and the module after ``-m``; None for options without effect in a fork (``-i``, ``-x``, ``-v``,
+        ``-X importtime``).
     """
     for place, letter in enumerate(word[1:], start=1):
         if letter in _SWITCHES:
@@ -134,14 +131,7 @@ def _is_script(path: Path) -> bool:
 
 
 def exec_program(argv: Sequence[str], env: Mapping[str, str], cwd: Path) -> NoReturn:
-    """Replace this process with a command, without a shell.
-
-    Args:
-        env: The whole environment; its ``PATH`` is searched.
-
-    Raises:
-        CommandError: It cannot be started.
-    """
+    """Replace this process with a command, without a shell; raise CommandError if it cannot be started."""
     sys.stdout.flush()
     sys.stderr.flush()
     release_signals()

@@ -82,13 +82,10 @@ class _Stream:
         lines = self._lines.read(limit) if self._is_ours else []
         found = (self._parse(line, now_s) for line in lines)
         self._held += (event for event in found if event is not None)
-        offset_s = 0.0
-        if self._clock is not None:
-            latest_s = self._held[-1].t_s if self._held else None
-            known_s = self._clock.offset_s(now_s, latest_s)
-            if known_s is None:
-                return []
-            offset_s = known_s
+        latest_s = self._held[-1].t_s if self._held else None
+        offset_s = 0.0 if self._clock is None else self._clock.offset_s(now_s, latest_s)
+        if offset_s is None:
+            return []
         events, self._held = self._held, []
         if self._clock is None:
             return events
@@ -222,10 +219,9 @@ _KINDS = {kind: {**_AMOUNTS, "loss": _loss, **own} for kind, own in _OWN.items()
 
 
 class LineTail:
-    """File of lines, and the position up to which it was read.
+    """File of lines, which need not exist yet, and the position up to which it was read.
 
     Args:
-        path: The file; it need not exist.
         longest_bytes: Longer lines are replaced by empty ones.
     """
 

@@ -1,7 +1,6 @@
 """Handling of SIGINT (^C) and SIGTERM: the first raises an exception, later ones are ignored.
 
-State is global, as the signal table is. Handlers are functions, never "ignore", because started programs would inherit
-that.
+Handlers are functions, never "ignore", which started programs would inherit.
 """
 
 import os
@@ -22,20 +21,13 @@ _NUMBERS = (signal.SIGINT, signal.SIGTERM)
 
 
 class _Received:
-    """State of the received signals.
+    """State of the received signals."""
 
-    Attributes:
-        interrupt: Exception for the first signal.
-        is_lost: Whether that was dropped, in a finalizer or weak reference callback.
-        holds: Number of active `signals_held` blocks.
-        by_force: Called before a forced exit.
-    """
-
-    interrupt: KeyboardInterrupt | None = None
+    interrupt: KeyboardInterrupt | None = None  # for the first signal
     first_s = 0.0
     is_pending = False
-    is_lost = False
-    holds = 0
+    is_lost = False  # it was dropped, in a finalizer or weak reference callback
+    holds = 0  # active `signals_held` blocks
     by_force: Callable[[KeyboardInterrupt], object] | None = None
 
 
@@ -44,10 +36,7 @@ _clock = SystemClock()
 
 
 def take_signals() -> None:
-    """Install handlers: the first SIGINT raises KeyboardInterrupt, the first SIGTERM `Terminated`.
-
-    Signals that are ignored stay ignored.
-    """
+    """Install handlers, but not for ignored signals: SIGINT raises KeyboardInterrupt, SIGTERM `Terminated`."""
     for number in _NUMBERS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, _on_signal)
@@ -66,10 +55,7 @@ def interrupted_by() -> KeyboardInterrupt | None:
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """Defer signals in this block, for work that must not be interrupted, and imports, which may drop exceptions.
-
-    Has no effect outside the main thread.
-    """
+    """Defer signals in this block of the main thread, for work that must not be interrupted, and imports."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -134,7 +120,7 @@ def _signal_later() -> None:
 
 
 def _is_in_hook(frame: FrameType | None) -> bool:
-    """Return whether a signal interrupted `_take_unraised`, where an exception would be lost for good."""
+    """Return whether a signal interrupted `_take_unraised`, which would lose an exception for good."""
     while frame is not None:
         if frame.f_code is _take_unraised.__code__:
             return True

@@ -101,7 +101,6 @@ def is_over(folder: Path, header: TrainingHeader, now: datetime) -> bool:
 
 
 def _silent_s(folder: Path, now: datetime) -> float:
-    """Return the time since the last write into a folder; 0 if unknown."""
     try:
         with os.scandir(folder) as entries:
             written_s = max(entry.stat(follow_symlinks=False).st_mtime for entry in entries)
@@ -132,7 +131,6 @@ class TrainingHeader:
         confirmed: None if nothing is confirmed or `is_watched` is off.
         is_watched: Whether the daemon reports it when it gets slow.
         point: Name of the config's point.
-        samples_per_step: For steps that report no samples.
         conditions: Those of a trial of that study, here and now.
         digests: As in `TrialRecord.code`.
     """
@@ -199,10 +197,9 @@ LEAST_COUNTED_S = 30.0
 
 
 def achieved_by(windows: Iterable[PaceWindow], samples_per_step: float | None) -> Measurement | None:
-    """Return the measurement of a real training; None below `LEAST_COUNTED_S`.
+    """Return the measurement of a real training's process with the most training; None below `LEAST_COUNTED_S`.
 
-    The process with the most training counts, as in a trial. Percentiles assume log-normal step times, since only sums
-    are known.
+    Percentiles assume log-normal step times, since only sums are known.
 
     Args:
         samples_per_step: For steps that report no samples; None counts steps.
@@ -259,7 +256,6 @@ class ConfirmedSpeed:
     Attributes:
         samples_per_s: Geometric mean; steps per second if samples are unknown.
         low: Lower end of the prediction interval for one more training, relative to that mean.
-        samples_per_step: For steps that report no samples.
         after_first_pass: Whether caches were filled.
     """
 

@@ -1,7 +1,4 @@
-"""Per-user folder on this machine: the daemon's state, and real trainings.
-
-It has a subfolder per machine, because home folders may be shared.
-"""
+"""Per-user folder with a subfolder per machine: the daemon's state, and real trainings."""
 
 import hashlib
 import os
@@ -26,15 +23,11 @@ def user_folder(environ: Mapping[str, str]) -> Path:
     """Return ``$AUTOTUNE_DAEMON_DIR/<machine>``, else ``autotune/daemon/<machine>`` in the user's state folder.
 
     Raises:
-        AutotuneError: Other users could write to it or replace it, or the variable holds a relative path.
+        AutotuneError: Other users could write to it, or the variable holds a relative path.
     """
     named = environ.get(VARIABLE)
     if named and not os.path.isabs(named):
-        raise AutotuneError(
-            f"{VARIABLE} is a relative path: {named!r}",
-            where=VARIABLE,
-            remedy="Set it to an absolute path.",
-        )
+        raise AutotuneError(f"{VARIABLE} is a relative path: {named!r}", remedy="Set it to an absolute path.")
     place = _own(Path(named) if named else user_state_folder(environ) / "daemon")
     state = place / _machine(os.uname().nodename)
     require_ours(state)

@@ -7,11 +7,8 @@ States of an interpreter (command, directory and environment):
   fork (it starts threads, opens the accelerator, or needs the trainer's modules) ends that zygote; the next one stops
   before it.
 * `WARM`: trials are forks, with any arguments. One that differs from the first is rerun in a fresh process.
-* `OFF`: nothing to import, or warm starts are off.
-
-They are off for the rest of the search if a zygote cannot start, a fork shows no activity or fails where a fresh
-process works, or three trials differ from the first. The guard can kill a trial at any time, a zygote only between
-trials.
+* `OFF`: nothing to import, or warm starts are off for the rest of the search: a zygote cannot start, a fork shows no
+  activity or fails where a fresh process works, or three trials differ from the first.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ MOST_ZYGOTES = 2
 """Most zygotes at a time: pairs that confirm an answer alternate. Each holds about 550 MiB with TensorFlow."""
 
 SILENCE_S = 8.0
-"""Time without activity (output, CPU time) after which a fork without a step is given up."""
+"""Time without output or CPU time after which a fork without a step is given up."""
 
 LEAST_IMPORT_S = 0.05
 """Least import time that is worth a zygote."""
@@ -85,7 +82,6 @@ class ZygoteRunner(ProcessRunner):
     """Runner that forks trials of Python scripts and modules from a zygote; runs others like `ProcessRunner`.
 
     Args:
-        guard: Owned by the caller.
         remark: Called with sentences for the user on cold starts, once with each.
 
     Attributes:
@@ -186,7 +182,6 @@ class ZygoteRunner(ProcessRunner):
         return None
 
     def _shorten(self, interpreter: _Interpreter, module: str, why: str) -> None:
-        """Remove a module, and all after it, from the zygote's imports."""
         names = [imported["module"] for imported in interpreter.imports]
         del interpreter.imports[names.index(module) :]
         more = "" if module == names[-1] else f" and the modules after {module}"
@@ -348,8 +343,7 @@ def _may_be_due_to_fork(ended: TrialExit, stderr_tail: str) -> bool:
 class Liveness:
     """Wrapper of a trial's watch that checks for activity until the first step.
 
-    A process forked while a library held a lock may wait for it forever: without output, and without CPU time, which
-    compiling and tracing always use.
+    A process forked while a library held a lock may wait for it forever, without output or CPU time.
 
     Attributes:
         is_lost: Whether it stopped the trial.

@@ -1,9 +1,8 @@
 """Zygote: an interpreter that has done the trainer's imports and is forked for each trial.
 
 It is started by the trainer's command, without arguments. Before the trainer's code, the ``sitecustomize`` in the
-trial's ``inject`` folder executes this file and calls `serve`, which returns in forks only. These continue like any
-command, so arguments, ``__main__``, tracebacks and exits are those of a fresh process. Python 3.9 syntax and standard
-library only.
+trial's ``inject`` folder executes this file and calls `serve`, which returns in forks only. These continue like a fresh
+process. Python 3.9 syntax and standard library only.
 
 A socket from the guard is command channel and lifeline. A message is one byte with descriptors: a file with the request
 as JSON, then a pipe for the answer::
@@ -17,9 +16,9 @@ as JSON, then a pipe for the answer::
 A trial is forked twice, so that the guard, the child subreaper, becomes its parent.
 
 Imported modules are *parked* outside of ``sys.modules`` until the trainer imports them. An installed one returns with
-all that its import added, and its changes to the environment and to earlier modules; one of the standard library with
-those whose objects it holds. If the import would now differ (another environment, or a trainer's module of that name),
-an untrained trial writes the reason into the file ``unfit`` and exits, and a fresh process runs it.
+all that its import added and changed; one of the standard library with those whose objects it holds. If the import
+would now differ (another environment, or a trainer's module of that name), an untrained trial writes the reason into
+the file ``unfit`` and exits, and a fresh process runs it.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ def _changes(before: Mapping[str, str], after: Mapping[str, str]) -> dict[str, s
 
 
 def _namespace(module: Any) -> dict[str, Any]:
-    """Return a module's namespace without loading a lazy module, as reading an attribute would."""
+    """Return a module's namespace without loading a lazy module."""
     try:
         names = object.__getattribute__(module, "__dict__")
     except AttributeError:
@@ -116,7 +115,6 @@ class Recorder:
         sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
-        """Record the module, and how the environment has changed since the start."""
         spec = _namespace(sys.modules.get(self._latest)).get("__spec__")
         if os.getpid() != self._pid or getattr(spec, "_initializing", False) or not _is_import():
             return
@@ -151,7 +149,6 @@ class Folders:
         return environ
 
     def change_environ(self, changes: Mapping[str, str | None]) -> None:
-        """Set variables; None removes one."""
         for name, value in changes.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -166,9 +163,8 @@ class ImportedUnit:
 
     Attributes:
         modules: Names added to ``sys.modules``.
-        before: Environment before the import.
-        changes: Its changes to the environment.
-        late: Its changes to earlier modules: namespace, name, value before and after.
+        before: Environment before the import, without `changes` to it.
+        late: Changes to earlier modules: namespace, name, value before and after.
     """
 
     def __init__(self, name: str, folders: Folders) -> None:
@@ -187,11 +183,10 @@ class ImportedUnit:
         ]
 
     def why_not(self, folder: str) -> str | None:
-        """Return why it must not be imported before a fork; None if it may.
+        """Return why it must not be imported before a fork, if so.
 
         Args:
-            folder: Folder of the trainer's modules; an environment in it doesn't count. PyTorch writes and imports a
-                module elsewhere.
+            folder: Folder of the trainer's modules; an environment in it doesn't count.
         """
         for name in self.modules:
             spec = _namespace(sys.modules[name]).get("__spec__")
@@ -221,11 +216,11 @@ def _fork() -> int:
 
 
 def _why_not_forkable() -> str | None:
-    """Return why this process must not be forked; None if it may.
+    """Return why this process must not be forked, if so.
 
-    At import, only OpenBLAS and jemalloc (with PyArrow, which pandas imports) start threads, and handle forks
-    (pthread_atfork; background_thread.c). OpenMP starts some in the first parallel loop. Checked: NumPy, SciPy,
-    scikit-learn, pandas, Numba, librosa, PyTorch, Lightning, transformers, JAX, TensorFlow, Keras, OpenCV.
+    At import, only OpenBLAS and jemalloc (with PyArrow) start threads, and handle forks (pthread_atfork;
+    background_thread.c). Checked: NumPy, SciPy, scikit-learn, pandas, Numba, librosa, PyTorch, Lightning, transformers,
+    JAX, TensorFlow, Keras, OpenCV.
     """
     process = _fork()
     if process == 0:
@@ -330,7 +325,7 @@ class ParkedModules:
         return family
 
     def _imported_by(self, name: str) -> list[str]:
-        """Return submodules that an import only loads, as runpy's ``import importlib.util`` does."""
+        """Return submodules that its code imports, as runpy's does with ``import importlib.util``."""
         with contextlib.suppress(Exception):
             code = self._specs[name].loader.get_code(name)  # type: ignore[union-attr]
             return [part for part in code.co_names if "." in part]
@@ -350,7 +345,6 @@ class ParkedModules:
                 _put(names, key, value)
 
     def _check_origins(self, tops: set[str], wanted: str) -> None:
-        """Check that the trainer's folder, first on its path, has no modules of these names."""
         for top in tops & self._parked.keys():
             spec = self._specs[top]
             # C modules have a second name that no import finds: SciPy's `scipy._cyutility` is `_cyutility` too.
@@ -378,7 +372,7 @@ class ParkedModules:
         return None
 
     def _give_up(self, why: str) -> None:
-        """End the trial, so that a fresh process runs it, unless it has reported steps, which count already."""
+        """End the trial, so that a fresh process runs it, unless it has reported steps."""
         folder = os.path.dirname(self._unfit)
         try:
             for name in os.listdir(folder):
@@ -476,11 +470,7 @@ def _answer(descriptor: int, **words: Any) -> None:
 
 
 def _import_all(request: Mapping[str, Any]) -> tuple[list[ImportedUnit], dict[str, Any] | None]:
-    """Import the modules in order, each in the environment of the trainer's import.
-
-    Returns:
-        The units, and the answer if one must not be imported.
-    """
+    """Import the modules in order; return the units, and the answer if one must not be imported."""
     folders = Folders(request["trial_dir"], request["temporary"])
     start, units = dict(os.environ), []
     is_safe_path = sys.flags.isolated or getattr(sys.flags, "safe_path", False)  # the latter since Python 3.11
