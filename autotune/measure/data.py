@@ -3,17 +3,17 @@
 Most trials see part of one pass, each in another order, so the expected overlap is estimated from baseline trials.
 """
 
-import json
+import contextlib
 import math
-from binascii import a2b_base64
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,6 +30,7 @@ _ALL, _NEARLY_ALL, _FEW = 0.9, 0.85, 0.5  # of what is expected
 _NEW = 0.02  # largest unseen share of the baseline's samples at which a few other samples are evidence
 _NEAR = 0.002  # of the standard deviation of samples' sums: implementations differ by less, samples by more
 _MOST_BYTES = 8_000_000
+_ARRAYS = ("passes", "places", "content", "labels", "moments")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ class TrialData:
         return len(self.passes)
 
     def only(self, chosen: NDArray[np.bool_]) -> "TrialData":
-        parts = {name: getattr(self, name) for name in ("passes", "places", "content", "labels", "moments")}
+        parts = {name: getattr(self, name) for name in _ARRAYS}
         return replace(self, **{name: values[chosen] for name, values in parts.items() if len(values)})
 
     def first_pass(self, samples: float = math.inf, stride: int = 1) -> "TrialData":
@@ -84,24 +85,24 @@ def read_data(folder: Path, events: Sequence[TraineeEvent]) -> TrialData:
     """Read the samples of a trial from its folder, without malformed lines. Events are in time order."""
     ends_s = [event.t_s for event in events if event.kind == "epoch_end"]
     per_update, pass_lengths = _of_steps(events)
-    known: dict[str, list[NDArray[np.generic]]] = {name: [] for name in ("passes", "places", *_WIDTHS)}
-    strides, sizes, has_ends, is_unseen = [], Counter[int](), True, False
-    lines = [line for line in _lines(folder) if line.get("trained") is True]
-    of_set = Counter(line["set"] for line in lines if line["k"] == "batch").most_common(1)
-    for line in lines:
-        is_unseen = is_unseen or line["k"] == "unseen"
-        if line["k"] != "batch" or line["set"] != of_set[0][0]:
-            continue
-        has_ends = line["pass"] is not None
-        number = line["pass"] if has_ends else sum(end_s < line["t_s"] for end_s in ends_s)
-        sizes[line["n"]] += 1
-        strides.append(line["at"])
-        known["passes"].append(np.full(line["n"], number))
-        known["places"].append(line["at"] * sizes.most_common(1)[0][0] + np.arange(line["n"]))
-        for name, width in _WIDTHS.items():
-            if name in line:
-                values = np.frombuffer(a2b_base64(line[name]), np.uint64 if width == 8 else np.float32)
-                known[name].append(values if width == 8 else values.reshape(-1, 2))
+    known: dict[str, list[NDArray[np.generic]]] = {name: [] for name in _ARRAYS}
+    strides, sizes, has_ends = [], Counter[int](), True
+    lines = list(_lines(folder))
+    is_unseen = any(isinstance(line, _Unseen) for line in lines)
+    batches = [line for line in lines if isinstance(line, _Batch)]
+    of_set = Counter(line.set for line in batches).most_common(1)
+    for line in (line for line in batches if line.set == of_set[0][0]):
+        has_ends = line.number is not None
+        number = sum(end_s < line.t_s for end_s in ends_s) if line.number is None else line.number
+        sizes[line.n] += 1
+        strides.append(line.at)
+        known["passes"].append(np.full(line.n, number))
+        known["places"].append(line.at * sizes.most_common(1)[0][0] + np.arange(line.n))
+        for name, hashes in (("content", line.content), ("labels", line.labels)):
+            if hashes is not None:
+                known[name].append(np.frombuffer(hashes, np.uint64))
+        if line.moments is not None:
+            known["moments"].append(np.frombuffer(line.moments, np.float32).reshape(-1, 2))
     joined = {name: np.concatenate(parts) for name, parts in known.items() if parts}
     size = len(joined.get("passes", ()))
     joined = {name: values for name, values in joined.items() if len(values) == size}  # else missing in some batches
@@ -121,34 +122,45 @@ def read_data(folder: Path, events: Sequence[TraineeEvent]) -> TrialData:
     )
 
 
-_WIDTHS = {"content": 8, "labels": 8, "moments": 4}
+class _Unseen(msgspec.Struct, tag_field="k", tag="unseen"):
+    trained: bool = False
 
 
-def _lines(folder: Path) -> Iterable[dict[str, Any]]:
+_Count = Annotated[int, msgspec.Meta(ge=0, lt=10**9)]
+
+
+class _Batch(msgspec.Struct, tag_field="k", tag="batch"):
+    """Line of a batch, with hashes and moments of its `n` samples."""
+
+    t_s: float
+    set: _Count
+    number: _Count | None = msgspec.field(name="pass")
+    at: _Count
+    n: Annotated[int, msgspec.Meta(ge=0, lt=10**6)]
+    content: bytes | None = None
+    labels: bytes | None = None
+    moments: bytes | None = None
+    trained: bool = False
+
+
+_decoder: msgspec.json.Decoder[_Unseen | _Batch] = msgspec.json.Decoder(_Unseen | _Batch)
+
+
+def _lines(folder: Path) -> Iterable[_Unseen | _Batch]:
+    """Yield the lines about samples that are trained on."""
     for path in sorted(folder.glob("data.*.jsonl")):
         if path.is_symlink() or not path.is_file() or path.stat().st_size > _MOST_BYTES:
             continue
-        for text in path.read_text(errors="replace").splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                continue  # the last one may be torn
-            if isinstance(line, dict) and (line.get("k") == "unseen" or _is_sound(line)):
-                yield line
+        for text in path.read_bytes().splitlines():
+            with contextlib.suppress(ValueError, RecursionError):  # the last one may be torn
+                line = _decoder.decode(text)
+                if line.trained and (isinstance(line, _Unseen) or _is_sound(line)):
+                    yield line
 
 
-def _is_sound(line: dict[str, Any]) -> bool:
-    numbers = line.get("k") == "batch" and all(
-        isinstance(line.get(name), int) and 0 <= line[name] < 10**9 for name in ("at", "n", "set")
-    )
-    is_pass = line.get("pass") is None or (isinstance(line["pass"], int) and 0 <= line["pass"] < 10**9)
-    if not (numbers and is_pass and "pass" in line and isinstance(line.get("t_s"), int | float) and line["n"] < 10**6):
-        return False
-    try:
-        lengths = {name: len(a2b_base64(line[name])) for name in _WIDTHS if name in line}
-    except (ValueError, TypeError):
-        return False
-    return all(length == 8 * line["n"] for length in lengths.values())
+def _is_sound(line: _Batch) -> bool:
+    hashes = (line.content, line.labels, line.moments)
+    return all(values is None or len(values) == 8 * line.n for values in hashes)
 
 
 def _of_steps(events: Sequence[TraineeEvent]) -> tuple[int | None, tuple[int, ...]]:

@@ -4,7 +4,7 @@ Losses are averaged because the median of batches depends on their size.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -42,19 +42,7 @@ def loss_curve(events: Sequence[TraineeEvent], longest_s: float) -> tuple[LossCu
     Returns:
         The curve, None with fewer than eight losses; the mean.
     """
-    first_step_s = next((event.t_s for event in events if event.kind == "step"), None)
-    if first_step_s is None:
-        return None, None
-    seen: list[tuple[float, float, float | None]] = []
-    samples: float | None = 0.0
-    for event in events:
-        if event.kind == "step":
-            samples = None if samples is None or event.samples is None else samples + event.samples
-        passed_s = event.t_s - first_step_s
-        if event.loss is None or event.kind == "eval":
-            continue
-        if math.isfinite(event.loss) and 0.0 <= passed_s <= longest_s:
-            seen.append((passed_s, event.loss, samples))
+    seen = list(_losses(events, longest_s, of_evaluations=False))
     first = fmean(loss for _, loss, _ in seen[:3]) if seen else None
     if len(seen) < _LEAST_LOSSES:
         return None, first
@@ -77,21 +65,31 @@ def evaluation_curve(events: Sequence[TraineeEvent], longest_s: float) -> LossCu
         events: In time order.
         longest_s: Time after the first step until which evaluations count.
     """
-    first_step_s: float | None = None
-    samples: float | None = 0.0
     seen: dict[float, tuple[float, float | None]] = {}
-    for event in events:
-        if event.kind == "step":
-            first_step_s = event.t_s if first_step_s is None else first_step_s
-            samples = None if samples is None or event.samples is None else samples + event.samples
-        elif event.kind == "eval" and event.loss is not None and first_step_s is not None:
-            passed_s = round(event.t_s - (event.duration_s or 0.0) - first_step_s, 4)
-            if math.isfinite(event.loss) and next(reversed(seen), 0.0) < passed_s <= longest_s:
-                seen[passed_s] = event.loss, samples
+    for passed_s, loss, samples in _losses(events, longest_s, of_evaluations=True):
+        if next(reversed(seen), 0.0) < (at_s := round(passed_s, 4)):
+            seen[at_s] = loss, samples
     latest = dict([*seen.items()][-STRETCHES:])
     if not latest:
         return None
     return _curve(latest, [loss for loss, _ in latest.values()], [samples for _, samples in latest.values()])
+
+
+def _losses(
+    events: Sequence[TraineeEvent], longest_s: float, *, of_evaluations: bool
+) -> Iterator[tuple[float, float, float | None]]:
+    """Yield the finite losses: time after the first step, loss, samples until then."""
+    first_step_s: float | None = None
+    samples: float | None = 0.0
+    for event in events:
+        if event.kind == "step":
+            first_step_s = event.t_s if first_step_s is None else first_step_s
+            samples = None if samples is None or event.samples is None else samples + event.samples
+        if first_step_s is None or event.loss is None or (event.kind == "eval") is not of_evaluations:
+            continue
+        passed_s = event.t_s - first_step_s - ((event.duration_s or 0.0) if of_evaluations else 0.0)
+        if math.isfinite(event.loss) and 0.0 <= passed_s <= longest_s:
+            yield passed_s, event.loss, samples
 
 
 def _curve(ends_s: Iterable[float], losses: Iterable[float], samples: Sequence[float | None]) -> LossCurve:

@@ -5,8 +5,9 @@ step is one batch, and the window has whole rounds, because one batch of each ha
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from statistics import median
 from typing import NamedTuple
@@ -23,6 +24,9 @@ from autotune.stage_times import PipelineTimes
 _SHORTEST_S = 1e-3  # a shorter window is not training
 # Of samples or work per step, against nonsense from a broken trainer.
 _SMALLEST_AMOUNT, _LARGEST_AMOUNT = 1e-9, 1e12
+
+Steps = NDArray[np.intp]
+"""Indices of steps, counted from the second."""
 
 STALL = 3.0
 """Least duration of a stall, in median steps."""
@@ -271,7 +275,8 @@ def steady_window(
 
     epochs_s = np.sort([event.t_s for event in events if event.kind == "epoch_end" and event.pid == pid])
     at_epoch_ends = np.searchsorted(epochs_s, starts_s) != np.searchsorted(epochs_s, stops_s)
-    window = _window(made, kept, at_epoch_ends)
+    window_of = partial(_window, made, at_epoch_ends)
+    window = window_of(kept)
     if window.time_s < _SHORTEST_S:
         return None
     if until_step is not None:
@@ -279,10 +284,10 @@ def steady_window(
         if len(kept) < LEAST_STEPS:
             return None
         of_steps = until_step - until_step // 4 if len(keep) >= until_step else len(kept)
-        return replace(_window(made, kept, at_epoch_ends), of_steps=of_steps)
+        return replace(window_of(kept), of_steps=of_steps)
     kept = kept[warm_up(window.durations_s, window.units) :]
     if cycle is not None:
-        window = _window(made, kept, at_epoch_ends)
+        window = window_of(kept)
         begin = _between_stalls(first_end(window.durations_s, window.units), cycle)
         if begin is None or len(kept) < begin + LEAST_STEPS:
             cycle = None
@@ -291,7 +296,7 @@ def steady_window(
     rounds = _whole_rounds(kept, np.array([step.update for step in made]))
     if steps is not None and len(kept) > max(LEAST_STEPS, steps) and len(rounds) == len(kept):
         rounds = kept[:steps]
-    window = _whole_cycles(_window(made, rounds, at_epoch_ends), made, rounds, at_epoch_ends, cycle)
+    window = _whole_cycles(window_of, rounds, cycle)
     begin_s = None if began is None else began.t_s
     return replace(window, of_steps=len(rounds), begin_s=begin_s, first_wait_s=made[0].wait_s)
 
@@ -327,28 +332,23 @@ def _under_way(steps: Sequence[TraineeEvent], cut_s: float) -> list[TraineeEvent
     return [replace(last, t_s=cut_s, wait_s=None, samples=samples, work=work)]
 
 
-def _whole_cycles(
-    window: Window,
-    steps: Sequence[TraineeEvent],
-    kept: NDArray[np.intp],
-    at_epoch_ends: NDArray[np.bool_],
-    cycle: int | None,
-) -> Window:
+def _whole_cycles(window_of: Callable[[Steps], Window], kept: Steps, cycle: int | None) -> Window:
+    """Return the whole cycles of a window; all of it if these are too few, or irregular."""
+    window = window_of(kept)
     ends, lengths, beat_s, has_stalls = find_cycles(window.durations_s, window.units)
     if cycle is not None and len(kept) >= max(cycle, LEAST_STEPS):
         ends = np.arange(0, len(kept) + 1, cycle)
         beat_s = beat_s or window.time_s * cycle / len(kept)
     if ends is not None:
         kept = kept[ends[0] : ends[-1]]
-        window = replace(_window(steps, kept, at_epoch_ends), cycle_ends=ends - ends[0])
+        window = replace(window_of(kept), cycle_ends=ends - ends[0])
     return replace(window, cycle_lengths=lengths, beat_s=beat_s, has_stalls=has_stalls)
 
 
-def _whole_rounds(kept: NDArray[np.intp], updates: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _whole_rounds(kept: Steps, updates: NDArray[np.bool_]) -> Steps:
     """Return the steps of whole rounds of gradient accumulation; all if these are too few for a window.
 
     Args:
-        kept: Indices of steps, counted from the second.
         updates: Whether each step, counted from the first, has an update.
     """
     if updates.all():
@@ -362,8 +362,7 @@ def _whole_rounds(kept: NDArray[np.intp], updates: NDArray[np.bool_]) -> NDArray
     return chosen if len(chosen) >= LEAST_STEPS else kept
 
 
-def _window(steps: Sequence[TraineeEvent], kept: NDArray[np.intp], at_epoch_ends: NDArray[np.bool_]) -> Window:
-    """Return the window of these steps; ``kept`` and the flags count from the second step."""
+def _window(steps: Sequence[TraineeEvent], at_epoch_ends: NDArray[np.bool_], kept: Steps) -> Window:
     ends_s = np.array([step.t_s for step in steps])
     chosen = [steps[index + 1] for index in kept]
     return Window(
