@@ -170,18 +170,12 @@ class Pace:
             return
         fields: dict[str, object] = {"k": "pace", "t0_s": sums.t0_s, "t1_s": self._last_s, **vars(sums), **sums.counts}
         del fields["counts"]
-        left_out = {
-            "samples": not sums.samples > 0.0,  # or NaN
-            "work": not sums.work > 0.0,
-            "wait_s": not sums.waits,
-            "waits": not sums.waits,
-            "pauses": not sums.counts,
-            "ends": not sums.ends,
-            "ends_s": not sums.ends,
-            "pause_s": not sums.counts,
-        }
         fields["cpu_s"] = cpu_s - self._cpu_s
-        known = {name: value for name, value in fields.items() if not left_out.get(name)}
+        left_out = [name for name in ("samples", "work") if not getattr(sums, name) > 0.0]  # or NaN
+        left_out += () if sums.waits else ("waits", "wait_s")
+        left_out += () if sums.ends else ("ends", "ends_s")
+        left_out += () if sums.counts else ("pauses", "pause_s")
+        known = {name: value for name, value in fields.items() if name not in left_out}
         rounded = {name: round(value, 5) if isinstance(value, float) else value for name, value in known.items()}
         data = (json.dumps(rounded) + "\n").encode()
         if self._size + len(data) > PART_BYTES:
