@@ -10,7 +10,6 @@ import ctypes
 import errno
 import math
 import os
-import queue
 import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -393,22 +392,6 @@ NO_LIBRARY, FUNCTION_NOT_FOUND = 12, 13
 UNFIT_LIBRARY = -1
 """Code of autotune: the library exists and cannot be loaded."""
 
-_NOTHING_NEW = frozenset(
-    {
-        0,  # pynvml raises "success" if a query for the size finds no rows
-        6,  # not found
-        21,  # no data
-    }
-)
-_CAPABILITY_OFF = frozenset(
-    {
-        3,  # not supported
-        4,  # no permission
-        FUNCTION_NOT_FOUND,  # in this version of the library
-        25,  # the library has another version of a struct
-        26,  # deprecated and no longer served
-    }
-)
 FATAL_NAMES: Mapping[int, str] = {
     UNFIT_LIBRARY: "the driver's library cannot be loaded",
     1: "driver library not initialized",
@@ -445,18 +428,19 @@ _REMEDIES: Mapping[int, str] = {
     ),
     28: _LOST,
 }
-_OF_ONE_DEVICE = frozenset({15, 16, 28})
+_TROUBLES: Mapping[int, Trouble] = {
+    # "success" (pynvml raises it if a query for the size finds no rows), not found, no data
+    **dict.fromkeys((0, 6, 21), Trouble.NOTHING_NEW),
+    # not supported, no permission, not in this version of the library, another version of a struct, deprecated
+    **dict.fromkeys((3, 4, FUNCTION_NOT_FOUND, 25, 26), Trouble.CAPABILITY_OFF),
+    **dict.fromkeys(FATAL_NAMES, Trouble.DRIVER_LOST),
+    **dict.fromkeys((15, 16, 28), Trouble.DEVICE_LOST),
+}
 
 
 def trouble(code: int) -> Trouble:
     """Return the consequence of a return code of NVML; unknown codes are passing."""
-    if code in _NOTHING_NEW:
-        return Trouble.NOTHING_NEW
-    if code in _CAPABILITY_OFF:
-        return Trouble.CAPABILITY_OFF
-    if code in FATAL_NAMES:
-        return Trouble.DEVICE_LOST if code in _OF_ONE_DEVICE else Trouble.DRIVER_LOST
-    return Trouble.PASSING
+    return _TROUBLES.get(code, Trouble.PASSING)
 
 
 class DriverError(Exception):
@@ -557,22 +541,21 @@ def present_gpus() -> GpuInventory:
 
 def in_time(query: Callable[[], Answer]) -> Answer | None:
     """Return the result of a query, or None after 10 s; its thread is then left behind."""
-    answers: queue.SimpleQueue[tuple[Answer | None, BaseException | None]] = queue.SimpleQueue()
+    answers: list[Answer] = []
+    errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            answers.put((query(), None))
+            answers.append(query())
         except BaseException as error:  # noqa: BLE001 -- raised again in the caller's thread
-            answers.put((None, error))
+            errors.append(error)
 
-    threading.Thread(target=run, name="gpu-discovery", daemon=True).start()
-    try:
-        answer, error = answers.get(timeout=TIME_LIMIT_S)
-    except queue.Empty:
-        return None
-    if error is not None:
-        raise error
-    return answer
+    thread = threading.Thread(target=run, name="gpu-discovery", daemon=True)
+    thread.start()
+    thread.join(TIME_LIMIT_S)
+    if errors:
+        raise errors[0]
+    return answers[0] if answers else None
 
 
 def cores_near(gpu: GpuFacts) -> frozenset[int]:
