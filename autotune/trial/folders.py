@@ -417,7 +417,7 @@ def _unusable(what: str, place: Path, error: OSError) -> TrialError:
 
 def delete_left(trials: Path, is_over: Callable[[], bool]) -> None:
     """Delete what earlier searches left on this machine; needs the study's lock, and no running trial."""
-    for path in left_aside(trials):
+    for path in list(trials.glob(f"{_ASIDE}*")):
         discard(path, is_over, trials)
     # Those inside a trial's folder are deleted with it: on a shared disk, that trial may be running elsewhere.
     with contextlib.suppress(OSError):
@@ -540,11 +540,6 @@ def discard(path: Path, is_over: Callable[[], bool], aside: Path) -> None:
             delete_in_background(moved)
             return
     _log.warning("%s could not be deleted completely; delete it by hand if the disk fills up", path)
-
-
-def left_aside(folder: Path) -> list[Path]:
-    """Return undeleted folders that `discard` has moved here."""
-    return list(folder.glob(f"{_ASIDE}*"))
 
 
 def delete_in_background(path: Path) -> None:

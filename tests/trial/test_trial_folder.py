@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.trial.folders import MARKER, TrialFolder, delete_left, delete_tree, left_aside
+from autotune.trial.folders import MARKER, TrialFolder, delete_left, delete_tree
 from tests.until import until
 
 
@@ -34,10 +34,10 @@ def test_what_there_is_no_time_for_goes_apart(tmp_path: Path) -> None:
         (folder.outputs / f"{number}.npy").write_text("x")
     folder.discard_outputs(lambda: True)
     assert not folder.outputs.exists()
-    until(lambda: not left_aside(folder.path))
+    until(lambda: not list(folder.path.glob(".deleted-*")))
     folder.delete(lambda: True)
     assert not folder.path.exists()
-    until(lambda: not left_aside(folder.path.parent))
+    until(lambda: not list(folder.path.parent.glob(".deleted-*")))
 
 
 def test_what_a_killed_process_did_not_delete_goes_with_the_next_search(tmp_path: Path) -> None:
