@@ -15,9 +15,8 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib import import_module
-from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Callable, NamedTuple, Optional
 
@@ -140,9 +139,7 @@ class Hook:
             if module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False):
                 self._actions.pop(name)(name)
 
-    def find_spec(
-        self, name: str, path: Optional[Sequence[str]] = None, target: Optional[ModuleType] = None
-    ) -> Optional[ModuleSpec]:
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name not in self._actions:
             return None
         with contextlib.suppress(Exception):  # a finder that fails will fail again when Python asks it

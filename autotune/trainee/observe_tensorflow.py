@@ -90,7 +90,8 @@ class TensorFlowObserver(Observer):
                 within=graphs.within,
                 is_outer=iterator == several,
             )
-            self.attempt(f"{_PYTHON}.{iterator}.get_next_as_optional", graphs.observe_optional)
+            optional = functools.partial(graphs.begin, True)
+            self.around(f"{_PYTHON}.{iterator}.get_next_as_optional", optional, graphs.end)
         self.around(f"{_PYTHON}.{one}._create_iterator", lambda args, _kwargs: args[0], graphs.made)
         value = f"{_PYTHON}.data.ops.optional_ops:_OptionalImpl.get_value"
         self.around(value, graphs.value_begins, graphs.value_ends)
@@ -307,12 +308,9 @@ class GraphFetches:
     def made(self, iterator: Any, result: Any, error: Optional[BaseException]) -> None:
         self.is_on_device = self.is_on_device or "GPU" in str(getattr(iterator._iterator_resource, "device", ""))
 
-    def observing(self, original: Callable[..., Any], is_optional: bool = False) -> Callable[..., Any]:
+    def observing(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """Return an iterator's fetch method, with our operations around it."""
-        return self._observer.instrumentation.observing(original, functools.partial(self.begin, is_optional), self.end)
-
-    def observe_optional(self, owner: Any, name: str) -> None:
-        self._observer.instrumentation.put(owner, name, self.observing(getattr(owner, name), is_optional=True))
+        return self._observer.instrumentation.observing(original, functools.partial(self.begin, False), self.end)
 
     def begin(self, is_optional: bool, args: Any, kwargs: Any) -> Any:
         thread = threading.get_ident()
