@@ -235,7 +235,7 @@ def memory_limits(root: Path) -> Iterator[int]:
 def cgroup_folders(root: Path) -> list[Path]:
     """Return the folders of this process's cgroups in every hierarchy, each before its ancestors.
 
-    A container may show the host's path, so some may not exist; these are skipped.
+    Those that don't exist are skipped: a container may show the host's paths.
     """
     folders = []
     for line in (text_of(root / "proc/self/cgroup") or "").splitlines():

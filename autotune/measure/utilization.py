@@ -420,7 +420,7 @@ class Utilization:
     Attributes:
         samples: Number of driver windows.
         covered_fraction: Share of the steady windows that they cover, 0..1.
-        oscillation: Levels, mean and verdict; not to be shown while `missing`.
+        oscillation: Not to be shown while `missing`.
     """
 
     samples: int

@@ -43,7 +43,7 @@ class Stalls(NamedTuple):
     Attributes:
         fraction: Share of all time that they take beyond usual steps.
         wait_fraction: Share of their time spent waiting for data; None if unknown, or without any.
-        epoch_fraction: Share of their time in steps at which a pass over the data ended; None without any.
+        epoch_fraction: The same of steps at which a pass over the data ended.
     """
 
     fraction: float
@@ -136,7 +136,7 @@ class Window:
 
     @property
     def cycles(self) -> int | None:
-        """Number of cycles that it consists of, or that were seen whole in it; None without stalls."""
+        """Number of whole cycles in it; None without stalls."""
         if self.cycle_ends is not None:
             return len(self.cycle_ends) - 1
         if not self.has_stalls:

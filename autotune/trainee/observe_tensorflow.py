@@ -384,10 +384,7 @@ class GraphFetches:
 
 
 def new_variable(name: str, values: list[float]) -> Any:
-    """Return a float64 variable for graphs; None in a TensorFlow 1 graph, where a session would initialize it.
-
-    It is below tf.Variable, which strategies, tapes and checkpoints would notice.
-    """
+    """Return a float64 variable for graphs, below tf.Variable; None in a TensorFlow 1 graph."""
     with _python("framework.ops").init_scope(), _on_host():
         if not eager_check()():
             return None  # the surrounding function is a graph of TensorFlow 1

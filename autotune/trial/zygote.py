@@ -398,12 +398,7 @@ def _put(names: dict[str, Any], key: str, value: Any) -> None:
 
 
 def serve(number: int, inject: str) -> str:
-    """Serve requests; return in a trial's process, with its ``inject`` folder.
-
-    Args:
-        number: Descriptor of the channel.
-        inject: This interpreter's own.
-    """
+    """Serve requests from a channel; return in a trial's process, with its ``inject`` folder in place of this one's."""
     import ctypes
     import gc
     import socket

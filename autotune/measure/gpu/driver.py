@@ -113,11 +113,7 @@ def _translated(pynvml: Any) -> Iterator[None]:
 
 
 class Driver:
-    """Driver's library, in use until `close`.
-
-    Raises:
-        DriverError: There is no working driver.
-    """
+    """Driver's library, in use until `close`; raises `DriverError` without a working one."""
 
     def __init__(self) -> None:
         import pynvml
@@ -477,11 +473,7 @@ def remedy_of(name: str) -> str:
 
 
 def if_known(query: Callable[[], Answer]) -> Answer | None:
-    """Return an answer of the driver, None if it has none.
-
-    Raises:
-        DriverError: The GPU, or the driver, is lost.
-    """
+    """Return an answer of the driver, None if it has none; raise `DriverError` if GPU or driver is lost."""
     try:
         return query()
     except DriverError as error:
@@ -506,7 +498,7 @@ REASONS: Mapping[int, str] = {
 """Names of the bits, for users."""
 
 THROTTLING = frozenset({"hardware slowdown", "heat (driver)", "heat (hardware)", "power brake"})
-"""Reasons that make a GPU slower than it would be in another run of the same trial."""
+"""Reasons that make a GPU slower than in another run of the trial."""
 
 
 def reasons_of(mask: int) -> tuple[str, ...]:
