@@ -24,6 +24,9 @@ _SPECIAL = {
     "why": "Reason for the verdict, in words.",
     "may_learn_more_slowly": "True if the answer changes the training and no race has shown that it converges as fast, "
     "or if the race shows overfitting.",
+    "elapsed_s": "Seconds that the search took; null for an answer from the record.",
+    "study": "Name of the study.",
+    "diff": "Their diff, or null.",
     "paths": "`journal` (null with a database), `storage`, `trials`, and from a search `events`.",
     "outcomes": "Number of its trials with each [ending](endings.md).",
     "rules": "With `status --why`: `rule`, `inputs` and `result` of each rule behind the verdict.",
@@ -178,7 +181,6 @@ def _diagnosis() -> list[tuple[str, str]]:
     empty = findings.Diagnosis(verdict=findings.DiagnosisVerdict(sentence=""), results=())
     keys = diagnosis_document(empty, elapsed_s=None, failed_on=None, paths={})
     meanings = {
-        **described(diagnosis_document, "Args"),
         "format": _SPECIAL["format"],
         "verdict": described(findings.Diagnosis)["verdict"],
         "shares": described(findings.Diagnosis)["shares"],
