@@ -319,7 +319,7 @@ class TrialExit:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuFigures:
-    """Figures of one GPU over a stretch of time, e.g. of a trial, a point's trials, or a monitor's last minute.
+    """Figures of one GPU over a stretch of time.
 
     The only list of what is measured of a GPU. Shares are 0..1 of the stretch.
 
@@ -464,8 +464,7 @@ class Measurement:
         cpu_cores: CPU time per second.
         gpu_utilization: Share of time in which a kernel ran, mean of the scored GPUs.
         gpu_memory_bytes: Most memory in use on one of the GPUs.
-        filled_samples_per_s: Estimated throughput with full caches (without waiting for data), if they were being
-            filled.
+        filled_samples_per_s: Estimated throughput with full caches, if they were being filled.
         energy_per_sample_j: Energy of all GPUs.
         gpus: In the order in which the trial sees them.
         ranks: Empty for a single process.
@@ -539,7 +538,7 @@ class Measurement:
 
 @dataclass(frozen=True, kw_only=True)
 class Validation:
-    """Findings of a validation trial: a longer training of a confirmed point, or of the baseline.
+    """Findings of a validation trial, of a confirmed point or the baseline.
 
     Attributes:
         trained_s: Time from the first step to the end.
@@ -670,8 +669,7 @@ class Conditions:
         left_out_answer: The same, if a limit of its search excludes it.
         until_step: Last step that its search measures, if steps get slower.
         pairs_planned: Most pairs of a sequential confirmation.
-        claims_sd: Error of the study's earlier claims beyond their intervals, as a standard deviation of ln speed,
-            which widens the intervals.
+        claims_sd: Error of the study's earlier claims beyond their intervals, as a standard deviation of ln speed.
         alone: Whether trials on this machine's other GPUs waited; None if there were none.
         unheeded: Knobs that it never read.
         no_loss: True if its trainer reported no visible loss.
@@ -1090,10 +1088,7 @@ class Race:
 
     @property
     def proposed_rate(self) -> tuple[str, float] | None:
-        """Key and value of the learning rate that is proposed with the answer.
-
-        With it, the answer converges at least as fast as the baseline, and faster than without it.
-        """
+        """Key and value of the learning rate with which the answer converges faster, and as fast as the baseline."""
         if self.scaled is None or self.learning_rate is None or not self.scaled.learning.is_safe:
             return None
         winner, scaled = self.winner.deciding, self.scaled.deciding
