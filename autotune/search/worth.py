@@ -23,7 +23,7 @@ from autotune.study.summary import RatedChange, Rating
 def rate(
     result: SearchResult, records: Sequence[TrialRecord], space: Space, objective: Objective
 ) -> tuple[Rating | None, KnobsRated | None]:
-    """Rate each change of a search's answer, or of its candidate, and each knob separately, as far as possible."""
+    """Rate each change of a search's answer, or of its candidate, and each knob separately, if known."""
     if result.baseline is None:
         return None, None
     # of all its machines, on one scale

@@ -88,9 +88,9 @@ def test_steps_unlike_the_config_are_said_once(findings: Findings, learn: Learn,
     learn(100.0)
     learn(100.0, samples=8.0)
     learn(None, samples=4.0)
-    assert findings.cautions == ()
+    assert not findings.cautions
     learn(320.0, samples=32.0, batch_size=32, num_workers=2)
-    assert findings.cautions == ()
+    assert not findings.cautions
     learn(100.0, samples=16.0, batch_size=8)
     learn(100.0, samples=16.0, batch_size=8)
     (said,) = findings.cautions
