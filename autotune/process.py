@@ -92,6 +92,13 @@ def inherited_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != STORAGE_VARIABLE}
 
 
+def with_python_path(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Return an environment with a folder in front of the user's import path."""
+    # An empty entry would mean the working directory.
+    places = filter(None, (str(folder), environ.get("PYTHONPATH")))
+    return {**environ, "PYTHONPATH": os.pathsep.join(places)}
+
+
 def settings_folder(environ: Mapping[str, str]) -> Path:
     """Return the user's settings folder by the XDG Base Directory Specification; it may not exist."""
     base = environ.get("XDG_CONFIG_HOME") or ""

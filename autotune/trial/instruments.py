@@ -24,7 +24,7 @@ from autotune.measure.gpu.timeline import GpuTimeline, pooled_usage, usage_of_tr
 from autotune.measure.host import HostProbe
 from autotune.measure.probe import GpuProbe, GpuUsage, HostUsage, MemorySeries, Probe, TrialGpus
 from autotune.measure.window import Window
-from autotune.process import inherited_environment
+from autotune.process import inherited_environment, with_python_path
 from autotune.records import GpuRole, TraineeEvent, TrialExit
 from autotune.trial.error_text import TRACEBACK, last_error, one_line
 from autotune.trial.launch import Guard, GuardLost, Runner
@@ -288,9 +288,7 @@ class GpuCollector:
         self._torn, self._output = b"", ""
         self._timeline.restart(self._clock.now_s())
         # autotune's own location, without the working directory, which could shadow it (-P).
-        inherited = inherited_environment()
-        places = (str(Path(autotune.__file__).parents[1]), inherited.get("PYTHONPATH"))
-        env = {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, places))}
+        env = with_python_path(inherited_environment(), Path(autotune.__file__).parents[1])
         program = {"argv": (sys.executable, "-P", "-m", gpu_process.__name__, *self._uuids), "cwd": "/", "env": env}
         with contextlib.suppress(GuardLost, OSError):  # no guard, or a full disk: it will be silent
             if self._stream is not None:

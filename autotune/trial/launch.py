@@ -23,7 +23,7 @@ import autotune
 from autotune.clock import Clock, clock_identity
 from autotune.errors import AutotuneError, CommandError, TrialError
 from autotune.measure.host import cgroup_folders, text_of
-from autotune.process import inherited_environment
+from autotune.process import inherited_environment, with_python_path
 from autotune.records import Stop, TraineeEvent, TrialExit, TrialPlan
 from autotune.trial import guard_process
 from autotune.trial.folders import TEMPORARY_VARIABLE, TrialFolder, make_temporary_folder, temporary_folder
@@ -157,7 +157,7 @@ class LaunchRequest:
         self.folder = folder
         self.watch = watch
         self.deadline_s = deadline_s
-        self.env = {
+        env = {
             **inherited_environment(),
             **plan.env,
             "AUTOTUNE_TRIAL_ID": plan.trial_id,
@@ -166,8 +166,7 @@ class LaunchRequest:
             # For ranks on other nodes (autotune/trainee/node_gpus.py).
             "AUTOTUNE_COLLECTOR": f"{sys.executable}{os.pathsep}{Path(autotune.__file__).parents[1]}",
         }
-        # Before the user's path; an empty entry would mean the working directory.
-        self.env["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder.inject), self.env.get("PYTHONPATH"))))
+        self.env = with_python_path(env, folder.inject)
         self.steps = StepReader(folder.path)
 
     def read_rest(self) -> None:

@@ -16,6 +16,7 @@ import msgspec
 
 from autotune.errors import AutotuneError
 from autotune.files import create_private, make_private_folder, read_beginning
+from autotune.process import with_python_path
 from autotune.records import Conditions, Measurement, Pauses, Scalar, Values
 from autotune.trial.folders import copy_observer, delete_tree, why_exposed, why_not_ours
 from autotune.trial.pace_files import PaceWindow
@@ -111,9 +112,7 @@ def _silent_s(folder: Path, now: datetime) -> float:
 
 def watched_environment(environ: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Return the environment of a watched training."""
-    # Before the user's path; an empty entry would mean the working directory.
-    path = os.pathsep.join(filter(None, (str(folder / _INJECT), environ.get("PYTHONPATH"))))
-    return {**environ, WATCH_VARIABLE: str(folder), "PYTHONPATH": path}
+    return {**with_python_path(environ, folder / _INJECT), WATCH_VARIABLE: str(folder)}
 
 
 FILE = "training.json"
