@@ -109,7 +109,7 @@ def asleep_s() -> float:
 
 
 def io_pressure(path: Path = Path("/proc/pressure/io")) -> float | None:
-    """Return the share of the last 10 s, 0..1, in which some process waited for a disk, or another resource's file."""
+    """Return the share of the last 10 s, 0..1, in which some process waited for a disk, or for `path`'s resource."""
     text = text_of(path)
     match = re.search(r"^some avg10=(\d+(?:\.\d+)?)", text or "", re.MULTILINE)
     return None if match is None else min(1.0, float(match[1]) / 100.0)

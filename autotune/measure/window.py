@@ -43,7 +43,7 @@ class Stalls(NamedTuple):
     Attributes:
         fraction: Share of all time that they take beyond usual steps.
         wait_fraction: Share of their time spent waiting for data; None if unknown, or without any.
-        epoch_fraction: The same of steps at which a pass over the data ended.
+        epoch_fraction: Share of their time in steps at which a pass over the data ended.
     """
 
     fraction: float
@@ -302,7 +302,7 @@ def steady_window(
 
 
 def _used_up(steps: Sequence[TraineeEvent], durations_s: Series, ready: int) -> int:
-    """Return how many steps after the first may have had a prefetched batch, as none mostly waited."""
+    """Return how many steps after the first may have had a prefetched batch: until one mostly waits."""
     for place, step in enumerate(steps[1 : ready + 1]):
         if step.wait_s is not None and step.wait_s > 0.5 * durations_s[place]:
             return place

@@ -18,7 +18,7 @@ _Logarithms = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
 
 
 class PaceWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums over the steps of one process between two times: a line of a pace file, which has their meaning.
+    """Sums over the steps of one process between two times, as described in `autotune.trainee.pace`.
 
     Attributes:
         process: Taken from the file's name.

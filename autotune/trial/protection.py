@@ -126,7 +126,7 @@ class CheckpointBackups:
             raise loss
 
     def loss(self, what: str) -> TrialError | None:
-        """Restore files lost during ``trial 3``, say; return a new error if some cannot be restored."""
+        """Restore the files lost during ``trial 3`` or the like; return a new error if some cannot be restored."""
         self._scan(what)
         if len(self._lost) == self._n_lost_reported:
             return None
@@ -463,7 +463,7 @@ TRIALS_LOOKED_AROUND = 2
 
 @dataclass(frozen=True, kw_only=True)
 class SideEffect:
-    """Files that a trial left outside its folder; as a cache, later trials skip work."""
+    """Files that a trial left outside its folder, perhaps a cache for later trials."""
 
     sentence: str
     fills_a_cache: bool
@@ -484,7 +484,7 @@ class SideEffects:
         self._snapshot = Snapshot(watched_folders(trainer), trainer.excluded, clock)
 
     def since_then(self, what: str, *, looks_for_cache: bool = True) -> SideEffect | None:
-        """Return the side effect since the last scan, of ``trial 3``, say.
+        """Return the side effect of ``trial 3`` or the like, since the last scan.
 
         Args:
             looks_for_cache: Whether new files among the data count as a cache.

@@ -281,7 +281,7 @@ class StopRule:
 
 
 WORKING_CORES = 0.1
-"""Least number of cores that a working process keeps busy; idle threads take a hundredth, imports and tracing most."""
+"""Least number of cores that a working process keeps busy; idle threads take a hundredth, imports most of one."""
 
 WORKING_S = 10.0
 """Time over which busy cores are averaged."""

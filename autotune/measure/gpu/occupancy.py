@@ -121,11 +121,9 @@ class OccupancyReader:
             self._driver = None
 
     def _read(self, began_s: float) -> GpusSeen:
-        if self._driver is None:
-            self._driver = Driver()
-            self._find(self._driver)
-            self._found_s = began_s
-        elif began_s - self._found_s >= _RETRY_S and (not self._known or any(map(_is_unnamed, self._known))):
+        is_partly_known = not self._known or any(map(_is_unnamed, self._known))
+        if self._driver is None or (is_partly_known and began_s - self._found_s >= _RETRY_S):
+            self._driver = self._driver or Driver()
             self._find(self._driver)
             self._found_s = began_s
         found = []
