@@ -428,13 +428,15 @@ def _count_near(known: NDArray[np.float64], wanted: NDArray[np.float64], near: N
 def _moments_of(
     baseline: Sequence[TrialData], other: TrialData
 ) -> Iterable[tuple[str, NDArray[np.float64], NDArray[np.float64]]]:
-    """Yield the moments of samples in the same part of a pass: name, baseline's, other's."""
-    limit = min(
-        max((one.first_pass().places.max(initial=-1) for one in baseline), default=-1),
-        other.first_pass().places.max(initial=-1),
-    )
-    own = other.first_pass(limit + 1).moments
-    pooled = np.concatenate([one.first_pass(limit + 1).moments for one in baseline])
+    """Yield the moments of samples in the same part of a pass: name, baseline's, other's.
+
+    Only baseline trials that reach the end of that part count: of data in order, shorter ones have other samples.
+    """
+    ends = [one.first_pass().places.max(initial=-1) for one in baseline]
+    end = min(max(ends), other.first_pass().places.max(initial=-1))
+    own = other.first_pass(end + 1).moments
+    whole = [one for one, reached in zip(baseline, ends, strict=True) if reached >= end]
+    pooled = np.concatenate([one.first_pass(end + 1).moments for one in whole])
     if min(len(own), len(pooled)) >= _ENOUGH_MOMENTS:
         yield "sum", pooled[:, 0], own[:, 0]
         yield "sum of squares", pooled[:, 1], own[:, 1]

@@ -253,6 +253,13 @@ def test_a_smaller_shuffle_buffer_is_different_data(trial: Callable[..., TrialDa
     assert compare_data(today, today[0], today[1:]).effect is DataEffect.SAME
 
 
+def test_short_trials_of_files_in_order_are_no_difference(trial: Callable[..., TrialData]) -> None:
+    """Each file holds one value; trials that end after a few files have not seen those of the longer ones."""
+    files = [(np.full((16, 12), place // 4, np.float32),) for place in range(120)]
+    baseline = [trial(files, seen=12, ends=False) for _ in range(3)] + [trial(files, seen=80, ends=False)]
+    assert compare_data(baseline, trial(files, ends=False)).effect is not DataEffect.DIFFERENT
+
+
 def test_the_order_of_fields_is_no_difference(tmp_path: Path) -> None:
     """Two loaders of one trainer may name the same fields in another order."""
     inputs, classes = FEATURES[:16], CLASSES[:16]
