@@ -25,7 +25,6 @@ from autotune.diagnose.shares import INPUT, issue_with_place
 from autotune.records import Ratio
 
 _MAKES_DOUBTFUL = (Limit.THROTTLING, Limit.NEIGHBOUR)  # all other numbers are unreliable; the worst first
-_REMOVED_BY_BATCH = 0.75  # of the fixed cost of steps, by a batch 4 times as large, the default limit of a search
 _NAMES = {
     **dict.fromkeys(INPUT, "Input-bound"),
     Limit.HOST: "Bound by the fixed cost of each step",
@@ -129,9 +128,8 @@ def _main(issues: Sequence[Issue], shares: Sequence[TimeShare]) -> Issue | None:
 
     def cost(one: Issue) -> tuple[float, float]:
         assert one.limit is not None, "others are left out"
-        # The step's share is the remainder, not a measured cost; of a fixed cost, a larger batch leaves a part.
-        removable = {Limit.STEP: 0.0, Limit.HOST: _REMOVED_BY_BATCH}.get(one.limit, 1.0)
-        return removable * taken[one.limit], one.bound.ratio if one.bound else 0.0
+        is_of_steps = one.limit is Limit.STEP  # their share is the remainder, not a measured cost
+        return 0.0 if is_of_steps else taken[one.limit], one.bound.ratio if one.bound else 0.0
 
     return max(limits or memory or worth, key=cost, default=next(iter(doubtful), None))
 

@@ -76,17 +76,6 @@ def test_what_takes_most_of_the_time_comes_before_a_larger_bound() -> None:
     assert verdict_of([found], shares=shares).limit is Limit.COMPILING
 
 
-def test_what_can_be_removed_comes_before_a_fixed_cost_of_about_the_same_size() -> None:
-    """Of which a larger batch leaves a quarter, while slow steps at one line can go altogether."""
-    found = result(issue(Limit.HOST, 3.0), issue(Limit.STALLS, 1.5))
-    for fixed, limit in ((0.42, Limit.STALLS), (0.6, Limit.HOST)):
-        shares = [
-            TimeShare(cause="", limit=Limit.HOST, fraction=fixed),
-            TimeShare(cause="", limit=Limit.STALLS, fraction=0.38),
-        ]
-        assert verdict_of([found], shares=shares).limit is limit
-
-
 def test_a_bound_is_at_most_that_of_the_time_it_takes() -> None:
     """The fixed cost of a step was measured without the slow steps that take a third of the training."""
     stalls, fixed = issue(Limit.STALLS, 1.5), issue(Limit.HOST, 3.0)
