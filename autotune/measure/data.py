@@ -232,7 +232,7 @@ def _repeats(baseline: Sequence[TrialData], other: TrialData) -> DataFinding | N
     parts = [one.first_pass(other.places.max(initial=-1) + 1) for one in baseline]
     pairs = sum(one.size**2 / 2.0 for one in parts)
     own = other.first_pass(max((one.places.max(initial=-1) + 1 for one in parts), default=0))
-    if not pairs or own.size < _ENOUGH:
+    if not pairs or own.size < _ENOUGH or _are_mostly_equal(parts):
         return None
     expected = (1.0 + sum(map(_coincidences, parts))) / pairs * own.size**2 / 2.0
     met = _coincidences(own)
@@ -244,6 +244,11 @@ def _repeats(baseline: Sequence[TrialData], other: TrialData) -> DataFinding | N
         return DataFinding(DataEffect.DIFFERENT, f"every sample occurs about {times:.0f} times per pass")
     effect = DataEffect.DIFFERENT if other.has_ends else DataEffect.UNVERIFIED
     return DataFinding(effect, f"samples repeat within a pass: {distinct} of {own.size} are distinct")
+
+
+def _are_mostly_equal(parts: Sequence[TrialData]) -> bool:
+    """Return whether samples equal others anyway, like constants: then copies are no independent events."""
+    return sum(len(np.unique(one.identity)) for one in parts) < 0.2 * sum(one.size for one in parts)
 
 
 def _coincidences(data: TrialData) -> float:

@@ -260,6 +260,13 @@ def test_short_trials_of_files_in_order_are_no_difference(trial: Callable[..., T
     assert compare_data(baseline, trial(files, ends=False)).effect is not DataEffect.DIFFERENT
 
 
+def test_equal_samples_that_are_inspected_more_often_do_not_repeat(trial: Callable[..., TrialData]) -> None:
+    """Constants, or blank images: a faster trial looks at a smaller share of its batches."""
+    files = [(np.full((16, 12), place // 4, np.float32),) for place in range(120)]
+    baseline = [trial(files, strides=(4,), ends=False) for _ in range(2)]
+    assert compare_data(baseline, trial(files, ends=False)).effect is not DataEffect.DIFFERENT
+
+
 def test_the_order_of_fields_is_no_difference(tmp_path: Path) -> None:
     """Two loaders of one trainer may name the same fields in another order."""
     inputs, classes = FEATURES[:16], CLASSES[:16]
