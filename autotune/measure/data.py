@@ -442,7 +442,7 @@ def _moments_of(
     own = other.first_pass(end + 1).moments
     whole = [one for one, reached in zip(baseline, ends, strict=True) if reached >= end]
     pooled = np.concatenate([one.first_pass(end + 1).moments for one in whole])
-    if min(len(own), len(pooled)) >= _ENOUGH_MOMENTS:
+    if min(len(own), len(pooled)) >= _ENOUGH_MOMENTS and not _are_mostly_equal(whole):
         yield "sum", pooled[:, 0], own[:, 0]
         yield "sum of squares", pooled[:, 1], own[:, 1]
 

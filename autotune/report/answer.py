@@ -363,8 +363,8 @@ def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no
 
 
 _FOLLOWS = "(changes with it)"
-_STRONG, _WEAK = 1.28, 0.5  # standard errors above 0 in ln speed: one-sided confidence of 90 % and 70 %
-LEGEND = "gain: speed with / without the change (95 % interval); strong / weak evidence: 90 / 70 % confidence"
+_WEAK = 0.5  # standard errors above 0 in ln speed: one-sided confidence of 70 %
+LEGEND = "gain: ratio of speeds with its 95 % interval; strong evidence: it excludes 1; weak: 70 % confidence"
 
 
 def gain_text(change: Change) -> str:
@@ -379,7 +379,7 @@ def gain_text(change: Change) -> str:
     evidence = "strong"
     if gain.low <= 1.0:
         errors = math.log(gain.ratio) / (math.log(gain.high / gain.low) / 4.0)
-        evidence = "strong" if errors > _STRONG else "weak" if errors > _WEAK else "no"
+        evidence = "weak" if errors > _WEAK else "no"
     return f"{ratio_text(gain)}, {evidence} evidence"
 
 

@@ -102,7 +102,7 @@ class SearchDisplay:
             purpose = purpose_text(event.purpose.value, event.pair)
             now.append(f"trial {event.number} {purpose}: {changes_text(event.changes)}", style="default")
             if self._progress and self._progress.steps:
-                now.append(f"  {self._progress.steps} steps", style="cyan")
+                now.append(f"  {self._progress.steps} step{'' if self._progress.steps == 1 else 's'}", style="cyan")
                 if self._progress.utilization:
                     now.append(f"  {roles_text(self._progress.utilization)}", style="cyan")
             elif self._progress:

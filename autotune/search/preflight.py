@@ -168,7 +168,8 @@ def _waiting_message(folder: TrialFolder, waited_s: float, limit_s: float) -> st
     lines = [line for line in f"{folder.stderr_tail()}\n{folder.stdout_tail()}".splitlines() if line]
     output = f"latest output: {one_line(lines[-1])}" if lines else "no output yet"
     limit = format_duration(limit_s)
-    return f"No step after {format_duration(waited_s)}, waiting for up to {limit}; {output}"
+    trains = "If it trains already, report its steps: from autotune.trainee import step"
+    return f"No step after {format_duration(waited_s)}, waiting for up to {limit}; {output}. {trains}"
 
 
 def _backdate_access_time(path: Path) -> Callable[[], bool | None]:

@@ -67,9 +67,7 @@ def test_a_batch_is_known_as_one_whatever_it_is_called(tmp_path: Path, key: str,
     commands = project_in(tmp_path, trainer, config)
     said = commands.search("--no-apply").well().stdout
     where = " of each device" if key != "batch_size" else ""
-    assert (
-        f"The effective batch{where} changes from 4 to 64; the learning rate may have to follow" in said
-    )
+    assert f"The effective batch{where} changes from 4 to 64; the learning rate may have to follow" in said
     assert "it changes the batch" in commands("apply", "--config", "config.yaml").refusal()
     assert (tmp_path / "config.yaml").read_text() == config
     commands("apply", "--config", "config.yaml", "--all").well()

@@ -265,6 +265,8 @@ def test_equal_samples_that_are_inspected_more_often_do_not_repeat(trial: Callab
     files = [(np.full((16, 12), place // 4, np.float32),) for place in range(120)]
     baseline = [trial(files, strides=(4,), ends=False) for _ in range(2)]
     assert compare_data(baseline, trial(files, ends=False)).effect is not DataEffect.DIFFERENT
+    few = trial(files, strides=(8,), ends=False)  # of every other file
+    assert compare_data(baseline, few).effect is not DataEffect.DIFFERENT
 
 
 def test_the_order_of_fields_is_no_difference(tmp_path: Path) -> None:
