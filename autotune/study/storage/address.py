@@ -144,7 +144,8 @@ def _of_postgresql(rest: str, given: GivenAddress) -> StorageAddress:
             "Write postgresql://user@host:5432/name; in user and password, @ is written %40, / %2F, : %3A.",
         ) from None
     named = [name for name in url.query if name == "sslpassword" or is_secret_name(name)]
-    secrets = {name: url.normalized_query[name][-1] for name in named}
+    # not URL.normalized_query, which the oldest SQLAlchemy cannot read; a repeated key has a tuple
+    secrets = {name: value if isinstance(value := url.query[name], str) else value[-1] for name in named}
     if url.password:
         secrets["password"] = url.password
     bare = url._replace(password=None).difference_update_query(named)
