@@ -86,8 +86,7 @@ def _within_share(main: Issue, shares: Sequence[TimeShare]) -> Ratio | None:
     taken = sum(one.fraction for one in shares if one.limit is main.limit)
     if main.bound is None or not 0.0 < taken < 1.0:
         return main.bound
-    most = max(1.0 / (1.0 - taken), 1.0)
-    bound = main.bound
+    most, bound = 1.0 / (1.0 - taken), main.bound
     return bound if bound.ratio <= most else Ratio(ratio=most, low=min(bound.low, most), high=most)
 
 

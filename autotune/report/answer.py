@@ -211,7 +211,7 @@ def print_failures(
 
 def verdict(result: SearchResult) -> list[Text]:
     """Return headline, gain of whole training, and reason."""
-    gains = [whole_text(result), achieved_text(result) if result.achieved else ""]
+    gains = [whole_text(result), achieved_text(result)]
     why = plain(result.why[:1].upper() + result.why[1:], longest=_LONGEST)
     return [headline(result), *(Text(gain) for gain in gains if gain), Text(f"{why}.", style="dim")]
 
@@ -226,9 +226,10 @@ def whole_text(result: SearchResult) -> str:
 
 
 def achieved_text(result: SearchResult) -> str:
-    """Return a sentence on achieved and claimed speedups."""
+    """Return a sentence on achieved and claimed speedups; "" without real trainings."""
     achieved = result.achieved
-    assert achieved is not None
+    if achieved is None:
+        return ""
     gain = f"{achieved.steps:.2f}x over {format_duration(achieved.counted_s)}"
     if achieved.whole is not None:
         gain += f", {achieved.whole:.2f}x including the time between steps"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import signal
 import threading
 import time
 
-from autotune.trainee.ranks import has_own_clock, node_name
+from autotune.trainee.ranks import has_own_clock, node_in_file_names
 
 _POLL_EVERY_S = 0.5
 
@@ -23,8 +22,8 @@ def end_with_trial(folder: str) -> None:
     if not _is_out_of_reach():
         return
     job, step = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
-    node = re.sub(r"[^\w.-]", "_", node_name())
-    name = f"slurm.{job}.{step}" if job.isdecimal() and step.isdecimal() else f"{node}.{os.getpid()}"
+    is_of_slurm = job.isdecimal() and step.isdecimal()
+    name = f"slurm.{job}.{step}" if is_of_slurm else f"{node_in_file_names()}.{os.getpid()}"
     with contextlib.suppress(OSError):
         os.close(os.open(os.path.join(folder, f"away.{name}"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
     threading.Thread(target=_kill_self_when_over, args=(folder,), daemon=True).start()

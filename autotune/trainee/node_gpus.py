@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import subprocess
 from typing import Optional
+
+from autotune.trainee.ranks import node_in_file_names
 
 _collector: Optional[subprocess.Popen[bytes]] = None  # referenced, or Python would warn that it still runs
 
 
-def collect_gpus(folder: str, node: str) -> None:
+def collect_gpus(folder: str) -> None:
     """Start the collector of this node's GPUs, which writes into ``gpus.<node>`` in the trial's folder, once."""
     global _collector
     interpreter, _, path = os.environ.get("AUTOTUNE_COLLECTOR", "").partition(os.pathsep)
     if not interpreter or not os.access(interpreter, os.X_OK):
         return
-    file = os.path.join(folder, f"gpus.{re.sub(r'[^a-zA-Z0-9_.-]', '_', node)}")
+    file = os.path.join(folder, f"gpus.{node_in_file_names()}")
     with contextlib.suppress(OSError):  # FileExistsError: another rank of this node has started it
         records = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import sys
 import threading
 import time
@@ -68,6 +69,11 @@ def _number(name: str) -> Optional[int]:
 def node_name() -> str:
     """Return the name of this process's node."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
+
+
+def node_in_file_names() -> str:
+    """Return the name of this process's node with only the characters that are safe in a file's name."""
+    return re.sub(r"[^a-zA-Z0-9_.-]", "_", node_name())
 
 
 # Clocks: each node has its own, which the stream's reader aligns with its own by a query.

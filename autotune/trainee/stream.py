@@ -184,7 +184,7 @@ class Stream:
                 self.is_ranked = True
                 self.write("rank", rank=rank)
                 if has_own_clock():
-                    collect_gpus(os.path.dirname(self._path), rank["node"])
+                    collect_gpus(os.path.dirname(self._path))
             for paths in _own_files():
                 self.write("files", paths=paths)
         self._append(lines)

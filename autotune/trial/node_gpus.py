@@ -1,7 +1,7 @@
 """GPUs of the other nodes of a training: a rank there starts a collector."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,9 +27,10 @@ class NodeGpus:
         for event in events:
             if event.offset_s is not None and event.rank is not None:
                 name = re.sub(r"[^a-zA-Z0-9_.-]", "_", event.rank.node)
-                tail = LineTail(self._folder / f"gpus.{name}", longest_bytes=_LINE_BYTES)
-                node = self._nodes.setdefault(name, _Node(tail=tail, offset_s=event.offset_s))
-                node.pids.add(event.pid)
+                if name not in self._nodes:
+                    tail = LineTail(self._folder / f"gpus.{name}", longest_bytes=_LINE_BYTES)
+                    self._nodes[name] = _Node(tail=tail, offset_s=event.offset_s)
+                self._nodes[name].pids.add(event.pid)
 
     def between(self, t0_s: float, t1_s: float, *, started_s: float) -> list[GpuUsage]:
         """Return the usage of each node over a past stretch of our monotonic time; none of nodes without readings."""
@@ -50,20 +51,22 @@ class _Node:
     offset_s: float
     pids: set[int] = field(default_factory=set)
     records: list[Record] = field(default_factory=list)
+    timeline: GpuTimeline | None = None
 
     def usage(self, t0_s: float, t1_s: float, started_s: float) -> GpuUsage | None:
-        self.records += self._new_records()
-        uuids = tuple(dict.fromkeys(record.uuid for record in self.records if isinstance(record, GpuFound)))
-        if not uuids:
+        self._read()
+        if self.timeline is None:
             return None
-        timeline = GpuTimeline(uuids, since_s=0.0)
-        for record in self.records:
-            timeline.add(record)
         own = [t_s - self.offset_s for t_s in (t0_s, t1_s, started_s)]
-        usage = timeline.between(own[0], own[1], own_pids=self.pids, started_s=own[2])
+        usage = self.timeline.between(own[0], own[1], own_pids=self.pids, started_s=own[2])
         return usage_of_trial(usage, TrialGpus())
 
-    def _new_records(self) -> Iterator[Record]:
-        for line in self.tail.read(_READ_BYTES):
-            if (record := of_line(line)) is not None:
-                yield record
+    def _read(self) -> None:
+        """Read new records, and make the timeline of all again if there are any: they may be of further GPUs."""
+        new = [record for line in self.tail.read(_READ_BYTES) if (record := of_line(line)) is not None]
+        self.records += new
+        uuids = dict.fromkeys(record.uuid for record in self.records if isinstance(record, GpuFound)) if new else ()
+        if uuids:
+            self.timeline = GpuTimeline(tuple(uuids), since_s=0.0)
+            for record in self.records:
+                self.timeline.add(record)

@@ -87,7 +87,7 @@ def test_clocks_of_nodes_are_aligned(trials: Trials, runner: ProcessRunner) -> N
 def test_gpus_of_another_node_are_read_there(
     trials: Trials, runner: ProcessRunner, fake_gpu: Callable[..., FakeGpu]
 ) -> None:
-    """A collector starts there once, whatever the number of ranks, and ends with them."""
+    """One collector starts there for all ranks, and ends with them."""
     machine = fake_gpu(Scenario(gpus=(Gpu(busy_percent=80), Gpu(busy_percent=40))))
     seen: list[TraineeEvent] = []
     plan = trials.plan(argv=(sys.executable, str(TRAINER), "3"), env={**machine.env, "OTHER_NODE": "../n2"})
@@ -173,7 +173,7 @@ def test_what_is_no_rank_is_none(tmp_path: Path, rank: object) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variables", "told"),
+    ("variables", "reported"),
     [
         ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_RANK": "1"}, (1, 4)),
         ({"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "2"}, (0, 2)),
@@ -189,14 +189,14 @@ def test_what_is_no_rank_is_none(tmp_path: Path, rank: object) -> None:
     ],
 )
 def test_the_rank_of_a_process_is_what_its_launcher_says(
-    variables: dict[str, str], told: tuple[int, int] | None
+    variables: dict[str, str], reported: tuple[int, int] | None
 ) -> None:
     """By the variables of torchrun, Open MPI, Slurm and TensorFlow's cluster; none for one that trains alone."""
     code = "import json; from autotune.trainee.ranks import own_rank; print(json.dumps(own_rank()))"
     kept = {name: value for name, value in os.environ.items() if name in ("PATH", "PYTHONPATH", "HOME")}
     done = subprocess.run([sys.executable, "-c", code], env={**kept, **variables}, capture_output=True, check=True)
     rank = json.loads(done.stdout)
-    assert (rank and (rank["number"], rank["world"])) == told
+    assert (rank and (rank["number"], rank["world"])) == reported
 
 
 def measured(number: int, waits: float | None, own: float | None = None) -> RankMeasurement:

@@ -126,8 +126,7 @@ class StudyContents:
     @property
     def notes(self) -> list[Text]:
         assert self.result is not None, "only an answer has notes"
-        achieved = achieved_text(self.result) if self.result.achieved else ""
-        texts = (whole_text(self.result), achieved, uncovered_text(self.result))
+        texts = (whole_text(self.result), achieved_text(self.result), uncovered_text(self.result))
         notes = [Text(text) for text in texts if text]
         return [*notes, *validation_notes(self.result), *answer_notes(self.result)]
 
