@@ -791,11 +791,15 @@ class Verdict(StrEnum):
     BETTER = "better"
     STEADIER = "steadier"  # as fast, with steadier steps or a busier GPU
     NO_CHANGE = "no_change"
+    NOT_CONFIRMED = "not_confirmed"  # a candidate looks better, but has no confirming pairs
     NO_BASELINE = "no_baseline"
 
 
 CONFIRMED = (Verdict.BETTER, Verdict.STEADIER)
 """Verdicts with a change of the config."""
+
+UNCHANGED = (Verdict.NO_CHANGE, Verdict.NOT_CONFIRMED)
+"""Verdicts that keep today's values."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -50,7 +50,7 @@ def command(
             proposed_rate,
             without_consent,
         )
-        from autotune.records import Verdict
+        from autotune.records import UNCHANGED
         from autotune.report.answer import verdict
         from autotune.report.console import text_console
         from autotune.search.answer import Study
@@ -60,8 +60,9 @@ def command(
     say_remarks(problem.state.remarks)
     study, console, question = Study.of(problem), text_console(), ""
     result = study.answer() if answer is None else named_answer(study, answer, config)
-    if trial is None and result.verdict is Verdict.NO_CHANGE:
-        console.print(*verdict(result), sep="\n", soft_wrap=True)
+    if trial is None and result.verdict in UNCHANGED:
+        unchanged = f"Nothing was written: {config} keeps today's values."
+        console.print(*verdict(result), unchanged, sep="\n", soft_wrap=True)
         return 0
     rate = proposed_rate(result, config) if learning_rate else {}
     if trial is not None:

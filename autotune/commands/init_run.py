@@ -127,7 +127,8 @@ _NOT_TRIED = (
 _REACHED = {
     Reached.READ: "the trial's copy of the config was read",
     Reached.ON_THE_COMMAND_LINE: "the values are on its command line",
-    Reached.IN_THE_ENVIRONMENT: "the values are in its environment or its own code",
+    Reached.IN_THE_ENVIRONMENT: "the values are in its environment",
+    Reached.IN_THE_CODE: "the values are passed to the calls in its code",
     Reached.UNKNOWN: "unknown if the trial's copy of the config was read: this file system does not record it",
 }
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from autotune.commands.output import ask_or_refuse, say, say_document, say_remarks
+from autotune.commands.output import ask, ask_or_refuse, can_ask, say, say_document, say_remarks
 from autotune.commands.parameters import config_option, dry_run_option, force_option, state_dir_option
 from autotune.errors import AutotuneError
 from autotune.report.plain_text import safe_text
@@ -42,6 +42,10 @@ def command(config: Path, dry_run: bool, force: bool, state_dir: Path | None) ->
         ask_or_refuse(question, where=str(config), remedy="Restore them with --force.")
     for edit in edits:
         say_document(safe_text(edit.diff))
+    if any(edit.undoes_init for edit in edits):
+        say("No apply is left to undo: this removes the section that `autotune init` added, with the command.")
+        if not dry_run and not force and can_ask():
+            ask("Remove it?", must=True)
     if not dry_run:
         for file, backup in write_edits(edits, state.backups, SystemClock()).items():
             say(f"\nReverted {file}; backup: {backup}")

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def command(call: Invocation, /, *, details: bool, why: bool, **options: Any) -> int:
     """Show the current answer of this config's study."""
     with signals_held():
-        from autotune.records import Verdict
+        from autotune.records import UNCHANGED
         from autotune.report.answer import print_answer, print_rules
         from autotune.report.console import text_console
         from autotune.report.plain_text import plain
@@ -58,7 +58,7 @@ def command(call: Invocation, /, *, details: bool, why: bool, **options: Any) ->
     else:
         console = text_console()
         baseline = result.baseline.values if result.baseline else {}
-        answers = [result.best] if result.best and result.verdict is not Verdict.NO_CHANGE else []
+        answers = [result.best] if result.best and result.verdict not in UNCHANGED else []
         answers += [result.same_training[0]] if result.same_training and result.applies_same_training else []
         applied = any(not _differing(problem, answer.values) for answer in answers)
         print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied, details=details)

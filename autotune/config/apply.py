@@ -53,6 +53,7 @@ class ConfigEdit:
         undoes: Number of the write that a revert undoes.
         conflicts: Values changed by hand since that a revert overrides, so ask first.
         inserted: Inserted characters; empty if only values change.
+        undoes_init: Whether a revert removes the section that `init` added.
     """
 
     path: Path
@@ -62,6 +63,7 @@ class ConfigEdit:
     undoes: int | None = None
     conflicts: tuple[Conflict, ...] = ()
     inserted: str = ""
+    undoes_init: bool = False
 
     @property
     def nothing_to_do(self) -> bool:
@@ -466,7 +468,7 @@ def _plan_section_revert(path: Path, document: Document, entry: JournalEntry) ->
             where=f"{path}:{document.line(SECTION)}",
             remedy="Delete it by hand, then revert again for earlier changes.",
         )
-    return ConfigEdit(path=path, old=document.text, new=new, changes=(), undoes=entry.number)
+    return ConfigEdit(path=path, old=document.text, new=new, changes=(), undoes=entry.number, undoes_init=True)
 
 
 def _plan_value_revert(path: Path, document: Document, entry: JournalEntry) -> ConfigEdit:

@@ -403,7 +403,7 @@ def section_lines(
         f"objective: {_DEFAULTS.objective}  # or throughput, or utilization (of the GPU)",
         "batch: 4x            # largest batch to try, relative to the current one; same: keep it, free: any",
         "keep_outputs: false          # true: keep the files that trials write into their folders",
-        "code: true                   # false: keep values in the trainer's code fixed",
+        "code: true                   # tune values in the trainer's code, unless knobs: lists keys; false: never",
         "Limits of a trial: longest time to the first step; shortest time, fewest steps and longest time to measure;",
         "share of memory to keep free (points that would need more are not tried):",
         f"trial: {{start_timeout_s: {_LIMITS.start_timeout_s:g}, min_s: {_LIMITS.min_s:g}, "

@@ -30,8 +30,8 @@ _WORTH_REPORTING = 1.05  # smallest certain gain of an issue: smaller ones are w
 _TRAIN, _LOAD, _REPLAY = TrialPhase.TRAIN, TrialPhase.LOAD, TrialPhase.REPLAY
 _MEANING = {
     Limit.OVERLAP: "Loading and the step alternate: prefetching helps",
-    Limit.READING: "Reading files is the limit, not preparing samples",
-    Limit.PREPARING: "Preparing samples is the limit, not reading files",
+    Limit.READING: "The loader mostly waits, for files or the network: reading is the limit, not preparing samples",
+    Limit.PREPARING: "Preparing samples is the limit, not waiting for files",
     Limit.LOADING: "It is unknown whether reading or preparing is the limit",
 }
 

@@ -24,6 +24,7 @@ from autotune.metrics import GPU_METRICS, METRICS, Direction, Metric
 from autotune.records import (
     CODE,
     PAUSE_NOUNS,
+    UNCHANGED,
     Achieved,
     Change,
     DataEffect,
@@ -71,7 +72,7 @@ def print_answer(
         answer: Id for ``apply --answer``; None for the study's own answer.
         details: All metrics, with notes.
     """
-    shown = result.best if result.verdict is not Verdict.NO_CHANGE else result.candidate
+    shown = result.best if result.verdict not in UNCHANGED else result.candidate
     column = "best" if shown is result.best else "tried"
     parts: list[Text | Table] = [*verdict(result)]
     if result.same_training is not None and result.same_training_confirmed is not None:
@@ -153,7 +154,7 @@ def print_next_step(
             parts = (word, (one.ljust(width), "bold"), f"  {purpose}" if purpose else "")
             console.print(Text.assemble(*parts), soft_wrap=True)
         return
-    elif result.candidate is not None and result.speedup is None:
+    elif result.verdict is Verdict.NOT_CONFIRMED:
         text = f"Next:  run the same command with {more}; it resumes."
     elif _is_undecided(result):
         text += f" The same command may decide it on an idle machine, or with {more}."
@@ -169,7 +170,7 @@ def is_in_code(result: SearchResult) -> bool:
 
 def next_commands(result: SearchResult, typed: TypedOptions, *, answer: str | None = None) -> dict[str, str]:
     """Return possible next commands with their purposes; ``answer`` as for `print_answer`."""
-    if result.verdict is Verdict.NO_CHANGE:
+    if result.verdict in UNCHANGED:
         return {}
     code = ["--code"] if is_in_code(result) else []
     if not result.needs_consent:
@@ -290,7 +291,7 @@ def headline(result: SearchResult) -> Text:
         text = f"as fast as today's config, {ratio_text(result.speedup, _LEVEL)}{_steadiness_text(result)}."
     elif result.verdict is Verdict.NO_BASELINE:
         word, style, text = "No baseline: ", "bold yellow", "today's config does not run; these values do."
-    elif result.candidate is not None and result.speedup is None:
+    elif result.verdict is Verdict.NOT_CONFIRMED:
         word, style, text = "Not confirmed: ", "bold yellow", "a candidate looks better than today's values."
     elif result.candidate is None and result.smallest_gain is None:
         text = "nothing better than today's values was found."
@@ -403,14 +404,14 @@ def answer_notes(result: SearchResult) -> list[Text]:
     says_batch = any(change.effective_batch for change in result.changes)
     if result.data is not None and not (result.data.effect is DataEffect.BATCH and says_batch):
         notes.append(Text(data_text(result.data), style="yellow" if result.data.effect is DataEffect.DIFFERENT else ""))
-    if result.verdict is not Verdict.NO_CHANGE:
+    if result.verdict not in UNCHANGED:
         scaling = "; the learning rate may have to follow (Goyal et al. 2017)"
         for change in result.changes:
             if change.effective_batch:
                 is_scaled = result.race is not None and result.race.scaled is not None
                 notes.append(Text(f"{change.effective_batch}{'' if is_scaled else scaling}."))
     changes_training = any(change.label != "same training" for change in result.changes)
-    is_shown = result.verdict is Verdict.NO_CHANGE or result.same_training_confirmed is not None
+    is_shown = result.verdict in UNCHANGED or result.same_training_confirmed is not None
     if result.same_training is not None and changes_training and not is_shown:
         side, ratio = result.same_training
         changes = changes_text(_changed(result, side))

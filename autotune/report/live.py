@@ -159,6 +159,8 @@ def trial_line(event: TrialEnded) -> str:
     speed = METRICS["samples_per_s"].text(measured.samples_per_s) if measured else "unmeasured"
     ratio = f"{event.speedup:.2f}x" if event.speedup is not None else ""
     words = [] if trial.ending in (Ending.COMPLETED, Ending.STOPPED) else [trial.ending.value]
+    if trial.comparable and trial.ending is Ending.KILLED_BY_BUDGET:
+        words = ["cut short"]  # measured for long enough
     if trial.validity is not Validity.GOOD and measured:
         words.append(trial.detail or trial.validity.value)
     ending = f" [{', '.join(words)}]" if words else ""

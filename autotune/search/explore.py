@@ -144,8 +144,9 @@ class Explorer(SearchStage):
             state.trials.own,
             proposal,
             part,
-            tried_share=0.0 if self._parts.options.exhaust else state.model.tried_share(part),
+            tried_share=state.model.tried_share(part),
             left_s=left_s,
+            exhaustive=self._parts.options.exhaust,
             since_better=0 if is_patient else target.trials_since_better,
             gain_of=partial(state.model.gain_of, part=part),
         )
@@ -190,13 +191,20 @@ class Explorer(SearchStage):
         self._events.change_phase("exploring", why)
 
     def _phase_reason(self) -> str:
-        why, left_s = "looking for better values", self._parts.budget.left_s()
+        why, left_s = "looking for better values", max(0.0, self._parts.budget.left_s())
         trials, baseline = self._state.trials.own, self._state.trials.baseline_point
-        needed_s = schedule.least_confirmation_s(trials, baseline, budget_s=self._parts.budget.budget_s)
-        if needed_s <= left_s:
+        budget_s = self._parts.budget.budget_s
+        certain_s = schedule.least_confirmation_s(trials, baseline, budget_s=budget_s)
+        # with the starts of trials, and a trial of a better point
+        usual_s = schedule.usual_confirmation_s(trials, baseline, budget_s=budget_s) + schedule.expected_trial_s(trials)
+        if usual_s <= left_s:
             return why
-        left, needed = map(format_duration, (max(0.0, left_s), needed_s))
-        return f"{why}; none can be confirmed in this search: {left} left, at least {needed} needed"
+        problem = (
+            "there may be no time to confirm one" if certain_s <= left_s else "none can be confirmed in this search"
+        )
+        enough_s = schedule.smallest_budget_s(trials)
+        left, needed, enough = map(format_duration, (left_s, max(certain_s, usual_s), enough_s))
+        return f"{why}; {problem}: {left} left, about {needed} needed; --budget {enough} is enough"
 
 
 def require_baseline(

@@ -12,6 +12,7 @@ import msgspec
 
 from autotune.clock import Clock, format_duration
 from autotune.config.command import names_config, takes_values
+from autotune.config.hydra import ComposedDocument
 from autotune.config.load import Settings
 from autotune.config.outputs import path_of, unquoted, written_like
 from autotune.errors import TrialError
@@ -38,6 +39,7 @@ class Reached(StrEnum):
     READ = "read"  # the copy was opened and read during the trial
     ON_THE_COMMAND_LINE = "on the command line"  # values are part of the command itself
     IN_THE_ENVIRONMENT = "in the environment"  # variables are all that varies
+    IN_THE_CODE = "in the code"  # as arguments of the trainer's own calls
     NOT_READ = "not read"
     UNKNOWN = "unknown"  # the file system does not note when files are read
 
@@ -199,9 +201,12 @@ def _reached(problem: Problem, folder: TrialFolder, was_read: Callable[[], bool 
     alone = problem.settings.section.varies_environment_alone
     if problem.settings.are_opened_by_name and not alone:
         return Reached.READ if (folder.path / CONFIGS_OPENED).exists() else Reached.NOT_READ
+    if alone:
+        return Reached.IN_THE_ENVIRONMENT
     if not names_config(problem.command):
-        by_code = problem.settings.code and not takes_values(problem.command)
-        return Reached.IN_THE_ENVIRONMENT if alone or by_code else Reached.ON_THE_COMMAND_LINE
+        is_composed = isinstance(problem.settings.trial_document, ComposedDocument)
+        is_given = is_composed or takes_values(problem.command) or not problem.settings.code
+        return Reached.ON_THE_COMMAND_LINE if is_given else Reached.IN_THE_CODE
     return {True: Reached.READ, False: Reached.NOT_READ, None: Reached.UNKNOWN}[was_read()]
 
 

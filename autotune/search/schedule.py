@@ -191,6 +191,16 @@ def verdict_s(gpus: PooledGpus | None) -> float:
     return max((max(20.0, 3.0 * (device.period_s or 0.0)) for device in seen), default=0.0)
 
 
+def usual_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget_s: float) -> float:
+    """Return the usual time of a confirmation's fewest pairs."""
+    return 2 * _fewest_pairs(trials, baseline, budget_s) * expected_trial_s(trials, baseline)
+
+
+def smallest_budget_s(trials: Sequence[TrialRecord]) -> float:
+    """Return a budget in which a search probably tries and confirms something: that of ten trials."""
+    return 10.0 * expected_trial_s(trials)
+
+
 def least_confirmation_s(trials: Sequence[TrialRecord], baseline: str, *, budget_s: float) -> float:
     """Return the shortest time of a confirmation's pairs, without starts, because the first is slow."""
     own = (trial for trial in trials if trial.point == baseline)
@@ -235,23 +245,28 @@ def why_exploring_ends(
     *,
     tried_share: float,
     left_s: float,
+    exhaustive: bool = False,
     since_better: int = 0,
     gain_of: Callable[[int], float | None] = lambda _trials: None,
 ) -> EndOfExploring | None:
     """Return why to stop exploring; None if the proposal is worth a trial.
 
     Args:
+        exhaustive: Whether to try every point that fits, even without a predicted gain.
         since_better: Latest trials without an improvement, after the first one.
         gain_of: Predicts the average relative gain of more trials, e.g. 0.02; None if unknown.
     """
     if nothing_works(trials):
         return EndOfExploring(ExploringEnd.EXHAUSTED, f"none of {len(trials)} trials has a measurement")
     if proposal is None:
-        why = "every combination was tried, or takes too long for the time left"
+        why = "every combination was tried"
+        if tried_share < 1.0:
+            is_late = expected_trial_s(trials) > left_s
+            why = "no time left for another trial" if is_late else "what was not tried yet would fail or take too long"
         return EndOfExploring(ExploringEnd.EXHAUSTED, why)
     if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
         return EndOfExploring(ExploringEnd.TIME, "the rest of the budget is reserved for the confirmation")
-    if tried_share >= MOSTLY_TRIED and gain_of_rest(trials, proposal, left_s) < WORTH_THE_REST:
+    if not exhaustive and tried_share >= MOSTLY_TRIED and gain_of_rest(trials, proposal, left_s) < WORTH_THE_REST:
         return EndOfExploring(ExploringEnd.EXHAUSTED, "no further trial promises a gain")
     latest = [trial.purpose for trial in trials[-_REPEATS:]]
     is_settled = tried_share >= _PARTLY_TRIED and proposal.is_repeat and latest == _REPEATS * [Purpose.REPEAT]

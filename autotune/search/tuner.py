@@ -13,14 +13,14 @@ from autotune.errors import AutotuneError, CodeChanged, StudyError, TrialError
 from autotune.events import IncumbentChanged, SearchEnded, SearchStarted
 from autotune.measure.score import LEAST_PAIRS
 from autotune.process import expected
-from autotune.records import CONFIRMED, Ending, Purpose, SearchResult, TrialRecord, Verdict
+from autotune.records import CONFIRMED, UNCHANGED, Ending, Purpose, SearchResult, TrialRecord, Verdict
 from autotune.search.answer import answer_of_search, answer_of_study
 from autotune.search.explore import Explorer
 from autotune.search.finalists import Finalists
 from autotune.search.other_machines import LeftOut, OtherMachines
 from autotune.search.parts import SearchParts
 from autotune.search.race import Racer
-from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, ExploringEnd, Outcome, expected_trial_s
+from autotune.search.schedule import CAUTION, MOST_FOR_CONFIRMING, ExploringEnd, Outcome, smallest_budget_s
 from autotune.search.state import SearchState
 from autotune.search.trial_maker import Failed, TrialMaker
 from autotune.search.validation import Validator
@@ -275,11 +275,11 @@ class Results:
         Twice the present one if pairs were inconclusive; that of a few trials if only the baseline was tried.
         """
         own, budget_s = self._state.trials.own, self._parts.budget.budget_s
-        if result.verdict is not Verdict.NO_CHANGE:
+        if result.verdict not in UNCHANGED:
             return None
-        in_few_trials_s = 10.0 * expected_trial_s(own)
-        if budget_s < in_few_trials_s and not any(trial.purpose is Purpose.EXPLORE for trial in own):
-            return in_few_trials_s
+        enough_s = smallest_budget_s(own)
+        if budget_s < enough_s and not any(trial.purpose is Purpose.EXPLORE for trial in own):
+            return enough_s
         if not (result.candidate or finalists.lacks_time):
             return None
         if (better := self._state.model.better()) and result.speedup is None:

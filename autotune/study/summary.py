@@ -28,6 +28,7 @@ from autotune.records import (
     DISTURBED,
     NO_LOSS,
     NO_SEARCH,
+    UNCHANGED,
     BrokenPoint,
     Change,
     Measurement,
@@ -180,7 +181,7 @@ def summarize(
         result = _compared(searched, previous, excluded, ratings.get(search))
     else:
         result = _without_baseline(searched, ratings.get(search))
-    shown = result.candidate if result.verdict is Verdict.NO_CHANGE else result.best
+    shown = result.candidate if result.verdict in UNCHANGED else result.best
     if result.speedup is not None and shown is not None:
         result = replace(result, whole=_whole(measured, search, result.speedup, (baseline.point, shown.point)))
     return replace(result, why_no_gpu=why_no_gpu or _why_not_measured(good))
@@ -327,10 +328,12 @@ def _compared(
         why = _why_judged(judgement, objective, confirmed_on, is_filling=is_filling)
         if judgement.wins and finalist and finalist.broke:
             why += ", but it broke in a longer training"
-    verdict = Verdict.BETTER if judgement and judgement.better else Verdict.STEADIER
+    verdict = Verdict.NO_CHANGE if candidate is None or judgement else Verdict.NOT_CONFIRMED
+    if chosen:
+        verdict = Verdict.BETTER if judgement and judgement.better else Verdict.STEADIER
     same_training = _same_training(searched)
     result = SearchResult(
-        verdict=verdict if chosen else Verdict.NO_CHANGE,
+        verdict=verdict,
         why=why,
         baseline=baseline,
         best=candidate if chosen else baseline,

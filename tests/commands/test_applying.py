@@ -1,5 +1,6 @@
 """``autotune apply`` and ``revert``: what is written into the config, what is refused, and the way back."""
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from autotune.report.console import text_console
 from autotune.search.answer import changes_from_now
 from autotune.search.problem import open_problem
 from scripts.bench.simulated_runner import Training
-from tests.command_line import CONFIG, CommandLine, project_in
+from tests.command_line import CONFIG, CommandLine, project_in, toy
 
 SAME_TRAINING = CONFIG.replace("num_workers: 1 ", "num_workers: 2 ")
 WHOLE = SAME_TRAINING.replace("batch_size: 4 ", "batch_size: 64 ")
@@ -163,6 +164,32 @@ def test_apply_asks_before_it_overwrites_what_was_edited_since(
     assert "Edited since the search: data.num_workers is 3, was 1." in typed(recorded, "status")[1]
     said = typed(recorded, "apply", answers=answers)[1]
     assert ("num_workers: 2 " in text_of(recorded)) is is_written, said
+
+
+def test_without_an_answer_nothing_is_written(tmp_path: Path) -> None:
+    """It is no error: today's values are the answer."""
+    same = Training(samples=4, step_s=0.01, noise=0.03, epoch=200)
+    commands = project_in(tmp_path / "project", lambda _config: same)
+    commands.search().well()
+    code, printed = typed(commands, "apply")
+    assert (code, text_of(commands)) == (0, CONFIG)
+    assert printed.startswith("No change: ")
+    assert printed.splitlines()[-1] == "Nothing was written: config.yaml keeps today's values."
+
+
+@pytest.mark.parametrize(("answers", "is_removed"), [("n\n", False), ("y\n", True), (None, True)])
+def test_a_revert_without_an_apply_asks_before_it_removes_the_section(
+    tmp_path: Path, answers: str | None, is_removed: bool
+) -> None:
+    """The training command in it would be lost."""
+    commands = project_in(tmp_path / "project", toy)
+    edit(commands, text_of(commands)[text_of(commands).index("autotune:") :], "")
+    before = text_of(commands)
+    trainer = ("--", sys.executable, "train.py", "config.yaml")
+    assert typed(commands, "init", "--yes", "--no-preflight", *trainer)[0] == 0
+    code, printed = typed(commands, "revert", answers=answers)
+    assert "removes the section that `autotune init` added" in printed
+    assert (code, text_of(commands) == before) == (130 if answers == "n\n" else 0, is_removed)
 
 
 def test_values_are_not_written_into_a_config_that_became_another_meanwhile(

@@ -278,11 +278,12 @@ def test_several_configs_of_one_trainer(tmp_path: Path) -> None:
 
 HYDRA = """\
 import hydra
+import torch
 
 
 @hydra.main(version_base=None, config_path="conf", config_name="config")
 def main(words):
-    pass
+    return torch.utils.data.DataLoader(range(8), num_workers=0)
 
 
 main()

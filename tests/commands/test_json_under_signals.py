@@ -50,7 +50,7 @@ def test_a_search_gives_one_object(simulated: CommandLine, kind: str) -> None:
     done = simulated.forked(*SEARCH)
     code, word = CODES[KINDS[kind][0]]
     assert done.returncode == code
-    assert (done.document["format"], done.document["verdict"], done.document["trials"]) == (2, "no_change", 2)
+    assert (done.document["format"], done.document["verdict"], done.document["trials"]) == (2, "not_confirmed", 2)
     assert word in done.document["cautions"][-1]
     assert f"autotune: {word}; 2 finished trials are kept, the same command resumes" in done.stderr
     assert "Traceback" not in done.stderr

@@ -180,7 +180,7 @@ TOLD: dict[str, tuple[Callable[[SearchResult], Changes], Changes]] = {
     "no change": (lambda whole: _not_better(whole, score_ratio=ALIKE), {}),
     "no change, undecided": (lambda whole: _not_better(whole, score_ratio=ANYTHING), {}),
     "no change, it broke": (lambda whole: _not_better(whole, validation=BROKE), {}),
-    "no change yet": (lambda whole: _not_better(whole, speedup=None), {}),
+    "no change yet": (lambda whole: _not_better(whole, speedup=None, verdict=Verdict.NOT_CONFIRMED), {}),
     "no change, nothing is faster": (lambda whole: _not_better(whole, candidate=None, speedup=None, changes=()), {}),
     "no baseline": (lambda _: NO_BASELINE, {}),
     "what changes are worth": (_grouped, {}),

@@ -118,7 +118,10 @@ def test_a_budget_for_today_s_config_alone_names_one_that_is_enough(search: Sear
     def slow(config: Mapping[str, Any]) -> Training:
         return replace(compiling(0.0)(config), start_s=20.0)
 
-    short = search(slow, config=CONFIG, budget_s=40.0).answer
+    short = search(slow, config=CONFIG, budget_s=40.0)
+    assert "none can be confirmed in this search: " in short.said()
+    assert "--budget 4m05s is enough" in short.said()
+    short = short.answer
     assert (short.verdict, short.candidate) == (Verdict.NO_CHANGE, None)
     assert short.budget_enough_s is not None
     assert search(slow, config=CONFIG, budget_s=short.budget_enough_s, fresh=True).answer.verdict is Verdict.BETTER

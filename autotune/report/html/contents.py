@@ -11,6 +11,7 @@ from rich.text import Text
 from autotune.records import (
     CONFIRMED,
     NO_SEARCH,
+    UNCHANGED,
     Ending,
     PooledGpu,
     Purpose,
@@ -19,7 +20,6 @@ from autotune.records import (
     SearchResult,
     Side,
     TrialRecord,
-    Verdict,
 )
 from autotune.report.answer import (
     NOT_MEASURED,
@@ -98,11 +98,11 @@ class StudyContents:
         """Side to compare with the baseline: the best, or an unconfirmed candidate."""
         if self.result is None:
             return None
-        return self.result.candidate if self.result.verdict is Verdict.NO_CHANGE else self.result.best
+        return self.result.candidate if self.result.verdict in UNCHANGED else self.result.best
 
     @property
     def name_of_shown(self) -> str:
-        return "tried" if self.result is not None and self.result.verdict is Verdict.NO_CHANGE else "best"
+        return "tried" if self.result is not None and self.result.verdict in UNCHANGED else "best"
 
     @property
     def sides(self) -> list[tuple[str, Side]]:

@@ -5,7 +5,7 @@ import { command, el, folded, svg, table } from "./dom.js";
 import { count, duration, interval, percent, ratio, shortPath, speed, since } from "./words.js";
 
 const LEGEND = [["baseline", "current config"], ["explore", "new point"], ["repeat", "repeated point"], ["take back", "changes dropped"], ["confirm", "confirmation pair"], ["failed", "failed"]];
-export const VERDICTS = { better: "better than today's config", steadier: "as fast as today's config, and steadier", no_change: "nothing better than today's config", no_baseline: "today's config has no measurement" };
+export const VERDICTS = { better: "better than today's config", steadier: "as fast as today's config, and steadier", no_change: "nothing better than today's config", not_confirmed: "a candidate is not confirmed", no_baseline: "today's config has no measurement" };
 
 export const fact = (name, ...value) => el("div", { class: "fact" }, el("dt", {}, name), el("dd", {}, value));
 export const running = (utc) => el("span", { "data-since": utc }, since(utc));
