@@ -281,10 +281,8 @@ def _is_slow(rate: ReadingRate) -> bool:
 def _copy(place: DatasetPlace) -> str:
     # a dataset may take half of the available memory in the page cache
     if place.is_whole and place.size_bytes < 0.5 * memory_state().available_bytes:
-        return (
-            f"Its {place.size_bytes / 2**30:.1f} GiB fit into memory: cache it in memory, or copy it to a local SSD "
-            "before training."
-        )
+        size = f"{place.size_bytes / 2**30:.1f} GiB"
+        return f"Cache the dataset in memory (its {size} fit), or copy it to a local SSD before training."
     return "Copy it to a local SSD before training, or cache prepared samples."
 
 

@@ -101,7 +101,7 @@ def test_a_network_and_a_slow_disk_are_named(tmp_path: Path, data: Path, monkeyp
     monkeypatch.setattr(machine_checks, "reading_rate", lambda _files, _clock: slow)
     (issue,) = check_storage(look_at(tmp_path, f"data_dir: {data}\n")).issues
     assert "gave 0 MB/s and 20 files/s from the disk (20 files), which is slow" in issue.sentence
-    assert "fit into memory" in issue.recommendations[0].sentence
+    assert "Cache the dataset in memory" in issue.recommendations[0].sentence
     monkeypatch.setattr(machine_checks, "file_system", lambda _path: "nfs4")
     (issue,) = check_storage(look_at(tmp_path, f"data_dir: {data}\n")).issues
     assert "on another machine (nfs4)" in issue.sentence
