@@ -14,6 +14,7 @@ from autotune.commands.invocation import Invocation
 from autotune.commands.output import ask, say_remarks
 from autotune.config.apply import create_file, write_edits
 from autotune.config.command import read_typed, refuse_secrets
+from autotune.config.keys import counted
 from autotune.config.load import separate_path
 from autotune.config.secrets import masked
 from autotune.errors import ConfigError, TrialError
@@ -303,7 +304,11 @@ def _why_no_step(preflight: Preflight) -> str:
 
 
 def _steps(preflight: Preflight) -> str:
-    return "1 step" if preflight.steps == 1 else f"{preflight.steps} steps"
+    steps = counted(preflight.steps, "step")
+    if not preflight.rank_nodes:
+        return steps
+    nodes = counted(len(set(preflight.rank_nodes.values())), "node")
+    return f"{steps} of {counted(len(preflight.rank_nodes), 'rank')} on {nodes}"
 
 
 def _print_stderr(console: Console, preflight: Preflight) -> None:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from autotune.clock import Clock, format_duration
 from autotune.config.command import resolve_executable
-from autotune.config.keys import first_of
+from autotune.config.keys import counted, first_of
 from autotune.config.outputs import non_empty_outputs
 from autotune.config.secrets import masked, masked_text
 from autotune.config.sources import Script, trainer_files
@@ -34,7 +34,7 @@ def show_plan(console: Console, problem: Problem, request: SearchRequest) -> Non
     """Print the plan in at most five lines, and the notes."""
     lines = list(_knob_lines(problem))
     if left_out := len(problem.skipped) + len(not_taken(problem)) + len(problem.settings.outputs.left):
-        lines.append(f"not tuned: {left_out} key{'' if left_out == 1 else 's'}; --dry-run lists the reasons")
+        lines.append(f"not tuned: {counted(left_out, 'key')}; --dry-run lists the reasons")
     redirected = [plain(key) for key in problem.settings.redirected(problem.command)]
     outputs = f"; redirected: {first_of(redirected, 3)}" if redirected else ""
     lines += [f"command: {' '.join(masked(problem.command))}{outputs}", _size_line(problem, request)]

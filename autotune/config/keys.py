@@ -41,6 +41,11 @@ def first_of(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, e.g. ``1 error`` or ``2 errors``."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def dotted(path: KeyPath) -> str:
     """Return a path in dotted form."""
     return path if isinstance(path, str) else ".".join(str(part) for part in path)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
+from autotune.config.keys import counted
 from autotune.config.sources import (
     DATA_LOADERS,
     TRAINING_ARGUMENTS,
@@ -26,7 +27,7 @@ from autotune.config.sources import (
     words_in,
     words_of,
 )
-from autotune.diagnose.findings import CheckResult, Issue, capitalized, counted, issue
+from autotune.diagnose.findings import CheckResult, Issue, capitalized, issue
 from autotune.diagnose.subject import Subject
 from autotune.diagnose.tables import RULES, Rule
 from autotune.space.catalog import known_knob

@@ -8,8 +8,8 @@ from dataclasses import replace
 from functools import partial
 
 from autotune.config.document import Leaf
-from autotune.config.keys import listed, scalar_text
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, counted, issue
+from autotune.config.keys import counted, listed, scalar_text
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, issue
 from autotune.diagnose.subject import DatasetPlace, Key, Subject, known_keys, place_of, trainer_text
 from autotune.diagnose.tables import PRECISION, SETTINGS, starting_batch, types_of
 from autotune.measure.host import memory_state

@@ -258,11 +258,6 @@ def bound_text(bound: Ratio) -> str:
     return f"more than {NO_LIMIT:.0f}x" if bound.ratio > NO_LIMIT else ratio_text(bound)
 
 
-def counted(count: int, noun: str) -> str:
-    """Return a count with its noun, e.g. ``1 error`` or ``2 errors``."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def capitalized(text: str) -> str:
     """Return a text with a capital first letter."""
     return f"{text[:1].upper()}{text[1:]}"

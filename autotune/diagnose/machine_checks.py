@@ -18,7 +18,8 @@ import msgspec
 
 from autotune.clock import Clock
 from autotune.config.command import resolve_executable
-from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, counted, issue, percent
+from autotune.config.keys import counted
+from autotune.diagnose.findings import CheckResult, Issue, Limit, Severity, capitalized, issue, percent
 from autotune.diagnose.subject import DatasetPlace, Subject, known_keys, missing_data, place_of, trainer_text
 from autotune.errors import AutotuneError, GpuError
 from autotune.files import open_regular

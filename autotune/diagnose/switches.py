@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from autotune.config.keys import scalar_text
+from autotune.config.keys import counted, scalar_text
 from autotune.diagnose.findings import (
     CheckResult,
     GainBasis,
@@ -13,7 +13,6 @@ from autotune.diagnose.findings import (
     Limit,
     Recommendation,
     Severity,
-    counted,
     ratio_text,
 )
 from autotune.measure.phases import CANNOT_MATTER, Bounds

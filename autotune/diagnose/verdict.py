@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autotune.config.keys import counted
 from autotune.diagnose.findings import (
     LEAST_BOUND,
     CheckResult,
@@ -18,7 +19,6 @@ from autotune.diagnose.findings import (
     Limit,
     Severity,
     TimeShare,
-    counted,
     ratio_text,
 )
 from autotune.diagnose.shares import INPUT, issue_with_place

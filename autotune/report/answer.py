@@ -16,7 +16,7 @@ from rich.text import Text
 
 from autotune.clock import format_duration
 from autotune.config.command import TypedOptions
-from autotune.config.keys import first_of, listed
+from autotune.config.keys import counted, first_of, listed
 from autotune.errors import ConfigError
 from autotune.measure.ranks import straggler
 from autotune.measure.score import UTILIZATION
@@ -129,10 +129,10 @@ def _details(result: SearchResult, baseline: Side, shown: Side | None) -> Iterat
 
 
 def _ranks_text(ranks: Sequence[RankMeasurement]) -> str:
-    nodes = len({one.node for one in ranks})
+    nodes = counted(len({one.node for one in ranks}), "node")
     slowest = straggler(ranks)
     does = plain(slowest.sentence, longest=_LONGEST) if slowest else "no straggler"
-    return f"{len(ranks)} ranks on {nodes} node{'' if nodes == 1 else 's'}: {does}"
+    return f"{len(ranks)} ranks on {nodes}: {does}"
 
 
 def _changed(result: SearchResult, side: Side) -> Values:

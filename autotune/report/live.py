@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.clock import Clock, format_duration
+from autotune.config.keys import counted
 from autotune.events import (
     Event,
     IncumbentChanged,
@@ -102,7 +103,7 @@ class SearchDisplay:
             purpose = purpose_text(event.purpose.value, event.pair)
             now.append(f"trial {event.number} {purpose}: {changes_text(event.changes)}", style="default")
             if self._progress and self._progress.steps:
-                now.append(f"  {self._progress.steps} step{'' if self._progress.steps == 1 else 's'}", style="cyan")
+                now.append(f"  {counted(self._progress.steps, 'step')}", style="cyan")
                 if self._progress.utilization:
                     now.append(f"  {roles_text(self._progress.utilization)}", style="cyan")
             elif self._progress:

@@ -50,6 +50,7 @@ class Preflight:
 
     Attributes:
         first_step_s: Since the start of the process; None without a step.
+        rank_nodes: Node of each rank by its number; empty for a single process.
     """
 
     steps: int
@@ -59,6 +60,7 @@ class Preflight:
     detail: str
     stderr_tail: str
     folder: TrialFolder
+    rank_nodes: Mapping[int, str]
 
 
 def run_preflight(
@@ -113,6 +115,7 @@ def run_preflight(
         detail=detail,
         stderr_tail=quoted_output(trial_exit.stderr_tail, stdout),
         folder=folder,
+        rank_nodes={event.rank.number: event.rank.node for event in watch.events if event.rank is not None},
     )
 
 

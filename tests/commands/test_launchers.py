@@ -21,6 +21,7 @@ from tests.until import until
 DOCS = Path(__file__).parents[2] / "docs" / "several-machines.md"
 BIN = Path(sys.executable).parent
 WORKER = "autotune worker --config config.yaml"
+RANKED = Path(__file__).parents[1] / "trial" / "ranked_trainer.py"
 STAND_IN = """#!/bin/sh
 trap 'echo "$SLURM_ARRAY_TASK_ID gives its trial back"; exit 143' TERM
 echo "$SLURM_ARRAY_TASK_ID on $SLURMD_NODENAME in $PWD: $*"
@@ -220,3 +221,16 @@ def test_a_worker_for_each_gpu_of_a_machine_makes_one_study(project: Path, autot
         finally:
             loop.send_signal(signal.SIGTERM)
         until(lambda: not workers_of(project))
+
+
+def test_init_counts_the_ranks_that_report(project: Path, autotune: Autotune) -> None:
+    """Before the first trial the user sees whether the instrumentation reaches each of them."""
+    (project / "ranks.yaml").write_text("batch_size: 4\n")
+    (project / "train.py").write_text(
+        "import runpy, sys\n"
+        "open(sys.argv[1]).read()\n"
+        "sys.argv[1:] = ['2']\n"
+        f"runpy.run_path({os.fspath(RANKED)!r}, run_name='__main__')\n"
+    )
+    done = autotune("init", "--config", "ranks.yaml", "--yes", "--", sys.executable, "train.py", "ranks.yaml")
+    assert re.search(r"\d steps of 2 ranks on 1 node seen", done.stderr), done.stderr
