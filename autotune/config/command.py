@@ -159,7 +159,10 @@ _TORCH_LAUNCHERS = (
     *("accelerate", "accelerate.commands.launch"),
 )
 _LAUNCHERS = (*_TORCH_LAUNCHERS, "deepspeed", "srun", "mpirun")
-_RANKS_ON_NODE = ("--nproc-per-node", "--num-gpus", "--ntasks-per-node", "--npernode", "--num-processes")
+_RANKS_ON_NODE = (
+    *("--nproc-per-node", "--num-gpus", "--num-accelerators", "--ntasks-per-node", "--npernode"),
+    "--num-processes",
+)
 _NODES = "--num-machines"  # accelerate counts the processes of all machines
 
 

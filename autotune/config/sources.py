@@ -115,6 +115,9 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
 _LONG = re.compile(r"--[A-Za-z][\w.-]*")
 
 
+_RAY_RANKS = "ScalingConfig"  # its `num_workers` are ranks, not loader workers
+
+
 @dataclass(frozen=True, kw_only=True)
 class Script:
     """Source text of a trainer; the path is None if no Python script was found."""
@@ -181,6 +184,15 @@ class Script:
         alone = {name: default for name, (default, *more) in found.items() if not more}
         return {name: default for name, default in alone.items() if name.replace("_", "-") not in overridden}
 
+    @property
+    def rank_counts(self) -> Iterator[set[str]]:
+        """Names in each ``ScalingConfig(num_workers=...)`` of Ray Train, such as the keys of a config."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Call) and last_part(node.func) == _RAY_RANKS:
+                for value in (one.value for one in node.keywords if one.arg == "num_workers"):
+                    texts = (getattr(one, "attr", getattr(one, "value", None)) for one in ast.walk(value))
+                    yield {text for text in texts if isinstance(text, str)}
+
     @cached_property
     def constants(self) -> list[tuple[int, str, int]]:
         """Integers in assignments and call arguments: line, ``name`` or ``callee.name``, value."""
@@ -190,6 +202,8 @@ class Script:
                 named = [(node.lineno, spelled(node.targets[0]), node.value)]
             elif isinstance(node, ast.Call) and not is_evaluation(*map(last_part, (node.func, *node.args))):
                 callee = last_part(node.func)
+                if callee == _RAY_RANKS:
+                    continue
                 named = [(node.lineno, f"{callee}.{one.arg}", one.value) for one in node.keywords if one.arg]
             else:
                 continue

@@ -451,10 +451,11 @@ def _interpreter_of(problem: Problem) -> Path | None:
         return None
     if problem.command[0].startswith("{python}"):
         return Path(sys.executable)
-    if python_command(problem.command, cwd=problem.settings.folder, search_path=os.environ.get("PATH")) is None:
+    command = python_command(problem.command, cwd=problem.settings.folder, search_path=os.environ.get("PATH"))
+    if command is None:
         return None
     try:
-        return resolve_executable(problem.command[0], problem.settings.folder)
+        return resolve_executable(command.interpreter, problem.settings.folder)
     except AutotuneError:
         return None
 

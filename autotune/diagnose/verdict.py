@@ -33,7 +33,7 @@ _NAMES = {
     Limit.COMPILING: "Repeated compilation",
     Limit.STALLS: "Stalls",
     Limit.DRIFT: "Steps get slower",
-    Limit.STRAGGLER: "One rank delays the others",
+    Limit.STRAGGLER: "Slow rank",
     Limit.NEIGHBOUR: "Other processes use the machine",
     Limit.THROTTLING: "The GPU is throttled",
     Limit.MEMORY: "Memory is nearly full",

@@ -309,6 +309,8 @@ def open_problem(
         unread = {path: _UNREAD for path in values if not path.startswith((ENV, CODE))}
     words = [word for part in used or () for word in part.split("=")]
     refused = {**unread, **of_other_sections(values, words), **settings.refused}
+    if used and domains is None:
+        refused |= dict.fromkeys(_rank_counts(values, used, settings.folder), _RANKS)
     # each rank has its own loader workers and threads
     own_cores = max(1, hardware.machine.cpu_cores // ranks_on_node(used or ()))
     space, skipped = build_space(values, domains, replace(hardware.machine, cpu_cores=own_cores), refused)
@@ -330,6 +332,19 @@ def open_problem(
 
 
 _UNREAD = "it would not reach the trainer: the command contains neither {config} nor a {key} of it"
+
+
+_RANKS = "it is the number of ranks: other numbers change the training"
+
+
+def _rank_counts(config: Iterable[str], command: Sequence[str], folder: Path) -> list[str]:
+    """Return the keys that the trainer's code passes to Ray Train as the number of ranks."""
+    found = []
+    for path in trainer_files(command, folder):
+        for names in Script(path=path, text=path.read_text("utf-8", "replace")).rank_counts:
+            named = [key for key in config if key.rpartition(".")[2] in names]
+            found += [key for key in named if names.issuperset(key.split("."))] or named
+    return found
 
 
 def _loads_by_pytorch(command: Sequence[str], folder: Path) -> bool:

@@ -28,10 +28,12 @@ class PythonCommand:
     """Command that runs a Python script or module.
 
     Attributes:
+        interpreter: Path or name; for a script with a ``#!`` line, that of the line.
         script: Path as typed.
         module: Name after ``-m``.
     """
 
+    interpreter: str
     options: tuple[str, ...]
     script: str | None = None
     module: str | None = None
@@ -70,11 +72,13 @@ def python_command(argv: Sequence[str], *, cwd: Path, search_path: str | None) -
                 return None
             options += read[0]
             if read[1] is not None:
-                return PythonCommand(options=tuple(options), module=read[1], arguments=tuple(words))
+                return PythonCommand(
+                    interpreter=argv[0], options=tuple(options), module=read[1], arguments=tuple(words)
+                )
         else:
             if not _is_script(cwd / word):
                 return None
-            return PythonCommand(options=tuple(options), script=word, arguments=tuple(words))
+            return PythonCommand(interpreter=argv[0], options=tuple(options), script=word, arguments=tuple(words))
     return None
 
 

@@ -209,6 +209,7 @@ def test_what_a_shell_script_or_a_makefile_starts_is_found(
         ("torchrun --nproc-per-node gpu train.py {config}", 1),
         ("accelerate launch --num_processes 8 --num_machines 2 train.py {config}", 4),
         ("deepspeed --num_gpus 2 train.py {config}", 2),
+        ("deepspeed --num_accelerators 2 train.py {config}", 2),
         ("srun --nodes 2 --ntasks-per-node 3 python train.py {config}", 3),
         ("python train.py --num_processes 8 {config}", 1),  # the trainer's own
         ("", 1),

@@ -155,6 +155,25 @@ blocks: [{batch_size: 3}]
     assert set(one.problem.space.baseline) == {"more.parallel_calls", "blocks.0.batch_size"}
 
 
+@pytest.mark.parametrize(
+    ("number", "refused"),
+    [
+        ("config['scaling']['num_workers']", ["scaling.num_workers"]),
+        ("args.num_workers", ["scaling.num_workers", "data.num_workers"]),  # either may be meant
+        ("2", []),
+    ],
+)
+def test_the_number_of_ranks_is_no_number_of_loader_workers(config: Path, number: str, refused: list[str]) -> None:
+    """Ray Train names both `num_workers`: the code tells which key it takes as the number of ranks."""
+    config.write_text("scaling: {num_workers: 2}\ndata: {num_workers: 1, batch_size: 8}\n")
+    config.with_name("train.py").write_text(
+        f"TorchTrainer(train, scaling_config=ScalingConfig(num_workers={number}))\n"
+    )
+    problem = init_plan(config).problem
+    left = {skipped.path: skipped.why for skipped in not_taken(problem)}
+    assert left == dict.fromkeys(refused, "it is the number of ranks: other numbers change the training")
+
+
 def test_a_config_out_of_flags(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The flags and the section in one new file; a search finds the knobs and the outputs among them."""
     monkeypatch.chdir(tmp_path)

@@ -49,7 +49,7 @@ def test_reads_a_command_line_as_python_does(
 ) -> None:
     """The interpreter's own options are told from the script and from the trainer's arguments."""
     assert python_command((PYTHON, *words), cwd=project, search_path=None) == PythonCommand(
-        options=options, script=script, module=module, arguments=arguments
+        interpreter=PYTHON, options=options, script=script, module=module, arguments=arguments
     )
 
 
@@ -121,5 +121,5 @@ def test_a_program_that_a_package_installs_is_a_script(line: str, interpreter: s
         found = python_command((word, "train", "-x"), cwd=project, search_path=str(project))
         wanted = None
         if interpreter:
-            wanted = PythonCommand(options=(), script=str(program), arguments=("train", "-x"))
+            wanted = PythonCommand(interpreter=interpreter, options=(), script=str(program), arguments=("train", "-x"))
         assert found == wanted

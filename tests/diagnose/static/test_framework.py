@@ -96,6 +96,16 @@ def asked(folder: Path, program: str) -> FrameworkAnswers:
     return query_framework(Subject(problem=problem, clock=SystemClock(), is_run=True))
 
 
+def test_a_launcher_s_interpreter_is_asked(tmp_path: Path) -> None:
+    """A launcher is a script with a ``#!`` line; it would take the question for its own arguments."""
+    python = interpreter(tmp_path, "exit 7")
+    launcher = python.with_name("torchrun")
+    launcher.write_text(f"#!{python}\n")
+    launcher.chmod(0o755)
+    answers = asked(tmp_path, launcher)
+    assert answers.why_not == f"the query of tensorflow with {python} exited with 7"
+
+
 @pytest.mark.parametrize(
     ("child", "said"),
     [
