@@ -100,7 +100,8 @@ class Diagnoser:
             steadiness = without_loading(steadiness, watched.events, slow)
         else:
             steadiness = without_input(steadiness, trial, steps)
-        bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness), steps)
+        ranks = judge_ranks(record.measurement)
+        bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness, ranks), steps)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
         # With drift, trials of different length are not comparable. If a third of the time is compilation, the cause is
         # known, and the time is better spent on trying its remedy.
@@ -126,7 +127,7 @@ class Diagnoser:
         results = (
             judge_in_force(phased.events, self._problem.space, machine),
             judge_neighbours(self._foreign_cores, self._cores, own_cores, self._records),
-            judge_ranks(record.measurement),
+            ranks,
             loading,
             costs,
             judge_fixed_cost(today, larger, bounds),

@@ -58,21 +58,22 @@ def of_phases(bounds: Bounds, trial: PhasedTrial, steps: Sequence[TimedStep], *f
     """Return the bounds from phases, scaled to the whole training.
 
     Phases exclude the time outside of steps, and slow steps unless their own mean step includes them. Free data also
-    remove recurring costs and slow steps that wait for data; these are not costs of the data.
+    remove recurring costs, and slow steps and a slow rank that wait for data; their shares are separate.
 
     Args:
         steps: Steps of the trial in which slow steps were found.
     """
     shares: dict[str, float] = {}
     for one in (one for result in found for one in result.issues if one.limit is not Limit.HOST and one.bound):
-        shares[one.check] = shares.get(one.check, 0.0) + one.numbers["time_fraction"]
+        if one.check != "ranks" or one.numbers["is_input"]:
+            shares[one.check] = shares.get(one.check, 0.0) + one.numbers["time_fraction"]
     slow, waits = shares.get("steadiness", 0.0), False
     if slow and _has_slow_steps(trial, steps):
         (issue,) = (one for result in found if result.check == "steadiness" for one in result.issues)
         if issue.limit is not Limit.DRIFT:
             slow, waits = 0.0, _waits(issue)
     unseen = min(MOST_SHARE, shares.get("outside-steps", 0.0) + slow)
-    repeated = shares.get("recurring-costs", 0.0) + (shares["steadiness"] if waits else 0.0)
+    repeated = shares.get("recurring-costs", 0.0) + shares.get("ranks", 0.0) + (shares["steadiness"] if waits else 0.0)
     return bounds.within(1.0 - unseen).less(repeated)
 
 

@@ -54,6 +54,7 @@ def judge_ranks(measurement: Measurement) -> CheckResult:
         else "Check the other work of that rank (logs, checkpoints, evaluation), and its node."
     )
     numbers = {"time_fraction": found.excess, "rank_fraction": found.fraction, "others_fraction": found.others}
+    numbers["is_input"] = float(found.waits_for_data)
     bound = without(found.excess, 0.3 * found.excess)
     return CheckResult(
         check="ranks",

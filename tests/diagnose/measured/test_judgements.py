@@ -10,7 +10,7 @@ import pytest
 from autotune.diagnose.findings import CheckResult, Limit, Severity, bound_text
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
 from autotune.diagnose.place_checks import judge_own_loading, judge_start, without_loading
-from autotune.diagnose.shares import by_waiting, time_shares, without_input
+from autotune.diagnose.shares import by_waiting, of_phases, time_shares, without_input
 from autotune.diagnose.step_checks import (
     judge_costs,
     judge_outside_steps,
@@ -18,9 +18,9 @@ from autotune.diagnose.step_checks import (
     slow_steps,
     timed_steps,
 )
-from autotune.diagnose.surroundings import judge_memory, largest_batch
+from autotune.diagnose.surroundings import judge_memory, judge_ranks, largest_batch
 from autotune.measure.phases import Bounds, PhasedTrial, PhaseRound
-from autotune.records import Machine, Ratio, TraineeEvent, TrialPhase
+from autotune.records import Machine, RankMeasurement, Ratio, TraineeEvent, TrialPhase
 from tests.runs import measured
 
 GIB = 1 << 30
@@ -227,6 +227,21 @@ def test_waits_for_data_are_the_inputs_issue_unless_they_recur_rarely(
     assert found.issues
     trial = PhasedTrial(rounds=(PhaseRound(speeds={TrialPhase.TRAIN: 8.0 / phase_s}, batch=8.0),), counts_samples=True)
     assert bool(without_input(found, trial, made).issues) is not is_input
+
+
+@pytest.mark.parametrize(("waits", "with_free_data"), [(0.7, 1.0 / (1.0 / 3.5 + 0.4)), (0.3, 3.5)])
+def test_a_slow_rank_s_wait_for_data_is_not_counted_twice(waits: float, with_free_data: float) -> None:
+    """With free data the rank would not be slow: its share is taken from the input's."""
+    of_first = RankMeasurement(number=0, node="n1", step_s=0.01, data_wait_fraction=0.3, own_fraction=0.3)
+    other = RankMeasurement(number=1, node="n1", step_s=0.01, data_wait_fraction=waits, own_fraction=0.7)
+    ranks = judge_ranks(replace(measured(50.0), ranks=(of_first, other)))
+    free = replace(FREE, free_data=Ratio(ratio=3.5, low=2.8, high=4.7))
+    bounds = of_phases(free, PhasedTrial(rounds=(), counts_samples=True), [], ranks)
+    assert bounds.free_data is not None
+    assert bounds.free_data.ratio == pytest.approx(with_free_data)
+    shares = {one.cause: one.fraction for one in time_shares([ranks, judge_input(bounds, 2)], bounds, [])}
+    assert shares["waiting for one rank"] == pytest.approx(0.4)
+    assert shares["waiting for data"] == pytest.approx(min(0.6, 1.0 - 1.0 / with_free_data))
 
 
 def test_what_an_evaluation_traces_is_no_compilation() -> None:
