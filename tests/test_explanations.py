@@ -208,6 +208,14 @@ def test_what_is_said_is_what_was_seen(cause: str, tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "runs").iterdir() if not path.name.endswith("-trials")] == ["exp"]
 
 
+def test_a_trainer_that_makes_its_own_folder_is_started_again_only_once(tmp_path: Path) -> None:
+    """Later trials of the search do not create the folder."""
+    project = project_of(tmp_path, CASES["the same, in every trial of a search"])
+    project(*SEARCH).well()
+    plans = project.simulator.plans
+    assert len(plans) == len({plan.trial_id for plan in plans}) + 1 > 3
+
+
 def test_a_program_that_is_no_python_may_train_unseen(tmp_path: Path) -> None:
     """Nothing inside it could have reported anything: the trainer is not blamed."""
     project_of(tmp_path, Case(says=()))

@@ -98,7 +98,7 @@ class Problem:
     excluded: frozenset[Label] = frozenset()
     data_key: str = field(default_factory=lambda: secrets.token_hex(16))
 
-    @property
+    @cached_property
     def trainer(self) -> "Trainer":
         from autotune.trial.execution import Trainer  # slow: imports all that starts processes
 

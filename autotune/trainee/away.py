@@ -1,12 +1,12 @@
 """End of trial processes that the guard can't reach: ranks on other nodes, or processes that a daemon started.
 
 Such a process isn't a descendant of the guard. It creates ``away.<name>`` in the trial's folder and kills itself once
-the guard has written ``over`` at the trial's end; the guard also cancels Slurm's steps.
+the guard has written ``over`` at the trial's end, or that file is gone because the trainer is started again in this
+folder. The guard also cancels Slurm's steps.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
@@ -24,9 +24,12 @@ def end_with_trial(folder: str) -> None:
     job, step = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     is_of_slurm = job.isdecimal() and step.isdecimal()
     name = f"slurm.{job}.{step}" if is_of_slurm else f"{node_in_file_names()}.{os.getpid()}"
-    with contextlib.suppress(OSError):
-        os.close(os.open(os.path.join(folder, f"away.{name}"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
-    threading.Thread(target=_kill_self_when_over, args=(folder,), daemon=True).start()
+    own = os.path.join(folder, f"away.{name}")
+    try:
+        os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+    except OSError:
+        own = folder
+    threading.Thread(target=_kill_self_when_over, args=(folder, own), daemon=True).start()
 
 
 def _is_out_of_reach() -> bool:
@@ -46,8 +49,8 @@ def _is_out_of_reach() -> bool:
     return True
 
 
-def _kill_self_when_over(folder: str) -> None:
+def _kill_self_when_over(folder: str, own: str) -> None:
     over = os.path.join(folder, "over")
-    while not os.path.exists(over) and os.path.isdir(folder):
+    while not os.path.exists(over) and os.path.exists(own):
         time.sleep(_POLL_EVERY_S)
     os.kill(os.getpid(), signal.SIGKILL)

@@ -393,6 +393,18 @@ class TrialFolder:
         """Return whether the trial ran processes that its guard cannot stop itself."""
         return any(self.path.glob("away.*"))
 
+    def forget_processes_elsewhere(self) -> None:
+        """Forget those of an earlier start in this folder, which end once their own file is gone.
+
+        Raises:
+            TrialError: Their files cannot be deleted.
+        """
+        try:
+            for path in (*self.path.glob("away.*"), self.path / "over"):
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise _unusable("the trial's folder cannot be used again", self.path, error) from error
+
     def stdout_tail(self) -> str:
         return _tail(self.stdout)
 

@@ -119,14 +119,12 @@ _AWAY = re.compile(rb"away\.(?:slurm\.([0-9]{1,10})\.([0-9]{1,10})|.+)")
 def stop_elsewhere(folder: bytes) -> None:
     """Stop processes out of the guard's reach through the file ``over`` (autotune/trainee/away.py).
 
-    Cancels their Slurm steps too, because they may hang.
+    Cancels their Slurm steps too, because they may hang. A process that starts only now finds the file.
     """
     with contextlib.suppress(OSError):
-        names = [match for name in os.listdir(folder) if (match := _AWAY.fullmatch(name))]
-        if not names:
-            return
         over = os.open(os.path.join(folder, b"over"), os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         os.close(over)
+        names = [match for name in os.listdir(folder) if (match := _AWAY.fullmatch(name))]
         own = tuple(os.environ.get(name, "").encode() for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
         for match in names:
             if match[1] and match.groups() != own:

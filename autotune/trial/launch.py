@@ -66,6 +66,7 @@ class ProcessRunner:
             return TrialExit(started_s=now_s, ended_s=now_s, exit_code=None, stop=Stop.DEADLINE)
         folder = TrialFolder(Path(os.path.realpath(plan.folder)))
         folder.create(observed=True)
+        folder.forget_processes_elsewhere()
         for name, text in {plan.config_name: plan.config_text, **plan.further_configs}.items():
             folder.write_config(text, name)
         temporary: Path | None = None
@@ -449,7 +450,7 @@ def end_orphans(trials: Path, clock: Clock) -> OrphanCleanup:
     """
     inside = os.path.realpath(trials)
     for folder in os.scandir(inside) if os.path.isdir(inside) else ():
-        if folder.is_dir(follow_symlinks=False) and not os.path.lexists(os.path.join(folder, "over")):
+        if TrialFolder(Path(folder.path)).is_ours() and not os.path.lexists(os.path.join(folder, "over")):
             guard_process.stop_elsewhere(os.fsencode(folder.path))
     me = psutil.Process()
     spared = {me.pid, *(parent.pid for parent in me.parents())}

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +11,21 @@ import pytest
 
 from autotune.clock import SystemClock
 from autotune.records import Stop, TraineeEvent
+from autotune.trainee.away import _POLL_EVERY_S
+from autotune.trial.folders import TrialFolder
 from autotune.trial.launch import ProcessRunner, end_orphans
 from tests.slurm import Cluster, running_cluster
 from tests.trial.conftest import Trials, running
 from tests.until import until
 
 TRAINER = Path(__file__).with_name("srun_trainer.py")
+
+
+def elsewhere(trials: Trials) -> "subprocess.Popen[bytes]":
+    """Start a process of the trial that is no descendant of its guard."""
+    code = "import sys, time; from autotune.trainee.away import end_with_trial as end; end(sys.argv[1]); time.sleep(99)"
+    environment = {**os.environ, "AUTOTUNE_GUARD": "1000000000"}
+    return subprocess.Popen([sys.executable, "-c", code, str(trials.folder)], env=environment)
 
 
 @pytest.fixture(scope="module")
@@ -55,14 +65,49 @@ def test_ranks_of_two_nodes_are_one_training_and_end_with_it(
 
 def test_processes_that_a_killed_guard_left_elsewhere_end(trials: Trials, tmp_path: Path) -> None:
     """The next search says that their trial is over; they are no descendants of anything that it could end."""
-    trials.folder.mkdir()
-    code = "import sys, time; from autotune.trainee.away import end_with_trial as end; end(sys.argv[1]); time.sleep(99)"
-    environment = {**os.environ, "AUTOTUNE_GUARD": "1000000000"}
-    process = subprocess.Popen([sys.executable, "-c", code, str(trials.folder)], env=environment)
+    TrialFolder(trials.folder).create()
+    process = elsewhere(trials)
     until(lambda: any(trials.folder.glob("away.*")))
     end_orphans(trials.study, SystemClock())
     assert process.wait(timeout=60) == -9
     assert (trials.folder / "over").exists()
+
+
+@pytest.mark.parametrize("guard_is_killed", [False, True])
+def test_processes_that_start_elsewhere_after_their_trial_end(
+    guard_is_killed: bool, trials: Trials, runner: ProcessRunner
+) -> None:
+    """Their launcher was killed before they had begun: nothing of them could be seen when the trial ended."""
+    if guard_is_killed:
+        TrialFolder(trials.folder).create()
+        end_orphans(trials.study, SystemClock())
+    else:
+        runner.run(trials.plan(argv=("true",)), lambda _: None, trials.soon())
+    assert elsewhere(trials).wait(timeout=60) == -9
+
+
+def test_a_trainer_that_is_started_again_keeps_its_processes_elsewhere(trials: Trials, runner: ProcessRunner) -> None:
+    """The end of its first start is not theirs; those of the first start end, even if they have not seen it."""
+    folder = TrialFolder(trials.folder)
+    folder.create()
+    first = elsewhere(trials)
+    until(lambda: any(trials.folder.glob("away.*")))
+    folder.forget_processes_elsewhere()
+    assert first.wait(timeout=60) == -9
+    runner.run(trials.plan(argv=("true",)), lambda _: None, trials.soon())
+    assert (trials.folder / "over").exists()
+    second: list[subprocess.Popen[bytes]] = []
+
+    def watch(_events: Sequence[TraineeEvent]) -> Stop | None:
+        if not second:
+            second.append(elsewhere(trials))
+            until(lambda: any(trials.folder.glob("away.*")))
+            time.sleep(2 * _POLL_EVERY_S)
+            assert second[0].poll() is None
+        return Stop.ENOUGH
+
+    assert runner.run(trials.plan(argv=("sleep", "60")), watch, trials.soon()).stop is Stop.ENOUGH
+    assert second[0].wait(timeout=60) == -9
 
 
 RAY = """#!/bin/sh
