@@ -95,21 +95,22 @@ class Server:
     def kill(self) -> None:
         """Kill all processes of the server with SIGKILL, and wait until none is left."""
         pids = self._pids()
-        for pid in pids:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self._signal(pids, signal.SIGKILL)
         until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids), "the server's processes are still there")
         (self._data / "postmaster.pid").unlink(missing_ok=True)
 
     def freeze(self) -> None:
         """Stop all processes of the server with SIGSTOP: connections stay open, and nothing answers."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
+        self._signal(self._pids(), signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Let a frozen server go on."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGCONT)
+        self._signal(self._pids(), signal.SIGCONT)
+
+    def _signal(self, pids: list[int], signal_number: signal.Signals) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):  # a child may end meanwhile
+                os.kill(pid, signal_number)
 
     def _pids(self) -> list[int]:
         main = int((self._data / "postmaster.pid").read_text().split()[0])
