@@ -131,7 +131,7 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
             return f"{stamp} {event.phase}: {event.why}"
         case IncumbentChanged():
             kind = ", training unchanged" if event.same_training else ""
-            return f"{stamp} best so far{kind}: {event.speedup:.2f}x today with {changes_text(event.changes)}"
+            return f"{stamp} best so far{kind}: {event.speedup:.2f}x today's speed with {changes_text(event.changes)}"
     return None
 
 

@@ -47,7 +47,7 @@ def test_each_thing_worth_knowing_has_a_line(trial_ended: MakeEnded) -> None:
     assert event_line(started, 1.25) == first
     assert "7 earlier trials found" in str(event_line(replace(started, trials_found=7), 1.25))
     news = IncumbentChanged(values=BASELINE, changes={"data.cache": "memory"}, speedup=1.234)
-    assert event_line(news, 65.0) == "[ 1m05s] best so far: 1.23x today with cache=memory"
+    assert event_line(news, 65.0) == "[ 1m05s] best so far: 1.23x today's speed with cache=memory"
     assert event_line(PhaseChanged(phase="confirming", why="enough"), 5400.0) == "[ 1h30m] confirming: enough"
     assert str(event_line(trial_ended(), 1.0)).startswith("[  1.0s] trial 3")
     for event in (

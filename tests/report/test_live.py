@@ -62,7 +62,7 @@ def test_a_terminal_sees_what_runs_now() -> None:
         clock.wait(5.0)
         display(TrialProgress(number=3, elapsed_s=5.0, steps=17))
     shown = file.getvalue()
-    assert "[   10s] best so far: 1.50x today with cache=[memory]" in shown
+    assert "[   10s] best so far: 1.50x today's speed with cache=[memory]" in shown
     last = shown.rpartition("best   ")
     assert "15s of 1m 0 trials exploring at most 45s left" in last[0]
     assert last[2].startswith("1.50x today  cache=[memory]\nnow    trial 3 pair 4: batch_size=32  17 steps\n")
