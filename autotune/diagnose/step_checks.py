@@ -47,13 +47,14 @@ def judge_outside_steps(events: Sequence[TraineeEvent]) -> CheckResult:
     all_s = pairs[-1][1].t_s - pairs[0][0].t_s
     issues, parts = [], []
     for kind, spent_s in _pauses(pairs).items():
-        (what, remedy), times, each_s = _PAUSES[kind], len(spent_s), median(spent_s)
+        (what, remedy), times = _PAUSES[kind], len(spent_s)
+        each_s = median(spent_s[1:] or spent_s)  # the first one includes compilation
         share = min(MOST_SHARE, each_s * times / all_s)
         parts.append(f"{what} {percent(share)}")
         if share <= 0.05:
             continue
         # The last cycle is cut short: the true share is between the observed one and that with one pause more. Of a
-        # single pause only half is certain, because the first one includes compilation.
+        # single pause only half is certain.
         low, high = (share if times > 1 else 0.5 * share), min(MOST_SHARE, share * (times + 1) / times)
         each = milliseconds(each_s)
         seen = f"{times} of {each}" if times > 1 else f"one of {each}"

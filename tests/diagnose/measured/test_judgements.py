@@ -312,8 +312,10 @@ def test_a_pause_is_no_slow_step() -> None:
 
 
 def test_one_pause_does_not_stand_for_all() -> None:
-    """The median counts, a first one compiles; of one that is seen once half is certain; none says so."""
+    """The first one compiles, and counts only if there is no other: then half is certain; none says so."""
     after = {40: ("eval", 6.0), 200: ("eval", 0.1), 360: ("eval", 0.1)}
+    assert not judge_outside_steps(steps([0.05] * 400, after=after)).issues
+    del after[360]
     assert not judge_outside_steps(steps([0.05] * 400, after=after)).issues
     (issue,) = judge_outside_steps(steps([0.05] * 100, after={60: ("checkpoint", 2.5)})).issues
     assert issue.bound is not None
