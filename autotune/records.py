@@ -1258,8 +1258,8 @@ class SearchResult:
     def needs_consent(self) -> bool:
         """Whether ``apply`` needs ``--all`` or the answer's name.
 
-        Not for a confirmed answer that leaves the training unchanged, or changes only batch and precision and did not
-        lose its race.
+        Not for a confirmed answer that leaves the training unchanged, or changes only batch and precision and converges
+        at least as fast in its race.
         """
         is_beyond_a_race = any(change.label not in (_SAME_TRAINING, *_RACED) for change in self.changes)
         return self.verdict is Verdict.NO_BASELINE or is_beyond_a_race or self.may_learn_more_slowly

@@ -389,7 +389,7 @@ _ON_DATA = {
     DataEffect.SAME: "It trains on the same data as today",
     DataEffect.BATCH: "It trains on other batches",
     DataEffect.DIFFERENT: "It trains on different data",
-    DataEffect.UNVERIFIED: "Not verified if it trains on the same data as today",
+    DataEffect.UNVERIFIED: "Not verified whether it trains on the same data as today",
 }
 
 

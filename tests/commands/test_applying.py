@@ -104,7 +104,7 @@ def test_what_could_not_be_verified_is_asked_for_on_a_terminal(
 ) -> None:
     """Its batches were not visible, so whether it trains on the same data is inferred from its key's name."""
     code, said = typed(recorded, "apply", answers=answers)
-    question = "Not verified if it trains on the same data as today: batches not visible; "
+    question = "Not verified whether it trains on the same data as today: batches not visible; "
     question += "`step(batch=batch)` shows them. Apply it? [y/N]"
     assert (code, question in said) == (130 if answers == "n\n" else 0, bool(answers)), said
     assert text_of(recorded) == (SAME_TRAINING if is_written else CONFIG)
