@@ -6,7 +6,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from autotune.clock import format_duration
@@ -85,8 +85,9 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     if not lines or len(steps_s) < 10:
         return None
     all_s = max(event.t_s for event in lines) - steps_s[0]
-    if (in_threads := _in_threads(events, all_s, folder)) is not None:
-        return CheckResult(check="input", issues=(in_threads,))
+    thread = _thread_of(events, all_s, folder)
+    if thread is not None and _holds_lock(thread):
+        return CheckResult(check="input", issues=(_holding_lock(thread),))
     place = (lines[0].place or "").removeprefix(f"{folder}/")
     line, _, name = place.rpartition(" ")
     took_s, used_s, _ = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
@@ -110,13 +111,21 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
         f"{how}; the steps wait."
     )
     remedy = "Run it ahead of the step, in a thread or in loader workers."
+    numbers = {"time_fraction": share, "busy_fraction": busy}
+    if busy < _BUSY and thread is not None and thread.share >= _BUSY * share:
+        sentence = (
+            f"For {percent(share)} of the time the loop waits in {name} for a background thread, which computes for "
+            f"{percent(thread.share)} of the time, mostly at {thread.line} in {thread.name}."
+        )
+        limit, line, numbers["thread_fraction"] = Limit.PREPARING, thread.line, thread.share
+        remedy = "Prepare samples once and keep them, do less work per sample, or use more threads or processes."
     error = 2.0 * share / max(1.0, took_s / 0.5) ** 0.5  # each half a second counts as one sample
     about = issue(
         "input",
         sentence,
         remedy,
         place=line,
-        numbers={"time_fraction": share, "busy_fraction": busy},
+        numbers=numbers,
         bound=without(share, error),
         limit=limit,
     )
@@ -136,7 +145,7 @@ def without_loading(
         return steadiness
     ends_s = [event.t_s for event in events if event.kind == "step"]
     all_s = max(event.t_s for event in lines) - ends_s[0] if ends_s else 0.0
-    if _in_threads(events, all_s, "") is not None:  # the loop may wait for the lock at any line
+    if _holds_lock(_thread_of(events, all_s, "")):  # the loop may wait for the lock at any line
         return replace(steadiness, issues=())
     function = _function_of(lines[0])
     stays = [event for event in events if event.cost == "stay" and event.duration_s and _function_of(event) == function]
@@ -152,26 +161,41 @@ def without_loading(
     return replace(steadiness, issues=()) if is_of_each and is_slow_by_it else steadiness
 
 
-def _in_threads(events: Sequence[TraineeEvent], all_s: float, folder: str) -> Issue | None:
-    """Return the issue of threads that hold Python's lock for much of the time, if any."""
+@dataclass(frozen=True, kw_only=True)
+class _Thread:
+    """The busiest background thread: its share of the time, mean wait of others for Python's lock, and place."""
+
+    share: float
+    late_s: float
+    line: str
+    name: str
+
+
+def _thread_of(events: Sequence[TraineeEvent], all_s: float, folder: str) -> _Thread | None:
     thread = next((one for one in reversed(events) if one.kind == "cost" and one.cost == "thread" and one.place), None)
     if thread is None or thread.place is None or all_s <= 0.0:
         return None
-    share = min(MOST_SHARE, (thread.duration_s or 0.0) / all_s)
     late_s = 0.0
     with suppress(ValueError):  # the trainer may have written any text
         late_s = float(thread.text or "")
-    if share < _LEAST_IN_THREADS or not late_s >= _LATE_S:
-        return None
     line, _, name = thread.place.removeprefix(f"{folder}/").rpartition(" ")
+    return _Thread(share=min(MOST_SHARE, (thread.duration_s or 0.0) / all_s), late_s=late_s, line=line, name=name)
+
+
+def _holds_lock(thread: _Thread | None) -> bool:
+    return thread is not None and thread.share >= _LEAST_IN_THREADS and thread.late_s >= _LATE_S
+
+
+def _holding_lock(thread: _Thread) -> Issue:
     sentence = (
-        f"A background thread computes for {percent(share)} of the time, mostly at {line} in {name}, and holds "
-        f"Python's lock (GIL): the loop waits for it, {milliseconds(late_s)} each time on average."
+        f"A background thread computes for {percent(thread.share)} of the time, mostly at {thread.line} in "
+        f"{thread.name}, and holds Python's lock (GIL): the loop waits for it, {milliseconds(thread.late_s)} each time "
+        "on average."
     )
     remedy = "Use processes, or numpy, which releases the lock; more threads do not help."
-    numbers = {"time_fraction": share, "lock_wait_s": late_s}
-    bound = without(share, 0.2 * share)
-    return issue("input", sentence, remedy, place=line, numbers=numbers, bound=bound, limit=Limit.PREPARING)
+    numbers = {"time_fraction": thread.share, "lock_wait_s": thread.late_s}
+    bound = without(thread.share, 0.2 * thread.share)
+    return issue("input", sentence, remedy, place=thread.line, numbers=numbers, bound=bound, limit=Limit.PREPARING)
 
 
 def _own_lines(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:

@@ -170,6 +170,24 @@ def test_a_loop_that_loads_by_itself_is_seen_by_its_lines(
     assert judge_own_loading(steps([0.05] * 200), CheckResult(check="steadiness"), "/home/me") is None
 
 
+@pytest.mark.parametrize(("computes_s", "limit"), [(8.0, Limit.PREPARING), (1.0, Limit.READING)])
+def test_a_loop_that_waits_for_a_thread_that_computes_is_limited_by_that(computes_s: float, limit: Limit) -> None:
+    """Reading is the limit only if nothing computes meanwhile."""
+    thread = TraineeEvent(
+        kind="cost",
+        stream="7.0",
+        t_s=10.0,
+        cost="thread",
+        place="/home/me/load.py:7 fill",
+        duration_s=computes_s,
+        times=1,
+    )
+    found = judge_own_loading([*loop_of(_9=(8.5, 0.1)), thread], CheckResult(check="steadiness"), "/home/me")
+    assert found is not None
+    (issue,) = found.issues
+    assert (issue.limit, issue.place) == (limit, "load.py:7" if limit is Limit.PREPARING else "train.py:9")
+
+
 @pytest.mark.parametrize(("in_usual_s", "is_loading"), [(3.0, True), (0.1, False)])
 def test_slow_steps_are_slow_by_loading_where_that_takes_time_of_each(in_usual_s: float, is_loading: bool) -> None:
     """A batch that was not ready in the queue; what is done in some steps alone, as logging is, is no loading."""
