@@ -4,7 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean, median, pstdev
 from typing import Any
@@ -308,6 +308,8 @@ def _recurrence(slow: Sequence[TimedStep]) -> str | None:
 
 
 _FEW_SHAPES = "pass tensors of few shapes (padded or bucketed) instead of Python numbers, and create the function once"
+_LEAST_USUAL = 3  # steps without a recurring cost
+
 _COSTS = {
     "trace": ("is traced again", _FEW_SHAPES, Limit.COMPILING),
     "compile": ("is compiled again", _FEW_SHAPES, Limit.COMPILING),
@@ -345,18 +347,23 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
         elif kind in _COSTS and times >= 3:
             # The first use of a compiled function is slow, too, so the whole steps count.
             at = [one.t_s for one in late]
-            within = [
-                (after.t_s - before.t_s, kinds.isdisjoint(PAUSES))
-                for before, after, kinds in pairs
-                if any(before.t_s < t <= after.t_s for t in at)
-            ]
+            is_within = [any(before.t_s < t <= after.t_s for t in at) for before, after, _ in pairs]
             # excludes pauses, which are slow anyway
-            slow = [taken_s for taken_s, is_step in within if is_step]
-            each_s = fmean(slow) - usual_s if slow else 0.0  # some are reported together with the previous one
-            excess_s = max(took_s, max(times * len(slow) / max(1, len(within)), len(slow)) * each_s)
+            slow, usual = (
+                [
+                    after.t_s - before.t_s
+                    for (before, after, kinds), is_one in zip(pairs, is_within, strict=True)
+                    if is_one is wanted and kinds.isdisjoint(PAUSES)
+                ]
+                for wanted in (True, False)
+            )
+            is_least = len(usual) < _LEAST_USUAL  # a step without this cost is unknown
+            each_s = fmean(slow) - median(usual) if slow and not is_least else 0.0
+            # some are reported together with the previous one
+            excess_s = max(took_s, max(times * len(slow) / max(1, sum(is_within)), len(slow)) * each_s)
             share = min(MOST_SHARE, excess_s / (end_s - begin_s))
             if share > 0.05:
-                issues.append(_repeated(kind, name, times, len(pairs), share, late[-1].text))
+                issues.append(_repeated(kind, name, times, len(pairs), share, late[-1].text, is_least=is_least))
     issues += _uncompiled(events, folder, begin_s, end_s)
     ends_s = [after.t_s for _before, after, _kinds in _successive_steps(phased_events)]
     for (kind, place), counts in _costs_by_place(phased_events).items():
@@ -471,10 +478,13 @@ def _cut(place: str, why: str) -> Issue:
     return _cost(place, sentence, severity=Severity.NOTE, limit=Limit.HOST)
 
 
-def _repeated(kind: str, place: str, times: int, steps: int, share: float, why: str | None) -> Issue:
+def _repeated(kind: str, place: str, times: int, steps: int, share: float, why: str | None, *, is_least: bool) -> Issue:
     what, remedy, limit = _COSTS[kind]
     reason = f" (the last time {why})" if why else ""
-    sentence = f"{place} {what} {times} times in {steps} steps{reason}: {percent(share)} of the time."
+    takes = f"{'at least ' if is_least else ''}{percent(share)} of the time"
+    sentence = f"{place} {what} {times} times in {steps} steps{reason}: {takes}."
     numbers = {"times": float(times), "time_fraction": share}
     bound = without(share, 2.0 * share / times**0.5)
+    if is_least:
+        bound = replace(bound, high=1.0 / (1.0 - MOST_SHARE))
     return _cost(place, sentence, f"{capitalized(remedy)}.", numbers=numbers, bound=bound, limit=limit)

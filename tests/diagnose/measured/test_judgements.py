@@ -1,13 +1,14 @@
 """Tests of what single trials show: steadiness, time outside of steps, memory, the fixed cost of a step."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from autotune.diagnose.findings import CheckResult, Limit, Severity, bound_text
+from autotune.diagnose.findings import CheckResult, GainBasis, Limit, Recommendation, Severity, bound_text
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
 from autotune.diagnose.place_checks import judge_own_loading, judge_start, without_loading
 from autotune.diagnose.shares import by_waiting, of_phases, time_shares, without_input
@@ -398,7 +399,7 @@ def cost(kind: str, place: str = "train.py:41 step", **changes: object) -> Train
     return TraineeEvent(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def with_cost(events: list[TraineeEvent], kind: str, after: range, took_s: float) -> list[TraineeEvent]:
+def with_cost(events: list[TraineeEvent], kind: str, after: Sequence[int], took_s: float) -> list[TraineeEvent]:
     """Return the events of a trial in which something was made anew just before the end of some of its steps."""
     found, times = [], 0
     for number, event in enumerate(events):
@@ -435,6 +436,32 @@ def test_what_is_made_anew_is_told_by_its_place_and_its_share(kind: str, after: 
     slow = 0.5 * len(after)
     assert issue.bound.ratio == pytest.approx((slow + 0.02 * (180 - len(after))) / (0.02 * 180), rel=0.01)
     assert judge_steadiness(timed_steps(events)).issues == ()
+
+
+def test_what_is_made_anew_in_each_step_takes_at_least_its_own_time() -> None:
+    """How long a step takes without it is unknown: so is the gain without it."""
+    result = judge_costs(with_cost(steps([0.1] * 200), "trace", range(1, 201), 0.06), "/home/me")
+    (issue,) = result.issues
+    assert issue.sentence.endswith("at least 60 % of the time.")
+    (share, *_) = time_shares([result], replace(FREE, free_data=None, free_step=None), [])
+    assert share.change is not None
+    assert share.change.gain is None
+    # in nine of ten steps: the others tell
+    after = [number for number in range(1, 201) if number % 10 != 5]
+    rare = with_cost(steps([0.1 if number in after else 0.001 for number in range(1, 201)]), "trace", after, 0.06)
+    (issue,) = judge_costs(rare, "/home/me").issues
+    assert issue.numbers["time_fraction"] == pytest.approx(0.99, abs=0.005)
+
+
+def test_a_change_that_hardly_acts_on_its_cause_is_not_named_first() -> None:
+    """Prefetching, of a loader that is busy all the time."""
+    bounds = replace(FREE, free_data=Ratio(ratio=13.0, low=12.0, high=14.0))
+    few = Recommendation(sentence="prefetch: 4", gain=Ratio(ratio=1.26, low=1.0, high=1.26), evidence=GainBasis.BOUNDED)
+    (found,) = judge_input(replace(bounds, cores={TrialPhase.LOAD: 1.1}), 2).issues
+    found = replace(found, limit=Limit.PREPARING, recommendations=(few,))
+    (share, *_) = time_shares([CheckResult(check="input", issues=(found,))], bounds, [])
+    assert share.change is not None
+    assert share.change.sentence.startswith("Prepare samples once")
 
 
 def test_python_within_a_graph_is_told_where_it_takes_much_of_the_time() -> None:
