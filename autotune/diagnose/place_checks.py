@@ -67,6 +67,12 @@ def _at(place: str) -> str:
 PAUSE = re.compile(r"\b((?:run_|do_)?(?:valid|eval|test|checkpoint|save)\w*)\(")
 """Calls of evaluations and checkpoints, by name."""
 
+_NO_INPUT = re.compile(
+    r"(?:^|_)(?:metrics?|accurac(?:y|ies)|auc|roc|f1|scores?|calibration|confusion|logs?|logging|plots?|reports?|"
+    r"summary|summaries|monitor|visuali[sz]e)(?:_|$)"
+)
+"""Names of functions that a training can call less often."""
+
 _BUSY = 0.5  # smallest CPU share of a line that computes instead of waiting
 _WITHIN = 0.1  # smallest time in the framework over the time outside, for a line that launches operations
 _LEAST_IN_THREADS = 0.3  # of one core
@@ -119,6 +125,8 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
         )
         limit, line, numbers["thread_fraction"] = Limit.PREPARING, thread.line, thread.share
         remedy = "Prepare samples once and keep them, do less work per sample, or use more threads or processes."
+    elif _NO_INPUT.search(name):
+        limit, remedy = Limit.OUTSIDE, "Do it less often, on less data, or in parallel with training."
     error = 2.0 * share / max(1.0, took_s / 0.5) ** 0.5  # each half a second counts as one sample
     about = issue(
         "input",

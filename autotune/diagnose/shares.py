@@ -167,7 +167,8 @@ def _of_usual_steps(issues: Sequence[Issue], bounds: Bounds) -> Iterator[_Cause]
     """Yield waiting for data and the fixed cost of usual steps."""
     loading = next((one for one in issues if one.check == "input" and one.limit is not Limit.HOST), None)
     if loading is not None and loading.limit is not None and bounds.free_data is None:
-        yield "loading in the loop", loading.limit, loading.numbers["time_fraction"], loading
+        cause = "loading in the loop" if loading.limit in INPUT else "other work in the loop"
+        yield cause, loading.limit, loading.numbers["time_fraction"], loading
     elif bounds.free_data is not None:
         limit = loading.limit if loading is not None else None
         yield "waiting for data", limit or Limit.LOADING, max(0.0, 1.0 - 1.0 / bounds.free_data.ratio), loading

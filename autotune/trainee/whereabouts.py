@@ -22,6 +22,7 @@ from autotune.trainee.stream import process_stream
 _FRAMEWORKS = re.compile(
     r"(?:site|dist)-packages[/\\](?:jax|jaxlib|flax|haiku|optax|equinox|torch|tensorflow|(?:tf_)?keras)[/\\]|observe_jax\.py$"
 )
+_COMPREHENSIONS = frozenset(("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))  # frames of the function around
 _EVERY_S = 0.01  # 0.1 % of one core
 _LEAST_S = 0.03  # shorter stays, of fewer samples, aren't reported
 _MOST_PLACES, _MOST_DEEP = 8, 6
@@ -132,6 +133,8 @@ def _own_frames(frame: Any) -> tuple[list[Any], bool]:
         elif not found:
             is_in_framework = is_in_framework or _FRAMEWORKS.search(frame.f_code.co_filename) is not None
         frame = frame.f_back
+    while len(found) > 1 and found[0].f_code.co_name in _COMPREHENSIONS:
+        del found[0]
     return found[::-1], is_in_framework
 
 

@@ -77,6 +77,29 @@ def test_what_passes_before_the_first_step_and_in_the_loop_is_told_by_place(
     assert (used_s < 0.5 * loop[-1].duration_s, within_s) == (True, 0.0)
 
 
+COUNTING = """\
+from autotune.trainee import step
+
+
+def metric():
+    return sum(number * number for number in range(100_000)) + max([number for number in range(100_000)])
+
+
+for number in range(300):
+    metric()
+    step(samples=1)
+"""
+
+
+def test_a_comprehension_is_part_of_its_function(run: Callable[..., Observed], tmp_path: Path) -> None:
+    """Its frame has another name: the function's time would be split."""
+    (tmp_path / "train.py").write_text(COUNTING)
+    costs = run(sys.executable, tmp_path / "train.py", **{WHEREABOUTS_VARIABLE: "1"}).kind("cost")
+    loop = {one.place for one in costs if one.cost == "loop"}
+    assert f"{tmp_path}/train.py:5 metric" in loop
+    assert not any(place.endswith(">") and "<module>" not in place for place in loop)
+
+
 THREADED = """\
 import sys
 import threading

@@ -171,6 +171,19 @@ def test_a_loop_that_loads_by_itself_is_seen_by_its_lines(
     assert judge_own_loading(steps([0.05] * 200), CheckResult(check="steadiness"), "/home/me") is None
 
 
+def test_a_metric_that_each_step_computes_is_no_input() -> None:
+    """By its name: the data are not what the steps wait for."""
+    events = [
+        replace(event, place=event.place.replace(" batch", " update_auc")) if event.place else event
+        for event in loop_of(_9=(8.5, 8.4))
+    ]
+    found = judge_own_loading(events, CheckResult(check="steadiness"), "/home/me")
+    assert found is not None
+    (issue,) = found.issues
+    assert (issue.limit, issue.place) == (Limit.OUTSIDE, "train.py:9")
+    assert "less often" in issue.recommendations[0].sentence
+
+
 @pytest.mark.parametrize(("computes_s", "limit"), [(8.0, Limit.PREPARING), (1.0, Limit.READING)])
 def test_a_loop_that_waits_for_a_thread_that_computes_is_limited_by_that(computes_s: float, limit: Limit) -> None:
     """Reading is the limit only if nothing computes meanwhile."""
