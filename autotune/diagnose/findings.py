@@ -75,15 +75,15 @@ class Recommendation:
         return self.gain is not None and self.gain.ratio >= least
 
     def rank(self, place: int = 0) -> tuple[bool, bool, int, int, float]:
-        """Return the sort key: measured changes by the lower end of their gain, then the others.
+        """Return the sort key: the same training first, then measured changes by the lower end of their gain.
 
-        Of these the same training first, then by the rank of the cause (`place`), then bounded before not tried.
+        The others by the rank of the cause (`place`), then bounded before not tried.
         """
-        if self.evidence is GainBasis.MEASURED:
-            return False, False, 0, 0, -(self.gain.low if self.gain else 0.0)
         is_other = self.label not in ("", "same training")
+        if self.evidence is GainBasis.MEASURED:
+            return is_other, False, 0, 0, -(self.gain.low if self.gain else 0.0)
         gain = self.gain.ratio if self.gain else 0.0
-        return True, is_other, place, list(GainBasis).index(self.evidence), -gain
+        return is_other, True, place, list(GainBasis).index(self.evidence), -gain
 
 
 @dataclass(frozen=True, kw_only=True)
