@@ -197,8 +197,10 @@ def _share(
         return TimeShare(cause=cause, limit=limit, fraction=fraction)
     located = issue_with_place(limit, issue, found)
     own = issue.recommendations if issue else ()
-    if not own and located is not None and located.check == "recurring-costs":
-        own = located.recommendations  # Python in a graph: workers would only compete for the lock
+    is_mechanism = limit is Limit.STALLS  # a buffer that is refilled; else Python in a graph
+    is_mechanism |= located is not None and located.check == "recurring-costs" and not own
+    if located is not None and located is not issue and is_mechanism:
+        own = located.recommendations
     others = [advice for one in _related(limit, found) for advice in one.recommendations if not _is_of_threads(advice)]
     measured = [one for one in others if one.evidence is GainBasis.MEASURED]
     change = next(iter(sorted([*own, *(measured if own else others)], key=Recommendation.rank)), None)

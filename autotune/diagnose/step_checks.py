@@ -181,7 +181,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         sentence += f" {percent(min(1.0, fraction))} of that time the loop is at {line} in {name}."
     if pause:
         sentence += f" That is {pause[1]}."
-    is_named = is_known and (when != _AT_EPOCHS or pause is not None)  # else it is the line of the loop itself
+    is_named = is_known and (when != _AT_EPOCHS or pause is not None)  # else it is the loop itself, not the cause
     remedy = "Run that line less often, on less data, or in parallel with training." if is_named else ""
     if wait and is_named:
         remedy = "Load more batches ahead of the step: by workers of the loader, or by prefetching."
@@ -203,7 +203,7 @@ def judge_steadiness(steps: Sequence[TimedStep], events: Sequence[TraineeEvent] 
         },
         bound=bound,
         limit=Limit.OUTSIDE if pause else Limit.STALLS,
-        place=line if is_known else "",
+        place=line if is_named else "",
     )
     return CheckResult(check="steadiness", issues=(found,))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.diagnose.findings import CheckResult, GainBasis, Limit, Recommendation, Severity, bound_text
+from autotune.diagnose.findings import CheckResult, GainBasis, Issue, Limit, Recommendation, Severity, bound_text
 from autotune.diagnose.phased_checks import ReplayedSteps, judge_fixed_cost, judge_input
 from autotune.diagnose.place_checks import judge_own_loading, judge_start, without_loading
 from autotune.diagnose.shares import by_waiting, of_phases, time_shares, without_input
@@ -20,6 +20,7 @@ from autotune.diagnose.step_checks import (
     timed_steps,
 )
 from autotune.diagnose.surroundings import judge_memory, judge_ranks, largest_batch
+from autotune.diagnose.verdict import verdict_of
 from autotune.measure.phases import Bounds, PhasedTrial, PhaseRound
 from autotune.records import Machine, RankMeasurement, Ratio, TraineeEvent, TrialPhase
 from tests.runs import measured
@@ -169,6 +170,26 @@ def test_a_loop_that_loads_by_itself_is_seen_by_its_lines(
         assert same is not None
         assert same.issues == ()
     assert judge_own_loading(steps([0.05] * 200), CheckResult(check="steadiness"), "/home/me") is None
+
+
+def test_a_buffer_that_is_refilled_is_the_place_of_stalls_at_epochs() -> None:
+    """The loop's own line, where these steps wait, says less."""
+    events = steps([1.0 if number % 50 == 1 else 0.02 for number in range(1, 400)], after=EPOCHS)
+    stalls = judge_steadiness(timed_steps(events), events, "/home/me")
+    advice = Recommendation(sentence="Shuffle before the map.")
+    buffer = Issue(
+        check="code",
+        severity=Severity.NOTE,
+        sentence="the shuffle buffer holds prepared samples",
+        limit=Limit.STALLS,
+        place="train.py:31",
+        recommendations=(advice,),
+    )
+    (share, *_) = time_shares([stalls], FREE, [CheckResult(check="code", issues=(buffer,))])
+    assert (share.limit, share.place) == (Limit.STALLS, "train.py:31")
+    assert share.change is not None
+    assert share.change.sentence == advice.sentence
+    assert "Look at train.py:31" in verdict_of([stalls], static=[CheckResult(check="code", issues=(buffer,))]).sentence
 
 
 def test_a_metric_that_each_step_computes_is_no_input() -> None:
