@@ -197,7 +197,8 @@ class Explorer(SearchStage):
         certain_s = schedule.least_confirmation_s(trials, baseline, budget_s=budget_s)
         # with the starts of trials, and a trial of a better point
         usual_s = schedule.usual_confirmation_s(trials, baseline, budget_s=budget_s) + schedule.expected_trial_s(trials)
-        if usual_s <= left_s:
+        has_explored = any(trial.purpose is Purpose.EXPLORE for trial in trials)
+        if has_explored or usual_s <= left_s:
             return why
         problem = (
             "there may be no time to confirm one" if certain_s <= left_s else "none can be confirmed in this search"
