@@ -111,7 +111,8 @@ def test_what_was_not_confirmed_is_not_the_answer(
     if pairs is not None:
         history.confirmed(50.0, pairs[1], pairs=pairs[0], planned=pairs[2])
     result = history.answer()
-    assert (result.verdict, result.best) == (Verdict.NO_CHANGE, result.baseline)
+    verdict = Verdict.NOT_CONFIRMED if "of at least" in says else Verdict.NO_CHANGE
+    assert (result.verdict, result.best) == (verdict, result.baseline)
     assert (result.speedup is not None) == (pairs is not None and pairs[0] > 1)
     assert (result.candidate is not None) == (points.get("fast", 0.0) > 50.0)
     assert says in result.why
@@ -160,7 +161,7 @@ def test_half_a_pair_does_not_count(history: History) -> None:
     history.run(BASELINE, 50.0, Purpose.CONFIRM, pair=4)
     (finalist,) = judged_finalists(history.records, "s1", EFFECTIVE_UTILIZATION)
     assert len(finalist.pairs) == 3
-    assert history.answer().verdict is Verdict.NO_CHANGE  # so few are judged only if none of its trials failed
+    assert history.answer().verdict is Verdict.NOT_CONFIRMED  # so few are judged only if none of its trials failed
 
 
 def test_runs_of_todays_config_that_are_far_apart_are_told_of(history: History) -> None:
