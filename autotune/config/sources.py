@@ -187,7 +187,7 @@ class Script:
     @property
     def rank_counts(self) -> Iterator[set[str]]:
         """Names in each ``ScalingConfig(num_workers=...)`` of Ray Train, such as the keys of a config."""
-        for node in ast.walk(self.tree):
+        for node in ast.walk(self.tree) if _RAY_RANKS in self.text else ():  # most sources need no parsing
             if isinstance(node, ast.Call) and last_part(node.func) == _RAY_RANKS:
                 for value in (one.value for one in node.keywords if one.arg == "num_workers"):
                     texts = (getattr(one, "attr", getattr(one, "value", None)) for one in ast.walk(value))

@@ -92,7 +92,7 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
         return None
     all_s = max(event.t_s for event in lines) - steps_s[0]
     thread = _thread_of(events, all_s, folder)
-    if thread is not None and _holds_lock(thread):
+    if thread is not None and thread.holds_lock:
         return CheckResult(check="input", issues=(_holding_lock(thread),))
     place = (lines[0].place or "").removeprefix(f"{folder}/")
     line, _, name = place.rpartition(" ")
@@ -153,7 +153,8 @@ def without_loading(
         return steadiness
     ends_s = [event.t_s for event in events if event.kind == "step"]
     all_s = max(event.t_s for event in lines) - ends_s[0] if ends_s else 0.0
-    if _holds_lock(_thread_of(events, all_s, "")):  # the loop may wait for the lock at any line
+    thread = _thread_of(events, all_s, "")
+    if thread is not None and thread.holds_lock:  # the loop may wait for the lock at any line
         return replace(steadiness, issues=())
     function = _function_of(lines[0])
     stays = [event for event in events if event.cost == "stay" and event.duration_s and _function_of(event) == function]
@@ -171,12 +172,16 @@ def without_loading(
 
 @dataclass(frozen=True, kw_only=True)
 class _Thread:
-    """The busiest background thread: its share of the time, mean wait of others for Python's lock, and place."""
+    """Background threads: their share of the time, the mean wait for Python's lock, and the place with most time."""
 
     share: float
     late_s: float
     line: str
     name: str
+
+    @property
+    def holds_lock(self) -> bool:
+        return self.share >= _LEAST_IN_THREADS and self.late_s >= _LATE_S
 
 
 def _thread_of(events: Sequence[TraineeEvent], all_s: float, folder: str) -> _Thread | None:
@@ -188,10 +193,6 @@ def _thread_of(events: Sequence[TraineeEvent], all_s: float, folder: str) -> _Th
         late_s = float(thread.text or "")
     line, _, name = thread.place.removeprefix(f"{folder}/").rpartition(" ")
     return _Thread(share=min(MOST_SHARE, (thread.duration_s or 0.0) / all_s), late_s=late_s, line=line, name=name)
-
-
-def _holds_lock(thread: _Thread | None) -> bool:
-    return thread is not None and thread.share >= _LEAST_IN_THREADS and thread.late_s >= _LATE_S
 
 
 def _holding_lock(thread: _Thread) -> Issue:

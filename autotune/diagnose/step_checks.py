@@ -347,20 +347,18 @@ def judge_costs(events: Sequence[TraineeEvent], folder: str, phased_events: Sequ
         elif kind in _COSTS and times >= 3:
             # The first use of a compiled function is slow, too, so the whole steps count.
             at = [one.t_s for one in late]
-            is_within = [any(before.t_s < t <= after.t_s for t in at) for before, after, _ in pairs]
+            spans = [
+                (after.t_s - before.t_s, any(before.t_s < t <= after.t_s for t in at), kinds.isdisjoint(PAUSES))
+                for before, after, kinds in pairs
+            ]
+            within = sum(has_cost for _, has_cost, _ in spans)
             # excludes pauses, which are slow anyway
-            slow, usual = (
-                [
-                    after.t_s - before.t_s
-                    for (before, after, kinds), is_one in zip(pairs, is_within, strict=True)
-                    if is_one is wanted and kinds.isdisjoint(PAUSES)
-                ]
-                for wanted in (True, False)
-            )
+            slow = [taken_s for taken_s, has_cost, is_step in spans if has_cost and is_step]
+            usual = [taken_s for taken_s, has_cost, is_step in spans if is_step and not has_cost]
             is_least = len(usual) < _LEAST_USUAL  # a step without this cost is unknown
             each_s = fmean(slow) - median(usual) if slow and not is_least else 0.0
             # some are reported together with the previous one
-            excess_s = max(took_s, max(times * len(slow) / max(1, sum(is_within)), len(slow)) * each_s)
+            excess_s = max(took_s, max(times * len(slow) / max(1, within), len(slow)) * each_s)
             share = min(MOST_SHARE, excess_s / (end_s - begin_s))
             if share > 0.05:
                 issues.append(_repeated(kind, name, times, len(pairs), share, late[-1].text, is_least=is_least))

@@ -204,9 +204,9 @@ def _reached(problem: Problem, folder: TrialFolder, was_read: Callable[[], bool 
     alone = problem.settings.section.varies_environment_alone
     if problem.settings.are_opened_by_name and not alone:
         return Reached.READ if (folder.path / CONFIGS_OPENED).exists() else Reached.NOT_READ
-    if alone:
-        return Reached.IN_THE_ENVIRONMENT
     if not names_config(problem.command):
+        if alone:
+            return Reached.IN_THE_ENVIRONMENT
         is_composed = isinstance(problem.settings.trial_document, ComposedDocument)
         is_given = is_composed or takes_values(problem.command) or not problem.settings.code
         return Reached.ON_THE_COMMAND_LINE if is_given else Reached.IN_THE_CODE

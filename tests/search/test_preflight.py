@@ -130,4 +130,4 @@ def test_a_trainer_in_plain_python_is_not_waited_for_until_the_limit(
     preflight = preflight_of(folder, guard, READS + trains, prefix="import sys\n", tell=told.append)
     assert (preflight.steps, preflight.ending) == (0, Ending.NEVER_STARTED)
     assert "without PyTorch, TensorFlow or JAX" in preflight.detail
-    assert ["latest output: epoch 1: loss 0.5. " in said for said in told] == [True]
+    assert ["latest output: epoch 1: loss 0.5. " in sentence for sentence in told] == [True]
