@@ -25,6 +25,7 @@ from autotune.diagnose.switches import (
     SwitchTrials,
     explained,
     judge_switches,
+    most_switches,
     plan_switches,
     switch_to,
     together,
@@ -83,8 +84,8 @@ class Diagnoser:
         watched, record = self._watch()
         if record.measurement is None:
             return _nothing_seen(record)
-        # eight rounds detect a bound of 2 %
-        rounds = 8 if self._planned_s() >= 120.0 else 5
+        is_short = self._planned_s() < 120.0
+        rounds = 5 if is_short else 8  # eight rounds detect a bound of 2 %
         phased, phased_record = self._take_through_phases(self._problem.space.baseline, rounds)
         trial = phased_trial(phased.events)
         assert phased.bounds is not None, "a trial in phases has bounds"
@@ -103,9 +104,10 @@ class Diagnoser:
         ranks = judge_ranks(record.measurement)
         bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness, ranks), steps)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
-        # With drift, trials of different length are not comparable. If a third of the time is compilation, the cause is
-        # known, and the time is better spent on trying its remedy.
+        # With drift, trials of different length are not comparable. If a third of the time is compilation, or half of a
+        # short one's is waiting for data, the cause is known, and the time is better spent on trying its remedy.
         is_clear = compiles > 0.33 or any(one.limit is Limit.DRIFT for one in steadiness.issues)
+        is_clear |= is_short and bounds.free_data is not None and bounds.free_data.low > 2.0
         machine = self._problem.machine
         own_cores = watched.measurement.cpu_cores if watched.measurement else None
         loading = judge_own_loading(watched.events, steadiness, self._folder) if bounds.free_data is None else None
@@ -116,6 +118,7 @@ class Diagnoser:
             bounds,
             saw_a_pass=watched.saw_a_pass,
             is_compiling=compiles > 0.0,
+            is_restarting=any(one.limit is Limit.STALLS for one in costs.issues),
             is_unsteady=bool(steadiness.issues),
             is_reading=any(one.limit is Limit.READING for one in loading.issues),
         )
@@ -182,25 +185,33 @@ class Diagnoser:
         return steps, record
 
     def _try_switches(
-        self, bounds: Bounds, *, saw_a_pass: bool, is_compiling: bool, is_unsteady: bool, is_reading: bool
+        self,
+        bounds: Bounds,
+        *,
+        saw_a_pass: bool,
+        is_compiling: bool,
+        is_restarting: bool,
+        is_unsteady: bool,
+        is_reading: bool,
     ) -> tuple[SwitchPlan, list[Gain]]:
         least_s, longest_s = 2.0, 6.0  # length of the measured window
         measured = [record.measurement for record in self._records if record.measurement]
         start_s = median([one.first_step_s for one in measured] or [5.0])
-        most = min(6, int((self._left_s() / (start_s + least_s) - 3) / 2))
+        most_trials = int(self._left_s() / (start_s + least_s))
         known = bounds if bounds.speeds else None
         plan = plan_switches(
             self._problem.space,
             known,
             may_settle=saw_a_pass,
             is_compiling=is_compiling,
+            is_restarting=is_restarting,
             is_unsteady=is_unsteady,
             is_reading=is_reading,
         )
         earlier = self._known([*plan.tried, *plan.not_tried])
-        plan = plan.without([one.switch for one in earlier], most=max(0, most))
+        plan = plan.without([one.switch for one in earlier], most=min(6, most_switches(most_trials)))
         trials = SwitchTrials(plan.tried)
-        order = trials.interleaved()
+        order = trials.interleaved(most_trials)
         if not order:
             return plan, earlier
         window_s = min(longest_s, max(least_s, self._left_s() / len(order) - start_s))

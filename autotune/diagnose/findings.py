@@ -184,7 +184,10 @@ class Diagnosis:
 
     @property
     def recommendations(self) -> tuple[Recommendation, ...]:
-        """All recommendations without duplicates, in the order of `Recommendation.rank`."""
+        """All recommendations in the order of `Recommendation.rank`, without duplicates.
+
+        An untried value of unknown gain gives way to a measured value of the same key.
+        """
         acting = [one.change for one in self.shares if one.change]  # bounded by the share of their cause
         named = [one.name for one in acting]
         others = [one for issue in self.issues for one in issue.recommendations if one.name not in named]
@@ -192,7 +195,15 @@ class Diagnosis:
         places = sorted(range(len(unsorted)), key=lambda place: unsorted[place].rank(min(place, len(acting))))
         found = [unsorted[place] for place in places]
         names = [one.name for one in found]
-        return tuple(one for n, one in enumerate(found) if names[n] not in names[:n])
+        measured = [one.values.keys() for one in found if one.evidence is GainBasis.MEASURED]
+        return tuple(
+            one
+            for n, one in enumerate(found)
+            if names[n] not in names[:n]
+            and not (
+                one.values and one.evidence is GainBasis.NOT_TRIED and any(map(one.values.keys().__le__, measured))
+            )
+        )
 
     @property
     def changes(self) -> dict[str, Recommendation]:

@@ -472,10 +472,11 @@ def _used_framework(problem: Problem | None, versions: Mapping[str, str]) -> str
         part.split()[0] for named, source in lines for part in (named or source).decode().split(",") if part.split()
     ]
     imported = {module.split(".")[0] for module in modules}
+    if used := next((name for name in installed if name in imported), ""):
+        return used
     # relative imports may import a framework
-    if imported and "" not in imported and imported <= sys.stdlib_module_names | _NO_FRAMEWORKS:
-        return ""
-    return next((name for name in installed if name in imported), next(iter(installed), ""))
+    is_known = "" not in imported and imported <= sys.stdlib_module_names | _NO_FRAMEWORKS
+    return "" if imported and (is_known or "jax" in imported) else next(iter(installed), "")
 
 
 def _answers_in(file: Path) -> dict[str, Answer]:

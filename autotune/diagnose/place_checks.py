@@ -113,8 +113,8 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     limit = Limit.OVERLAP if overlaps else Limit.PREPARING if busy >= _BUSY else Limit.READING
     how = f"computes for {percent(min(1.0, busy))} of it" if busy >= _BUSY else "mostly waits"
     sentence = (
-        f"For {percent(share)} of the time the loop is in {name}, mostly at {line}, outside of its framework, and "
-        f"{how}; the steps wait."
+        f"The loop spends {percent(share)} of the time outside of its framework, in {name}, mostly at {line}, where "
+        f"it {how}."
     )
     remedy = "Run it ahead of the step, in a thread or in loader workers."
     numbers = {"time_fraction": share, "busy_fraction": busy}

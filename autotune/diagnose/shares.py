@@ -46,6 +46,7 @@ _ABOUT_KEYS = ("in-force", "switches")  # checks whose places are keys, not code
 _WAITS = 1.05  # smallest certain gain by waits alone, without phases
 _VAGUE = 2.0  # ratio of a bound's ends that makes it useless
 _LEAST = 0.01  # smallest share of a row
+_NOISE = 1.1  # ratio of speeds between trials
 _MINOR = 0.3  # smallest gain, in ln, relative to that without its cause, of a change to name first
 _SEEN = 0.8  # of the time that slow steps add to the mean step, if a trial in phases includes them
 _WAITING = 0.7  # smallest waiting share of steps that are slow because of waiting
@@ -202,14 +203,17 @@ def _share(
     if located is not None and located is not issue and is_mechanism:
         own = located.recommendations
     others = [advice for one in _related(limit, found) for advice in one.recommendations if not _is_of_threads(advice)]
+    # Launch costs are lower bounds: a change that avoids them may save more of the step.
+    is_least = limit in _STEP and (issue is None or issue.check == "recurring-costs")
+    most = of_steps if is_least else _largest(fraction, issue)
+    # a measured change that gains more than this cause takes acts on another one
+    others = [one for one in others if one.evidence is not GainBasis.MEASURED or _is_within(one, most)]
     measured = [one for one in others if one.evidence is GainBasis.MEASURED]
     change = next(iter(sorted([*own, *(measured if own else others)], key=Recommendation.rank)), None)
     if limit in _REMEDIES and (change is None or _is_minor(change, fraction)):
         change = Recommendation(sentence=_REMEDIES[limit])
-    # Launch costs are lower bounds: a change that avoids them may save more of the step.
-    is_least = limit in _STEP and (issue is None or issue.check == "recurring-costs")
     if change is not None:
-        change = _bounded(change, of_steps if is_least else _largest(fraction, issue))
+        change = _bounded(change, most)
     return TimeShare(cause=cause, limit=limit, fraction=fraction, place=located.place if located else "", change=change)
 
 
@@ -218,6 +222,11 @@ def _is_minor(advice: Recommendation, fraction: float) -> bool:
     if advice.evidence is GainBasis.MEASURED or advice.gain is None:
         return False
     return math.log(advice.gain.high) < _MINOR * -math.log(max(1.0 - MOST_SHARE, 1.0 - fraction))
+
+
+def _is_within(advice: Recommendation, fraction: float) -> bool:
+    """Return whether the certain gain of a change is possible by a share of the time, within the noise of trials."""
+    return advice.gain is None or (1.0 - fraction) * advice.gain.low <= _NOISE
 
 
 def _is_of_threads(advice: Recommendation) -> bool:

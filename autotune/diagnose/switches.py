@@ -78,6 +78,7 @@ def plan_switches(
     *,
     may_settle: bool,
     is_compiling: bool = False,
+    is_restarting: bool = False,
     is_unsteady: bool = False,
     is_reading: bool = False,
 ) -> SwitchPlan:
@@ -86,6 +87,7 @@ def plan_switches(
     Args:
         may_settle: Whether a trial covers all data, so that caches that fill first can be measured.
         is_compiling: Whether compilation repeats: batches of one shape come first.
+        is_restarting: Whether restarting workers takes time: nothing else is gained by keeping them.
         is_unsteady: Whether slow steps recur: tries to turn off XLA, which compiles for each new shape.
         is_reading: Whether loading waits for files: allows more workers than cores.
     """
@@ -101,7 +103,8 @@ def plan_switches(
         wished = fixes_shapes if is_due else wished
         if is_reading and traits.counts == "workers":
             wished = _workers_that_wait(knob, bounds)
-        if wished is None or knob.is_inactive(space.baseline):
+        keeps_workers = knob.kind == "persistent_workers"
+        if wished is None or knob.is_inactive(space.baseline) or (keeps_workers and not is_restarting):
             continue
         if bounds is not None and not is_due and not bounds.may_gain(on_step=traits.on_step):
             irrelevant.append(knob)
@@ -173,6 +176,11 @@ def switch_to(space: Space, values: Values, knob: Knob | None = None) -> Switch:
     return Switch(knobs=knobs, values=values, changes=changes, label=next(changing, Label.SAME_TRAINING))
 
 
+def most_switches(most_trials: int) -> int:
+    """Return how many switches can be tried twice each, with three trials of today's config, or one for one switch."""
+    return max((most_trials - 3) // 2, 1 if most_trials >= 3 else 0)
+
+
 class SwitchTrials:
     """Results of trials by index of the switch, None for today's config: ln speeds, and failed endings."""
 
@@ -181,10 +189,13 @@ class SwitchTrials:
         self.speeds: dict[int | None, list[float]] = {None: []}
         self.endings: dict[int | None, str] = {}
 
-    def interleaved(self) -> list[int | None]:
+    def interleaved(self, most_trials: int) -> list[int | None]:
         """Return the order of trials, a palindrome that cancels a steady drift."""
-        there: list[int | None] = [None, *range(len(self.switches))]
-        return [*there, None, *reversed(there)] if self.switches else []
+        if not self.switches:
+            return []
+        there: list[int | None] = [*range(len(self.switches))]
+        order = [*there, None, *reversed(there)]
+        return order if len(order) + 2 > most_trials else [None, *order, None]
 
     def note(self, place: int | None, record: TrialRecord) -> None:
         if record.comparable:
@@ -223,7 +234,7 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
         if one.gain.low > CANNOT_MATTER:
             issues.append(_helps(one.switch, one.gain, one.data))
     for on_step, side in ((False, "the input"), (True, "the step")):
-        left = [one for one in plan.not_tried if one.on_step is on_step]
+        left = [one for one in plan.not_tried if one.on_step is on_step and not _was_slower(one, measured)]
         issues += [_not_tried(left, bounds)] if left else []
         if paths := [knob.path for knob in plan.irrelevant if traits_of(knob).on_step is on_step]:
             parts.append(f"{', '.join(paths)} not tried, because {side} cannot matter now")
@@ -231,6 +242,12 @@ def judge_switches(plan: SwitchPlan, measured: Sequence[Gain], bounds: Bounds | 
         why_not = why_not or "no knob of this config has another value worth trying"
         return CheckResult(check="switches", issues=tuple(issues), why_not=why_not)
     return CheckResult(check="switches", issues=tuple(issues), sentence=f"{'; '.join(parts)}.")
+
+
+def _was_slower(switch: Switch, measured: Sequence[Gain]) -> bool:
+    """Return whether a change was measured only with others, and always slower than today's config."""
+    gains = [one.gain for one in measured if one.gain and switch.changes.items() <= one.switch.changes.items()]
+    return bool(gains) and all(gain.ratio < 1.0 for gain in gains)
 
 
 def _helps(switch: Switch, gain: Ratio, data: DataFinding | None) -> Issue:

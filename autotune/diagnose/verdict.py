@@ -66,7 +66,9 @@ def verdict_of(
     sentence = f"{_NAMES[main.limit]}: {main.sentence}"
     located = issue_with_place(main.limit, main, (*results, *static))
     if located is not None and located is not main:
-        sentence = f"{sentence} Look at {located.place}: {_continued(located.sentence)}"
+        is_named = located.sentence.startswith(located.place)
+        about = located.sentence if is_named else f"Look at {located.place}: {_continued(located.sentence)}"
+        sentence = f"{sentence} {about}"
     if warnings := [one for one in _doubtful(issues) if one is not main]:
         sentence = f"{sentence} The numbers are doubtful: {_continued(warnings[0].sentence)}"
     measured = [

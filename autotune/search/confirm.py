@@ -33,6 +33,9 @@ CLOSE = 1.35
 
 _MOST_FOR_CLOSENESS = 8
 
+_FAR_BETTER = math.log(1.1)
+"""Gain over a point with long windows, in ln score, that is worth short ones."""
+
 _FAR_SLOWER = 0.8
 """Share of the baseline's speed below which two pairs suffice: exploring missed the point's stalls."""
 
@@ -311,6 +314,8 @@ def plan_confirmation(
 ) -> ConfirmationPlan | None:
     """Plan the confirmation of the first candidate that fits, else two pairs, if possible.
 
+    A far better one gets two pairs with shorter windows if that fits instead.
+
     Args:
         may_be_cut: Whether no stage follows, so that a sequential plan may be optimistic.
     """
@@ -320,6 +325,9 @@ def plan_confirmation(
     finalist = affordable(better, basis, left_s=left_s) or next(fits_twice, None)
     if finalist is None:
         return None
+    faster = [one for one in better if one.gain > finalist.gain + _FAR_BETTER]
+    if hurried := plan_hurried(faster, basis, left_s=left_s / CAUTION):
+        return hurried
     fitting = int(left_s / basis.pair_s(finalist))
     even = fitting - fitting % 2
     if may_be_cut and is_expensive(basis.pair_s(finalist), basis.budget_s):

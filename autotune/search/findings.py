@@ -185,8 +185,9 @@ def batch_size_mismatch(
     if size in samples or is_last_batch or np.mean(samples == held) < 0.5:
         return None
     accumulated = batch_count(path, config).accumulated
-    expected = {size * many for many in (devices, accumulated, devices * accumulated)}
-    expected |= {size / many for many in (devices, accumulated, devices * accumulated)}
+    parts = [many for many in range(1, devices + 1) if devices % many == 0]  # devices, nodes, ranks of a node
+    factors = {many * times for many in parts for times in (1, accumulated)}
+    expected = {size * factor for factor in factors} | {size / factor for factor in factors}
     part_of_a_whole = is_global(path) and (size / held).is_integer()
     sum_of_parts = is_per_device(path) and (held / size).is_integer()
     if held in expected or part_of_a_whole or sum_of_parts:

@@ -345,15 +345,21 @@ class Scope:
     def extend_knobs(self, record: TrialRecord) -> bool:
         """Extend knobs at their largest value in the best point if it waits for data with an idle CPU.
 
+        If the trainer does not report its waits, an idle CPU and an idle GPU suffice.
+
         Returns:
             Whether the next update widens the scope.
         """
         measured, cores = record.comparable, self._problem.machine.cpu_cores
-        if measured is None or measured.data_wait_fraction is None or measured.cpu_cores is None:
-            return False
-        if measured.data_wait_fraction < _STARVED or measured.cpu_cores > _IDLE * cores:
+        if measured is None or measured.cpu_cores is None or measured.cpu_cores > _IDLE * cores:
             return False
         why = "training waits for data with the CPU idle"
+        if measured.data_wait_fraction is None:
+            if (measured.gpu_utilization or 0.0) > _IDLE:
+                return False
+            why = "training leaves the CPU idle, and reports no waits for data"
+        elif measured.data_wait_fraction < _STARVED:
+            return False
         memory_bytes = (1.0 - self._problem.limits.memory_margin) * self._problem.machine.memory_bytes
         leap = min(_LEAP, memory_bytes / (measured.peak_memory_bytes or 1))  # each worker may use as much as all now
         outpost: dict[str, Scalar] = {}

@@ -16,7 +16,9 @@ from autotune.diagnose.findings import (
     Severity,
     TimeShare,
 )
+from autotune.diagnose.shares import time_shares
 from autotune.diagnose.verdict import parse_fail_on, static_verdict, verdict_of
+from autotune.measure.phases import Bounds
 from autotune.records import Ratio
 
 
@@ -156,6 +158,28 @@ def test_recommendations_are_ordered_by_their_certain_gain() -> None:
     found = issue(Limit.HOST, 1.4, recommendations=(untried, bounded, other, measured(1.4), known))
     ordered = Diagnosis(verdict=DiagnosisVerdict(sentence=""), results=(result(found),)).recommendations
     assert [one.gain.ratio if one.gain else None for one in ordered] == [1.4, 1.2, 9.0, None]
+
+
+def test_a_key_has_one_recommended_value() -> None:
+    """A value that a rule suggests gives way to a measured one of its key; a value with a bound does not."""
+    four = replace(measured(1.4), values={"prefetch": 4, "workers": 2})
+    rule, other = Recommendation(sentence="Try prefetch: 2.", values={"prefetch": 2}), Recommendation(sentence="Cache.")
+    bounded = replace(rule, gain=Ratio(ratio=9.0, low=8.0, high=9.9), evidence=GainBasis.BOUNDED)
+    for unmeasured, kept in ((rule, [four, other]), (bounded, [four, bounded, other])):
+        found = issue(Limit.READING, 1.4, recommendations=(unmeasured, other, four))
+        listed = Diagnosis(verdict=DiagnosisVerdict(sentence=""), results=(result(found),)).recommendations
+        assert list(listed) == kept
+
+
+def test_a_change_that_gains_more_than_a_cause_takes_is_not_its_remedy() -> None:
+    """Workers with a larger batch at 2.1x cannot act on steps that take 3 % of the time."""
+    loading = replace(issue(Limit.READING, 30.0), check="input", numbers={"time_fraction": 0.97})
+    both = replace(measured(2.1), values={"workers": 2, "batch_size": 32})
+    of_step = replace(issue(Limit.STEP, 2.1, recommendations=(both,)), check="switches")
+    bounds = Bounds(free_data=None, free_step=None, speeds={}, counts_samples=True, cores={})
+    share, rest = time_shares([result(loading), result(of_step)], bounds, ())
+    assert (round(share.fraction, 2), round(rest.fraction, 2)) == (0.97, 0.03)
+    assert rest.change is None
 
 
 def test_the_fewest_changes_are_written_in() -> None:

@@ -162,6 +162,27 @@ def test_the_best_whose_pairs_fit_is_confirmed(make_trial: MakeTrial) -> None:
     assert least_needed_s(better, basis) == 2 * (2 * 5.0 - 2 * 1.0)  # windows of 1 s in place of 2 s
 
 
+def test_a_far_better_point_is_confirmed_in_short_windows_rather_than_a_worse_one_in_long_ones(
+    make_trial: MakeTrial,
+) -> None:
+    """Trials of 12 s may measure for 5 s in place of 10 s; two long pairs fit of the point with short trials only."""
+    trials = [
+        make_trial(
+            values, 1.0, duration_s=window_s + 2.0, measurement=replace(measured(1.0), window_s=window_s, steps=20)
+        )
+        for values, window_s in ((SPACE.baseline, 10.0), ({"n": 1}, 1.0), ({"n": 2}, 10.0))
+    ]
+    basis = replace(_basis(trials), usual_window_s=10.0, budget_s=60.0)
+
+    def confirmed(gain: float, left_s: float) -> float:
+        plan = plan_confirmation(_better(n1=0.7, n2=gain), basis, left_s=left_s)
+        assert plan.pairs == 2
+        assert plan.trial_s * 4 <= left_s
+        return plan.candidate.gain
+
+    assert (confirmed(1.4, 47.0), confirmed(0.75, 47.0), confirmed(1.4, 33.0)) == (1.4, 0.7, 0.7)
+
+
 @pytest.fixture
 def quick(make_trial: MakeTrial) -> list[TrialRecord]:
     """One trial of the baseline and of each of two points, five seconds each."""

@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 
 from autotune.events import Remark
-from scripts.bench.simulated_runner import Training
+from scripts.bench.simulated_runner import SimulatedGpuProbe, Training
 from tests.search.simulated import Search
 
 _FOUND = """\
@@ -43,6 +43,27 @@ def test_what_waits_with_the_cpu_idle_gets_more_workers_than_cores(search: Searc
     assert any("with the CPU idle: the search tries data.num_workers up to" in one.text for one in _remarks(searched))
     later = search(_waiting, config=_FOUND, budget_s=300)  # has them in its model too
     assert later.answer.best.values["data.num_workers"] >= 16
+
+
+def test_waits_that_are_not_reported_are_inferred_from_an_idle_cpu(search: Search) -> None:
+    """As in a loop that calls `step()` without its wait, unless a GPU is busy meanwhile."""
+
+    def unreported(config: Mapping[str, Any]) -> Training:
+        return replace(_waiting(config), wait_fraction=None)
+
+    searched = search(unreported, config=_FOUND, budget_s=300)
+    assert searched.answer.best.values["data.num_workers"] >= 16
+    assert any("leaves the CPU idle, and reports no waits" in one.text for one in _remarks(searched))
+
+
+def test_an_idle_cpu_beside_a_busy_gpu_waits_for_no_data(search: Search) -> None:
+    """The trainer reports no waits: the GPU is the limit."""
+
+    def on_gpu(config: Mapping[str, Any]) -> Training:
+        return replace(_waiting(config), wait_fraction=None, gpu_utilization=0.95, gpu_memory_bytes=1 << 30)
+
+    searched = search(on_gpu, config=_FOUND, budget_s=300, gpus=SimulatedGpuProbe)
+    assert not [one for one in _remarks(searched) if "CPU idle" in one.text]
 
 
 def test_what_keeps_the_cores_busy_does_not(search: Search) -> None:

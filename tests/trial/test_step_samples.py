@@ -34,3 +34,9 @@ def test_steps_that_hold_other_samples_than_the_config_says() -> None:
 def test_last_batches_and_batches_of_any_size_are_no_difference(samples: tuple[float, ...]) -> None:
     """Nor are means over several steps with smaller ones among them."""
     assert said("batch_size", 32, *samples) is None
+
+
+def test_a_batch_size_per_node() -> None:
+    """Four ranks on two nodes hold it twice together; three times is no number of nodes."""
+    assert said("batch_size_per_node", 16, 32, 32, 32, devices=4) is None
+    assert said("batch_size_per_node", 16, 48, 48, 48, devices=4) is not None

@@ -113,6 +113,26 @@ def test_what_a_search_has_confirmed_is_recommended(diagnose: Diagnose) -> None:
     )
 
 
+def test_a_change_that_was_slower_with_another_one_is_not_recommended(diagnose: Diagnose) -> None:
+    """It was never tried alone; the measurement with the other one is on record, and is stated."""
+
+    def train(config: Mapping[str, Any]) -> Training:
+        slower = 0.9 if config["data"]["num_workers"] == 2 else 1.0
+        return trainer(load_s=0.09 / slower, start_s=6.0)({"data": {**config["data"], "num_workers": 1}})
+
+    done = diagnose(train, confirmed={"data.num_workers": 2, "data.prefetch_buffer_size": 2}, budget_s=100.0)
+    advised = [one.values for one in done.diagnosis.recommendations]
+    assert not [values for values in advised if "data.num_workers" in values]
+    assert "data.num_workers: 2, data.prefetch_buffer_size: 2 0.9" in done.result("switches").sentence
+
+
+def test_a_short_diagnosis_measures_the_first_change(diagnose: Diagnose) -> None:
+    """Where the input takes most of the time, a minute is spent on its remedy, not on the cost of a step."""
+    done = diagnose(trainer(load_s=0.09, start_s=2.0), budget_s=60.0)
+    best = done.diagnosis.recommendations[0]
+    assert (best.values, best.evidence) == ({"data.num_workers": 2}, GainBasis.MEASURED)
+
+
 def test_more_workers_than_cores_help_where_loading_waits(diagnose: Diagnose) -> None:
     """As many as make that no limit; where it computes, as many as there are cores."""
     config = CONFIG.replace("autotune:\n", "autotune:\n    knobs: {data.num_workers: [1, 2, 4, 8, 16, 32]}\n")

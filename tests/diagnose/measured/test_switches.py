@@ -31,6 +31,14 @@ def test_what_compiles_for_each_shape_is_taken_away(
     assert [dict(switch.changes) for switch in plan.tried] == tried
 
 
+@pytest.mark.parametrize("is_restarting", [True, False])
+def test_workers_are_kept_only_where_restarting_them_takes_time(is_restarting: bool) -> None:
+    """Keeping them speeds up nothing else."""
+    keeps = knob("keeps", False, True, kind="persistent_workers", heuristic_values=(True,))
+    plan = plan_switches(Space(knobs=(keeps,)), None, may_settle=False, is_restarting=is_restarting)
+    assert [dict(one.changes) for one in plan.tried] == [{"keeps": True}] * is_restarting
+
+
 @pytest.mark.parametrize(("low", "limit"), [(1.9, Limit.COMPILING), (1.1, Limit.STALLS)])
 def test_slow_steps_that_are_gone_without_xla_are_compilations(low: float, limit: Limit) -> None:
     """It compiles the step for each shape that comes."""

@@ -44,6 +44,7 @@ def test_a_trainer_without_a_framework_is_asked_for_none(tmp_path: Path) -> None
     for text, framework in (
         ("import sys\nimport numpy as np\nimport yaml\n", ""),
         ("import transformers\n", "tensorflow"),
+        ("import jax, optax\nfrom my_layers import Net\n", ""),
         ("import os, tensorflow.keras as k\n", "tensorflow"),
         ("import sys\nfrom .model import Net\n", "tensorflow"),
     ):
