@@ -55,7 +55,7 @@ def _condition(text: str) -> "FailOn":
     metavar="CONDITION",
     help="Exit with 1 if e.g. gain>=1.2 holds (gain, bound, errors, warnings; >=, <=, >, <, ==).",
 )
-@click.option("--strict", is_flag=True, help="Exit with the worst finding: error 1, warning 3, note 4, none 0.")
+@click.option("--strict", is_flag=True, help="Exit with the worst finding: error 1, warning 4, note 5, none 0.")
 @click.option(
     "--out",
     type=click.Path(path_type=Path, file_okay=False),

@@ -209,8 +209,8 @@ def fixing(diagnosis: Diagnosis) -> Recommendation | None:
 
 
 def strict_exit_code(diagnosis: Diagnosis) -> int:
-    """Return the exit code of the worst finding; never 2 (wrong usage)."""
-    codes = {Severity.ERROR: 1, Severity.WARNING: 3, Severity.NOTE: 4}
+    """Return the exit code of the worst finding; never 2 (wrong usage) or 3 (a bug)."""
+    codes = {Severity.ERROR: 1, Severity.WARNING: 4, Severity.NOTE: 5}
     return next((codes[one.severity] for one in diagnosis.issues), 0)
 
 

@@ -23,8 +23,8 @@ from autotune.trial.termination import signals_held
 def command(call: Invocation, /, **options: Any) -> int:
     """Find the knobs of a config and add an autotune section to it.
 
-    The trainer's command follows --. Starts and writes nothing before you confirm. A short trial checks if training can
-    be measured, a second one if the trainer accepts the section; if not, it goes into <name>.autotune.yaml.
+    The trainer's command follows --. A short trial checks if training can be measured, a second one if the trainer
+    accepts the section; if not, it goes into <name>.autotune.yaml. Shows the diff, and asks before it writes.
 
     \b
     autotune init --config config.yaml -- python train.py --config config.yaml

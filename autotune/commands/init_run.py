@@ -74,13 +74,13 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
 
 
 def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocation) -> InitPlan:
-    """Run the preflight after a confirmation; return the plan to write, with a separate file if needed.
+    """Run the preflight; return the plan to write, with a separate file if needed.
 
     Raises:
         AutotuneError: The preflight failed, or the separate file cannot be written.
         click.Abort: The preflight failed, and the user stopped.
     """
-    if request.no_preflight or not (request.yes or ask("\nStart the trainer once, to check that it can be measured?")):
+    if request.no_preflight:
         if not plan.is_new:
             console.print(_NOT_TRIED, soft_wrap=True)
         return plan

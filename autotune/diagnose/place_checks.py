@@ -95,7 +95,8 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     if thread is not None and thread.holds_lock:
         return CheckResult(check="input", issues=(_holding_lock(thread),))
     place = (lines[0].place or "").removeprefix(f"{folder}/")
-    line, _, name = place.rpartition(" ")
+    line = place.rpartition(" ")[0]
+    name = " and ".join(dict.fromkeys(map(_name_of, lines)))
     took_s, used_s, _ = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
     slow = sum(one.numbers["time_fraction"] for one in steadiness.issues if one.place in ("", line))
     share = min(MOST_SHARE, took_s / all_s - slow) if all_s > 0.0 else 0.0
@@ -125,7 +126,7 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
         )
         limit, line, numbers["thread_fraction"] = Limit.PREPARING, thread.line, thread.share
         remedy = "Prepare samples once and keep them, do less work per sample, or use more threads or processes."
-    elif _NO_INPUT.search(name):
+    elif _is_metric(lines[0]):
         limit, remedy = Limit.OUTSIDE, "Do it less often, on less data, or in parallel with training."
     error = 2.0 * share / max(1.0, took_s / 0.5) ** 0.5  # each half a second counts as one sample
     about = issue(
@@ -156,8 +157,10 @@ def without_loading(
     thread = _thread_of(events, all_s, "")
     if thread is not None and thread.holds_lock:  # the loop may wait for the lock at any line
         return replace(steadiness, issues=())
-    function = _function_of(lines[0])
-    stays = [event for event in events if event.cost == "stay" and event.duration_s and _function_of(event) == function]
+    functions = set(map(_function_of, lines))
+    stays = [
+        event for event in events if event.cost == "stay" and event.duration_s and _function_of(event) in functions
+    ]
     within_s = sum(
         max(0.0, min(stay.t_s, end_s) - max(stay.t_s - (stay.duration_s or 0.0), begin_s))
         for begin_s, end_s in slow
@@ -208,11 +211,11 @@ def _holding_lock(thread: _Thread) -> Issue:
 
 
 def _own_lines(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
-    """Return the lines of the function with the most time outside of the framework."""
+    """Return the lines of the function, or of all metrics, with the most time outside of the framework."""
     latest = {event.place: event for event in events if event.kind == "cost" and event.cost == "loop" and event.place}
     by_function: defaultdict[str, list[TraineeEvent]] = defaultdict(list)
     for event in latest.values():
-        by_function[_function_of(event)].append(event)
+        by_function["" if _is_metric(event) else _function_of(event)].append(event)
     found = max(by_function.values(), key=lambda lines: sum(_loop_times(line)[0] for line in lines), default=[])
     return sorted(found, key=lambda line: -_loop_times(line)[0])
 
@@ -220,6 +223,14 @@ def _own_lines(events: Sequence[TraineeEvent]) -> list[TraineeEvent]:
 def _function_of(event: TraineeEvent) -> str:
     file, _, name = (event.place or "").rpartition(" ")
     return f"{file.rpartition(':')[0]} {name}"
+
+
+def _name_of(event: TraineeEvent) -> str:
+    return (event.place or "").rpartition(" ")[2]
+
+
+def _is_metric(event: TraineeEvent) -> bool:
+    return _NO_INPUT.search(_name_of(event)) is not None
 
 
 def _loop_times(event: TraineeEvent) -> tuple[float, float, float]:

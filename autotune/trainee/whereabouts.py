@@ -24,6 +24,7 @@ _FRAMEWORKS = re.compile(
 )
 _COMPREHENSIONS = frozenset(("<genexpr>", "<listcomp>", "<setcomp>", "<dictcomp>"))  # frames of the function around
 _EVERY_S = 0.01  # 0.1 % of one core
+_SWITCH_S = 0.0005  # with Python's 5 ms, a sample of short Python code is late, and sees the next C code
 _LEAST_S = 0.03  # shorter stays, of fewer samples, aren't reported
 _MOST_PLACES, _MOST_DEEP = 8, 6
 _MOST_S = 1.0  # longer stays are reported in parts: the trial may end meanwhile
@@ -41,6 +42,7 @@ class Whereabouts(threading.Thread):
         self._threads: dict[int, float] = {}  # CPU time so far of each other thread
         self._in_threads: dict[str, float] = {}  # line → CPU time in other threads
         self._late_s, self._samples = 0.0, 0  # a thread that wakes up needs the interpreter lock
+        self._switch_s = sys.getswitchinterval()
 
     def run(self) -> None:
         last_s = self._reported_s = self._before_steps()
@@ -82,6 +84,8 @@ class Whereabouts(threading.Thread):
         self._stays[same:] = [(place, now_s) for place in places[same:]]
 
     def _sample_threads(self, frames_of: dict[int, Any]) -> None:
+        """Sample the other threads; without any, let this one interrupt the main thread soon."""
+        sys.setswitchinterval(_SWITCH_S if frames_of.keys() == {self.ident} else self._switch_s)
         for thread, frame in frames_of.items():
             used_s = _cpu_s(thread)  # it exists: to end, it would need the lock that this thread holds
             frames, is_in_framework = _own_frames(frame)

@@ -19,8 +19,8 @@ from scripts.documentation.tables import code
 _LEFT_OUT = ("point", "figures")  # of records; the keys of figures are at the level of the other fields
 _SPECIAL = {
     "format": "Version of the format, 2; it changes if a key is removed or changes its meaning.",
-    "verdict": "`better`, `steadier` (as fast, with steadier steps or a busier GPU), `no_change`, or `no_baseline` (it "
-    "has no measurement).",
+    "verdict": "`better`, `steadier` (as fast, with steadier steps or a busier GPU), `no_change`, `not_confirmed` "
+    "(fewer than two pairs), or `no_baseline` (it has no measurement).",
     "why": "Reason for the verdict, in words.",
     "may_learn_more_slowly": "True if the answer changes the training and no race has shown that it converges as fast, "
     "or if the race shows overfitting.",

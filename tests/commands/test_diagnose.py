@@ -99,7 +99,7 @@ def test_everything_is_kept_in_a_folder(autotune: CommandLine) -> None:
 
 
 def test_the_gravest_finding_is_an_exit_code(autotune: CommandLine) -> None:
-    """With ``--strict``: a warning is 3; without it only errors are a failure."""
+    """With ``--strict``: a warning is 4; without it only errors are a failure."""
     source = "import torch\nfor batch in data:\n    loss.backward()\n    torch.cuda.empty_cache()\n"
     (autotune.folder / "train.py").write_text(source)
     words = (*DIAGNOSE, "--static", "--json")
@@ -108,7 +108,7 @@ def test_the_gravest_finding_is_an_exit_code(autotune: CommandLine) -> None:
     weights = {one["severity"] for check in done.document["checks"] for one in check["issues"]}
     assert "warning" in weights
     assert "error" not in weights
-    assert autotune(*words, "--strict", *trainer).returncode == 3
+    assert autotune(*words, "--strict", *trainer).returncode == 4
 
 
 def test_a_folder_that_cannot_be_written_is_an_error(autotune: CommandLine) -> None:

@@ -141,3 +141,37 @@ def test_a_thread_that_holds_pythons_lock_is_reported_with_its_cpu_time(
         assert float(thread.text) > 0.001
     else:
         assert thread.duration_s < 0.5
+
+
+ALTERNATING = """\
+import hashlib
+
+from autotune.trainee import step
+
+
+def count():
+    number = 0
+    while number < 100_000:
+        number += 1
+
+
+def digest():
+    hashlib.sha256(CONTENT)  # without Python's lock
+
+
+CONTENT = bytes(5_000_000)
+for number in range(300):
+    count()
+    digest()
+    step(samples=1)
+"""
+
+
+def test_short_python_code_before_code_without_the_lock_is_sampled(
+    run: Callable[..., Observed], tmp_path: Path
+) -> None:
+    """A sampler that waits for the lock would see only what releases it: parts of 2 to 4 ms take turns."""
+    (tmp_path / "train.py").write_text(ALTERNATING)
+    costs = run(sys.executable, tmp_path / "train.py", **{WHEREABOUTS_VARIABLE: "1"}).kind("cost")
+    took_s = {one.place.rpartition(" ")[2]: one.duration_s for one in costs if one.cost == "loop"}
+    assert took_s.get("count", 0.0) > 0.2 * took_s["digest"], took_s

@@ -192,16 +192,20 @@ def test_a_buffer_that_is_refilled_is_the_place_of_stalls_at_epochs() -> None:
     assert "Look at train.py:31" in verdict_of([stalls], static=[CheckResult(check="code", issues=(buffer,))]).sentence
 
 
-def test_a_metric_that_each_step_computes_is_no_input() -> None:
-    """By its name: the data are not what the steps wait for."""
+def test_metrics_that_each_step_computes_are_no_input() -> None:
+    """By their names, all of them together: the data are not what the steps wait for."""
+    names = {"9": "update_auc", "20": "calibration"}
     events = [
-        replace(event, place=event.place.replace(" batch", " update_auc")) if event.place else event
-        for event in loop_of(_9=(8.5, 8.4))
+        replace(event, place=event.place.replace("batch", names[event.place.split(":")[1].split()[0]]))
+        if event.place
+        else event
+        for event in loop_of(_9=(4.5, 4.4), _20=(4.0, 4.0))
     ]
     found = judge_own_loading(events, CheckResult(check="steadiness"), "/home/me")
     assert found is not None
     (issue,) = found.issues
     assert (issue.limit, issue.place) == (Limit.OUTSIDE, "train.py:9")
+    assert "85 % of the time outside of its framework, in update_auc and calibration, mostly at" in issue.sentence
     assert "less often" in issue.recommendations[0].sentence
 
 
