@@ -60,7 +60,7 @@ def command(call: Invocation, /, *, details: bool, why: bool, **options: Any) ->
         baseline = result.baseline.values if result.baseline else {}
         answers = [result.best] if result.best and result.verdict not in UNCHANGED else []
         answers += [result.same_training[0]] if result.same_training and result.applies_same_training else []
-        applied = any(not _differing(problem, answer.values) for answer in answers)
+        applied = any(not _differing(problem, _written(answer.values, baseline)) for answer in answers)
         print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied, details=details)
         if not applied and (edits := _differing(problem, baseline)):
             edited = plain("; ".join(edits))
@@ -80,6 +80,14 @@ def command(call: Invocation, /, *, details: bool, why: bool, **options: Any) ->
         else:
             console.print(f"\nStudy {study.name}: {len(study.trials)} trials; --details lists the last ones.")
     return 0
+
+
+def _written(values: "Values", baseline: "Values") -> "Values":
+    """Return the values that `apply` writes: those in the config, or without any all, which are in the code."""
+    from autotune.records import CODE
+
+    in_config = {path: value for path, value in values.items() if not path.startswith(CODE)}
+    return in_config if any(baseline.get(path) != value for path, value in in_config.items()) else values
 
 
 def _differing(problem: "Problem", values: "Values") -> list[str]:

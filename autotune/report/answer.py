@@ -41,7 +41,7 @@ from autotune.records import (
     Values,
     Verdict,
 )
-from autotune.report.plain_text import EFFECT, changes_text, plain, short_names, value_text
+from autotune.report.plain_text import EFFECT, changes_text, effect_text, plain, short_names, value_text
 from autotune.study.reasons import VerdictRule
 from autotune.trial.outcome import EXPLANATIONS
 
@@ -358,7 +358,13 @@ def _table_of(result: SearchResult, column: str, names: Mapping[str, str], *, no
     for previous, change in zip((None, *result.changes), result.changes, strict=False):
         is_together = previous is not None and previous.group == change.group and change.worth is not None
         gains = ["(together)" if is_together else gain_text(change)] if has_gains else []
-        table.add_row(names[change.path], value_text(change.old), value_text(change.new), *gains, change.label)
+        table.add_row(
+            names[change.path],
+            value_text(change.old),
+            value_text(change.new),
+            *gains,
+            effect_text(change.label, result.data),
+        )
         for key in change.along:
             table.add_row(names[key.path], value_text(key.old), value_text(key.new), *(_FOLLOWS for _ in gains))
     return table

@@ -22,9 +22,9 @@ from autotune.diagnose.findings import (
 )
 from autotune.diagnose.profiles import Phase, PipelineProfile, StepProfile
 from autotune.diagnose.tables import CHECKS, starting_batch, types_of, usual_gpus
-from autotune.records import DataEffect, Gpu
+from autotune.records import Gpu
 from autotune.report.json_answer import FORMAT
-from autotune.report.plain_text import EFFECT, change_text, plain, value_text
+from autotune.report.plain_text import EFFECT, change_text, effect_text, plain, value_text
 
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
@@ -94,7 +94,11 @@ def _shares(shares: Sequence[TimeShare]) -> Table:
     table.add_column(EFFECT, no_wrap=True)
     for one, share in zip(shares, whole_percents([one.fraction for one in shares]), strict=True):
         change = one.change
-        cells = (change_text(change.values, change.sentence), _gain(change), _label(change)) if change else ("", "", "")
+        cells = (
+            (change_text(change.values, change.sentence), _gain(change), effect_text(change.label, change.data))
+            if change
+            else ("", "", "")
+        )
         table.add_row(f"{share} %", one.cause, Text(one.place), *map(Text, cells))
     return table
 
@@ -119,13 +123,13 @@ def _table(recommendations: Sequence[Recommendation]) -> Table:
     table.add_column(EFFECT, no_wrap=True)
     table.add_column("cost", overflow="fold")
     for one in recommendations:
-        table.add_row(Text(change_text(one.values, one.sentence)), Text(_gain(one)), Text(_label(one)), Text(one.cost))
+        table.add_row(
+            Text(change_text(one.values, one.sentence)),
+            Text(_gain(one)),
+            Text(effect_text(one.label, one.data)),
+            Text(one.cost),
+        )
     return table
-
-
-def _label(change: Recommendation) -> str:
-    is_verified = change.data is not None and change.data.effect is DataEffect.SAME
-    return f"{change.label}, data verified" if is_verified else change.label
 
 
 def yaml_lines(diagnosis: Diagnosis) -> list[str]:

@@ -10,13 +10,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from autotune.records import Scalar, Values
+    from autotune.records import DataFinding, Scalar, Values
 
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-_])")
 """Control sequences of a terminal: colours, titles, cursor movements (ECMA-48)."""
 
 EFFECT = "effect on training"
 """Heading of the column with the label of a change, such as ``same training``."""
+
+
+def effect_text(label: str, data: DataFinding | None) -> str:
+    """Return a change's effect on the training, and whether its data showed that they stay the same."""
+    is_verified = {"same data": ", data verified", "not verified": ", not verified"}
+    return f"{label}{is_verified.get(data.effect.value, '')}" if label == "same training" and data else label
 
 
 def value_text(value: Scalar) -> str:

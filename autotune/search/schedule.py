@@ -262,7 +262,7 @@ def why_exploring_ends(
         why = "every combination was tried"
         if tried_share < 1.0:
             is_late = expected_trial_s(trials) > left_s
-            why = "no time left for another trial" if is_late else "what was not tried yet would fail or take too long"
+            why = "no time is left to explore" if is_late else "what was not tried yet would fail or take too long"
         return EndOfExploring(ExploringEnd.EXHAUSTED, why)
     if expected_trial_s(trials, space.name(proposal.values) if proposal.is_repeat else None) > left_s:
         return EndOfExploring(ExploringEnd.TIME, "the rest of the budget is reserved for the confirmation")
