@@ -372,7 +372,7 @@ class Scope:
             further = max(choice for choice in numbers if choice <= max(value, leap * (value or cores)))
             if knob.reach is not None and further > self._extended.get(knob.path, knob.reach):
                 outpost[knob.path] = self._extended[knob.path] = further
-            elif value == numbers[-1] and traits_of(knob).beyond:
+            elif value == numbers[-1] and traits_of(knob).beyond and record.purpose is Purpose.CONFIRM:
                 at = f"At {knob.path}: {value}, the largest value tried"
                 self._findings.add_caution(f"{at}, {why}: list larger values under knobs: to try them.")
         if outpost:

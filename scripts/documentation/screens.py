@@ -12,13 +12,15 @@ A mark is a comment on its own line, directly above its code block::
     <!-- tested by tests/test_x.py -->    a block that is not generated; the test runs it
 
 After a command, ``#from TEXT`` drops the lines before the first one with that text, ``#before TEXT`` that line and the
-rest, and ``#exit STATUS`` sets the expected exit status.
+rest, ``#fold TEXT`` all but the first three and the last of consecutive lines with that text, and ``#exit STATUS`` sets
+the expected exit status.
 """
 
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
 
 from scripts.documentation.project import Project, project_of
@@ -171,7 +173,7 @@ def _made(block: Block, project: Project) -> str:
         return ""
     if block.kind == "file":
         return project.shown((project.folder / block.command).read_text(encoding="utf-8").rstrip("\n"))
-    command, *cuts = re.split(r" #(?=from |before |exit )", block.command)
+    command, *cuts = re.split(r" #(?=from |before |fold |exit )", block.command)
     chosen = dict(cut.split(" ", 1) for cut in cuts)
     if block.kind == "start":
         project.start(command)
@@ -184,10 +186,17 @@ def _made(block: Block, project: Project) -> str:
         lines = lines[_place(lines, chosen["from"], command) :]
     if "before" in chosen:
         lines = "\n".join(lines[: _place(lines, chosen["before"], command)]).rstrip("\n").split("\n")
+    if "fold" in chosen:
+        runs = [list(run) for _, run in groupby(lines, key=lambda line: chosen["fold"] in line)]
+        lines = [line for run in runs for line in (_folded(run) if chosen["fold"] in run[0] else run)]
     for pattern in block.patterns:
         if not re.search(pattern, "\n".join(lines)):
             raise CannotMakeScreen(f"{command}: there is no {pattern!r} in\n{screen}")
     return project.shown("\n".join((f"$ {command}", *lines)))
+
+
+def _folded(lines: list[str]) -> list[str]:
+    return [*lines[:3], "...", lines[-1]] if len(lines) > 5 else lines
 
 
 def _place(lines: list[str], text: str, command: str) -> int:

@@ -56,6 +56,19 @@ def test_waits_that_are_not_reported_are_inferred_from_an_idle_cpu(search: Searc
     assert any("leaves the CPU idle, and reports no waits" in one.text for one in _remarks(searched))
 
 
+def test_the_end_of_the_values_is_named_only_if_the_answer_is_there(search: Search) -> None:
+    """Thirty-two workers are tried and gain nothing over four, which the storage serves."""
+
+    def served(config: Mapping[str, Any]) -> Training:
+        step_s = 0.4 / min(config["data"]["num_workers"] or 1, 4)
+        return Training(samples=8, step_s=step_s, noise=0.05, wait_fraction=None, cpu_cores=0.2)
+
+    searched = search(served, config=_FOUND, budget_s=300, seed=5)
+    assert max(trial.values["data.num_workers"] for trial in searched.trials) == 32
+    assert searched.answer.best.values["data.num_workers"] == 4
+    assert not [text for text in searched.answer.cautions if "num_workers" in text]
+
+
 def test_an_idle_cpu_beside_a_busy_gpu_waits_for_no_data(search: Search) -> None:
     """The trainer reports no waits: the GPU is the limit."""
 
