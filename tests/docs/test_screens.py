@@ -36,7 +36,7 @@ SHAPES = {
     ),
     "search --dry-run": (TABLE, r"\ncommand: ", r"\n\d+ combinations; budget \d+m, ", r"\nscore: "),
     "search": (
-        r"\n(same training|changes the training): \S+ \S+ \(", r"\ncommand: ", r"\n\d+ combinations; budget \d+m, ",
+        r"\n(same training|changes the training): \S+ \S+ \(", r"\ncommand: ", r"\n\d+ combinations; budget \d+m\S*, ",
         r"\[ .*s\] study [\w-]+; score: ", r"\[ .*s\] trial \d+ +baseline +\d+/s +",
         "s] exploring: ", r"\[ .*s\] trial \d+ +explore +\d+/s +\d.\d\dx +", "s] confirming: ",
         r"\[ .*s\] trial \d+ +pair 1 ", r"\n\nBetter: [\d.]+x \(95 % interval [\d.]+-[\d.]+\) as fast as today's",
