@@ -83,7 +83,7 @@ def command(call: Invocation, /, *, details: bool, why: bool, **options: Any) ->
 
 
 def _written(values: "Values", baseline: "Values") -> "Values":
-    """Return the values that `apply` writes: those in the config, or without any all, which are in the code."""
+    """Return an answer's values in the config, which `apply` writes; all values if it changes only the code."""
     from autotune.records import CODE
 
     in_config = {path: value for path, value in values.items() if not path.startswith(CODE)}

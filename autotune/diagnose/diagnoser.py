@@ -104,8 +104,8 @@ class Diagnoser:
         ranks = judge_ranks(record.measurement)
         bounds = by_waiting(of_phases(bounds, trial, steps, outside, costs, steadiness, ranks), steps)
         compiles = sum(one.numbers["time_fraction"] for one in costs.issues if one.limit is Limit.COMPILING)
-        # With drift, trials of different length are not comparable. If a third of the time is compilation, or half of a
-        # short one's is waiting for data, the cause is known, and the time is better spent on trying its remedy.
+        # With drift, trials of different length are not comparable. If a third of the time compiles, or in a short
+        # diagnosis half of it waits for data, the cause is known, and the time is better spent on trying its remedy.
         is_clear = compiles > 0.33 or any(one.limit is Limit.DRIFT for one in steadiness.issues)
         is_clear |= is_short and bounds.free_data is not None and bounds.free_data.low > 2.0
         machine = self._problem.machine

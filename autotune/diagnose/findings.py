@@ -196,14 +196,12 @@ class Diagnosis:
         found = [unsorted[place] for place in places]
         names = [one.name for one in found]
         measured = [one.values.keys() for one in found if one.evidence is GainBasis.MEASURED]
-        return tuple(
-            one
-            for n, one in enumerate(found)
-            if names[n] not in names[:n]
-            and not (
-                one.values and one.evidence is GainBasis.NOT_TRIED and any(map(one.values.keys().__le__, measured))
-            )
-        )
+
+        def gives_way(one: Recommendation) -> bool:
+            is_unknown = bool(one.values) and one.evidence is GainBasis.NOT_TRIED
+            return is_unknown and any(one.values.keys() <= keys for keys in measured)
+
+        return tuple(one for n, one in enumerate(found) if names[n] not in names[:n] and not gives_way(one))
 
     @property
     def changes(self) -> dict[str, Recommendation]:

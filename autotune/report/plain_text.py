@@ -21,8 +21,8 @@ EFFECT = "effect on training"
 
 def effect_text(label: str, data: DataFinding | None) -> str:
     """Return a change's effect on the training, and whether its data showed that they stay the same."""
-    is_verified = {"same data": ", data verified", "not verified": ", not verified"}
-    return f"{label}{is_verified.get(data.effect.value, '')}" if label == "same training" and data else label
+    found = {"same data": ", data verified", "not verified": ", not verified"}
+    return f"{label}{found.get(data.effect.value, '')}" if label == "same training" and data else label
 
 
 def value_text(value: Scalar) -> str:

@@ -146,9 +146,7 @@ _RAY_JOB = re.compile(rb"\braysubmit_[0-9A-Za-z]{1,64}\b")
 def _stop_ray_job(message: Mapping[str, Any]) -> None:
     """Stop the job of a trial whose command is ``ray job submit``: it doesn't end with that command."""
     words = [_bytes(word) for word in message.get("argv", ())]
-    submits = (place for place in range(len(words)) if words[place + 1 : place + 3] == [b"job", b"submit"])
-    place = next((place for place in submits if os.path.basename(words[place]) == b"ray"), None)
-    if place is None:
+    if (place := _place_of_ray(words)) is None:
         return
     address = [word for word in words if word.startswith(b"--address=")]
     if b"--address" in words[:-1]:
@@ -160,6 +158,35 @@ def _stop_ray_job(message: Mapping[str, Any]) -> None:
             env = {_bytes(name): _bytes(value) for name, value in message["env"].items()}
             stop = (*words[: place + 1], b"job", b"stop", *address, job[0])
             _output_of(*stop, timeout_s=STOP_RAY_JOB_S, cwd=_bytes(message["cwd"]), env=env)
+
+
+def _place_of_ray(words: Sequence[bytes]) -> int | None:
+    """Return the place of the program in a command with ``ray job submit``; None in others."""
+    submits = (place for place in range(len(words)) if words[place + 1 : place + 3] == [b"job", b"submit"])
+    return next((place for place in submits if os.path.basename(words[place]) == b"ray"), None)
+
+
+def _with_variables_for_ray(words: list[bytes], added: Mapping[bytes, bytes]) -> list[bytes]:
+    """Return a command, for ``ray job submit`` with the variables in the job's runtime environment: it inherits none.
+
+    A ``--runtime-env-json`` that is no JSON object, and the file of ``--runtime-env``, are left to Ray.
+    """
+    if (place := _place_of_ray(words)) is None:
+        return words
+    options = [word.partition(b"=")[0] for word in words[: words.index(b"--") if b"--" in words else len(words)]]
+    if b"--runtime-env" in options:
+        return words
+    given = options.index(b"--runtime-env-json") if b"--runtime-env-json" in options else None
+    try:
+        text = b"{}" if given is None else words[given].partition(b"=")[2] or words[given + 1]
+        runtime = json.loads(text)
+        decoded = {os.fsdecode(name): os.fsdecode(value) for name, value in added.items()}
+        runtime["env_vars"] = {**decoded, **runtime.get("env_vars", {})}
+    except (ValueError, IndexError, TypeError, AttributeError):
+        return words
+    if given is not None:
+        del words[given : given + (1 if b"=" in words[given] else 2)]
+    return [*words[: place + 3], b"--runtime-env-json=" + json.dumps(runtime).encode(), *words[place + 3 :]]
 
 
 def _output_of(
@@ -604,7 +631,8 @@ def _exec_program(
         step = "exec"
         env = {_bytes(name): _bytes(value) for name, value in message["env"].items()}
         env[b"AUTOTUNE_GUARD"] = str(guard).encode("ascii")
-        argv = [_bytes(word) for word in message["argv"]]
+        added = {name: value for name, value in env.items() if os.environb.get(name) != value}
+        argv = _with_variables_for_ray([_bytes(word) for word in message["argv"]], added)
         os.execvpe(argv[0], argv, env)  # noqa: S606 - a command is a list of arguments, never a line for a shell
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument, "=" in a variable's name
         code = error.errno if isinstance(error, OSError) else None

@@ -1,5 +1,6 @@
 """Processes of a trial that a daemon starts, on other nodes too: they are seen, and they end with the trial."""
 
+import json
 import os
 import subprocess
 import sys
@@ -110,10 +111,39 @@ def test_a_trainer_that_is_started_again_keeps_its_processes_elsewhere(trials: T
 
 RAY = """#!/bin/sh
 case "$2" in
-    submit) echo "Job 'raysubmit_r4nD0m' submitted successfully"; exec sleep 600 ;;
+    submit) for word; do echo "word $word"; done
+        echo "Job 'raysubmit_r4nD0m' submitted successfully"; exec sleep 600 ;;
     stop) echo "$PWD $@" > "$STOPPED" ;;
 esac
 """
+
+
+@pytest.mark.parametrize("given", [(), ("--runtime-env-json", '{"pip": ["x"], "env_vars": {"A": "1"}}')])
+def test_a_ray_job_gets_the_variables_of_its_trial(
+    trials: Trials, runner: ProcessRunner, tmp_path: Path, given: tuple[str, ...]
+) -> None:
+    """It inherits none of the command's: those that the trial adds are in its runtime environment, with given ones."""
+    ray = tmp_path / "ray"
+    ray.write_text(RAY)
+    ray.chmod(0o700)
+    argv = (str(ray), "job", "submit", *given, "--", "python", "train.py")
+    stdout = trials.folder / "stdout.log"
+
+    def watch(_events: Sequence[TraineeEvent]) -> Stop | None:
+        return Stop.ENOUGH if stdout.exists() and b"raysubmit" in stdout.read_bytes() else None
+
+    runner.run(trials.plan(argv=argv, env={"MODE": "fast"}), watch, trials.soon())
+    _job, _submit, passed, *rest = [
+        line.removeprefix("word ") for line in stdout.read_text().splitlines() if line.startswith("word ")
+    ]
+    assert rest == ["--", "python", "train.py"]
+    runtime = json.loads(passed.removeprefix("--runtime-env-json="))
+    assert runtime["env_vars"]["MODE"] == "fast"
+    assert runtime["env_vars"]["AUTOTUNE_TRIAL_DIR"] == str(trials.folder)
+    assert runtime["env_vars"]["AUTOTUNE_GUARD"].isdecimal()
+    assert "HOME" not in runtime["env_vars"]
+    if given:
+        assert (runtime["pip"], runtime["env_vars"]["A"]) == (["x"], "1")
 
 
 def test_a_ray_job_stops_with_its_trial(trials: Trials, runner: ProcessRunner, tmp_path: Path) -> None:
