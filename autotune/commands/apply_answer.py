@@ -17,9 +17,10 @@ from autotune.errors import AutotuneError, ConfigError, TrialError
 from autotune.files import read_beginning, replace_durably
 from autotune.records import CONFIRMED, ChangeSet, DataEffect, SearchResult, TrialRecord, Values
 from autotune.report.answer import answer_notes, data_text, refusal, why_it_needs_consent
-from autotune.search.answer import Study, changes_of_result
+from autotune.search.answer import Study, answer_of_study, changes_of_result
 from autotune.search.problem import Problem
 from autotune.space.knob import Label, same_scalar
+from autotune.study.record import StudyRecord
 
 OTHER_TRAINING = frozenset(Label) - {Label.SAME_TRAINING}
 """Labels of changes to the training itself."""
@@ -142,6 +143,15 @@ def changes_to_offer(
         return changes_of_result(problem, study, trials, result)
     except AutotuneError:  # the config was edited: `apply` reports it
         return None
+
+
+def name_to_apply(problem: Problem, study: StudyRecord, result: SearchResult, changes: ChangeSet | None) -> str | None:
+    """Return the id of an answer to a narrower question; None if ``apply`` writes its changes without an id."""
+    if changes is None or result.best is None or not result.is_apart:
+        return None
+    whole = answer_of_study(problem, problem.code.of_now(study.records()), study.ratings, excluded=frozenset())
+    is_whole = whole and whole.best and (whole.search, whole.best.point) == (result.search, result.best.point)
+    return None if is_whole else changes.id
 
 
 def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:

@@ -230,7 +230,7 @@ class SearchAnswer:
             failures: One failed trial per kind of ending.
         """
         assert self._known is not None, "begin comes first"
-        from autotune.commands.apply_answer import changes_to_offer, diff_of
+        from autotune.commands.apply_answer import changes_to_offer, diff_of, name_to_apply
         from autotune.report.json_answer import answer_document
         from autotune.search.open import events_path
 
@@ -266,7 +266,7 @@ class SearchAnswer:
                     elapsed_s=elapsed_s,
                     failures=failures,
                     without_next=without_next,
-                    answer=changes.id if changes and result.is_apart else None,
+                    answer=name_to_apply(problem, search.study, result, changes),
                 )
 
         self._call.answer(show)

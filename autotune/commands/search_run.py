@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from autotune.clock import Clock
-from autotune.commands.apply_answer import OTHER_TRAINING, apply_values, changes_to_offer
+from autotune.commands.apply_answer import OTHER_TRAINING, apply_values, changes_to_offer, name_to_apply
 from autotune.commands.invocation import Invocation
 from autotune.commands.output import ask, discard_typeahead, is_attended, say_aside
 from autotune.commands.search_plan import show_plan
@@ -39,6 +39,7 @@ class Finished:
 
     Attributes:
         written: Answer for the config; see `SearchResult.applies_same_training`.
+        name: Id of the changes, if `apply` needs it.
         failures: One failed trial per kind of ending.
         ended_by: Error that ended it early.
     """
@@ -46,6 +47,7 @@ class Finished:
     result: SearchResult
     written: SearchResult
     changes: ChangeSet | None
+    name: str | None
     failures: Sequence[Failed]
     ended_by: AutotuneError | None
 
@@ -86,10 +88,12 @@ def search_with_display(
     if result.applies_same_training:
         same = answer_of_search(problem, records, result.search, search.study.ratings, excluded=OTHER_TRAINING)
         written = same or result
+    changes = changes_to_offer(problem, search.study.name, records, written)
     return Finished(
         result=result,
         written=written,
-        changes=changes_to_offer(problem, search.study.name, records, written),
+        changes=changes,
+        name=name_to_apply(problem, search.study, written, changes),
         failures=tuple(tuner.failures.values()),
         ended_by=tuner.ended_by,
     )
@@ -149,8 +153,7 @@ def ask_to_apply(problem: Problem, finished: Finished) -> None:
     except (click.Abort, KeyboardInterrupt):
         text_console(stderr=True).print()  # end the prompt's line
     text_console().print()
-    named = finished.changes.id if finished.changes and result.is_apart else None
-    print_next_step(text_console(), finished.result, typed=problem.typed, applied=is_applied, answer=named)
+    print_next_step(text_console(), finished.result, typed=problem.typed, applied=is_applied, answer=finished.name)
     if isinstance(interrupt := interrupted_by(), Terminated):
         raise interrupt
 

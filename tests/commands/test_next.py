@@ -77,6 +77,9 @@ KINDS = {
         says=(r"\d\.\d\dx, training unchanged", r"\d\.\d\dx, with all changes", RACE),
         writes=({"num_workers"}, {"num_workers", "batch_size"}),
     ),
+    "both, with a limit": Kind(
+        config=CONFIG, trainer=slow, options=("--same-training",), says=("",), writes=({"num_workers"},)
+    ),
     "precision": Kind(
         config=of_knob("mixed_precision", "float32", "mixed_bfloat16"),
         trainer=learns_as_much,
