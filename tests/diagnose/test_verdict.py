@@ -161,12 +161,16 @@ def test_recommendations_are_ordered_by_their_certain_gain() -> None:
 
 
 def test_a_key_has_one_recommended_value() -> None:
-    """A value that a rule suggests gives way to a measured one of its key; a value with a bound does not."""
+    """A value that a rule suggests gives way to one of its key that is measured or has a bound, which both stay."""
     four = replace(measured(1.4), values={"prefetch": 4, "workers": 2})
     rule, other = Recommendation(sentence="Try prefetch: 2.", values={"prefetch": 2}), Recommendation(sentence="Cache.")
     bounded = replace(rule, gain=Ratio(ratio=9.0, low=8.0, high=9.9), evidence=GainBasis.BOUNDED)
-    for unmeasured, kept in ((rule, [four, other]), (bounded, [four, bounded, other])):
-        found = issue(Limit.READING, 1.4, recommendations=(unmeasured, other, four))
+    for unmeasured, kept in (
+        ((rule, four), [four, other]),
+        ((bounded, four), [four, bounded, other]),
+        ((rule, bounded), [bounded, other]),
+    ):
+        found = issue(Limit.READING, 1.4, recommendations=(*unmeasured, other))
         listed = Diagnosis(verdict=DiagnosisVerdict(sentence=""), results=(result(found),)).recommendations
         assert list(listed) == kept
 
