@@ -158,6 +158,8 @@ def trial_line(event: TrialEnded) -> str:
     trial = event.trial
     measured = trial.measurement
     speed = METRICS["samples_per_s"].text(measured.samples_per_s) if measured else "unmeasured"
+    if trial.conditions.free_data_ratio is not None:
+        speed = "in phases"  # some of them train on kept batches, or only load
     ratio = f"{event.speedup:.2f}x" if event.speedup is not None else ""
     words = [] if trial.ending in (Ending.COMPLETED, Ending.STOPPED) else [trial.ending.value]
     if trial.comparable and trial.ending is Ending.KILLED_BY_BUDGET:

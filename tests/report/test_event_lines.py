@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 
 from autotune.events import IncumbentChanged, PhaseChanged, SearchEnded, SearchStarted, TrialProgress, TrialStarted
-from autotune.records import Ending, Purpose, Validity
+from autotune.records import Conditions, Ending, Purpose, Validity
 from autotune.report.live import event_line, trial_line
 from tests.report.conftest import BASELINE, MakeEnded
 from tests.runs import measured
 
 HUNG = {"ending": Ending.HUNG, "validity": Validity.NOT_STEADY}
+PHASED = {"purpose": Purpose.DIAGNOSE, "conditions": Conditions(free_data_ratio=2.5)}
 UNMEASURED = {"validity": Validity.UNMEASURED, "measurement": None, "speedup": None}
 
 
@@ -30,6 +31,7 @@ def busy(utilization: float) -> dict[str, Any]:
         (busy(0.413), "trial 3 explore 61.5/s 1.50x 12s GPU 41 % today's values"),
         (busy(0.0), "trial 3 explore 61.5/s 1.50x 12s GPU 0 % today's values"),
         ({"purpose": Purpose.CONFIRM, "pair": 0}, "trial 3 pair 1 61.5/s 1.50x 12s today's values"),
+        ({**PHASED, "speedup": None}, "trial 3 diagnose in phases 12s today's values"),
     ],
 )
 def test_a_trial_says_what_it_tried_and_what_came_of_it(
