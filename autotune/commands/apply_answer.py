@@ -145,13 +145,21 @@ def changes_to_offer(
         return None
 
 
-def name_to_apply(problem: Problem, study: StudyRecord, result: SearchResult, changes: ChangeSet | None) -> str | None:
-    """Return the id of an answer to a narrower question; None if ``apply`` writes its changes without an id."""
-    if changes is None or result.best is None or not result.is_apart:
+def name_to_apply(problem: Problem, study: StudyRecord, result: SearchResult) -> str | None:
+    """Return the id of an answer to a narrower question; None if ``apply`` writes its changes without an id.
+
+    Reads no file of the trainer, which may be out of reach when a search ends.
+    """
+    records = study.records()
+    changes = changes_to_offer(problem, study.name, records, result) if result.is_apart else None
+    if changes is None:
         return None
-    whole = answer_of_study(problem, problem.code.of_now(study.records()), study.ratings, excluded=frozenset())
-    is_whole = whole and whole.best and (whole.search, whole.best.point) == (result.search, result.best.point)
-    return None if is_whole else changes.id
+    current = [trial for trial in records if dict(trial.code) in ({}, dict(changes.code))]
+    plain = answer_of_study(problem, current, study.ratings, excluded=frozenset())
+    if plain and plain.applies_same_training:
+        plain = answer_of_study(problem, current, study.ratings, excluded=OTHER_TRAINING)
+    is_plain = plain and plain.best and (plain.search, plain.best.point) == (changes.search, changes.point)
+    return None if is_plain else changes.id
 
 
 def diff_of(problem: Problem, changes: ChangeSet | None) -> str | None:

@@ -23,8 +23,9 @@ from autotune.trial.termination import signals_held
 def command(call: Invocation, /, **options: Any) -> int:
     """Find the knobs of a config and add an autotune section to it.
 
-    The trainer's command follows --. A short trial checks if training can be measured, a second one if the trainer
-    accepts the section; if not, it goes into <name>.autotune.yaml. Shows the diff, and asks before it writes.
+    The trainer's command follows --. Starts and writes nothing before you confirm the diff. Then a short trial checks
+    if training can be measured, a second one if the trainer accepts the section; if not, it goes into
+    <name>.autotune.yaml.
 
     \b
     autotune init --config config.yaml -- python train.py --config config.yaml
@@ -39,16 +40,13 @@ def command(call: Invocation, /, **options: Any) -> int:
     if request.further and request.from_flags:
         raise click.UsageError("--from-flags creates one file; give one --config.")
     with signals_held():
-        from autotune.commands.init_run import plan_requested, show_change, show_inventory, tried, write_if_wanted
+        from autotune.commands.init_run import is_wanted, plan_requested, show_change, show_inventory, tried, write
         from autotune.report.console import text_console
 
     console = text_console()
     plan = plan_requested(request)
     show_inventory(console, plan)
-    if request.dry_run:
-        show_change(console, plan)
-        return 0
-    if request.yes or request.may_ask:
-        plan = tried(console, plan, request, call)
-    write_if_wanted(console, plan, request)
+    show_change(console, plan)
+    if not request.dry_run and is_wanted(console, plan, request):
+        write(console, tried(console, plan, request, call))
     return 0

@@ -73,6 +73,26 @@ def show_inventory(console: Console, plan: InitPlan) -> None:
         console.print(plain(begins, longest=1000), soft_wrap=True)
 
 
+def show_change(console: Console, plan: InitPlan) -> None:
+    """Show the diff."""
+    console.print()
+    console.print(plan.edit.diff, soft_wrap=True, end="")
+
+
+def is_wanted(console: Console, plan: InitPlan, request: InitRequest) -> bool:
+    """Ask whether to test and write the change; without a terminal, raise ConfigError."""
+    path = plan.edit.path
+    if request.yes:
+        return True
+    if not request.may_ask:
+        raise ConfigError("not written: no terminal to confirm it on", where=str(path), remedy="Write it with --yes.")
+    test = "Test this in a short trial of the trainer, and write it" if not request.no_preflight else "Write this"
+    if ask(f"\n{test} to {path}?"):
+        return True
+    console.print("Nothing was written.")
+    return False
+
+
 def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocation) -> InitPlan:
     """Run the preflight; return the plan to write, with a separate file if needed.
 
@@ -88,24 +108,14 @@ def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocati
     if why_separate is None:
         return plan
     console.print(plain(why_separate, longest=1000), soft_wrap=True)
-    return plan_requested(request, why_separate=why_separate)
-
-
-def show_change(console: Console, plan: InitPlan) -> None:
-    """Show the diff."""
-    console.print()
-    console.print(plan.edit.diff, soft_wrap=True, end="")
-
-
-def write_if_wanted(console: Console, plan: InitPlan, request: InitRequest) -> None:
-    """Show the diff and write it after a confirmation; without a terminal, raise ConfigError."""
-    path = plan.edit.path
+    plan = plan_requested(request, why_separate=why_separate)
     show_change(console, plan)
-    if not (request.yes or request.may_ask):
-        raise ConfigError("not written: no terminal to confirm it on", where=str(path), remedy="Write it with --yes.")
-    if request.may_ask and not ask(f"\nWrite this to {path}?"):
-        console.print("Nothing was written.")
-        return
+    return plan
+
+
+def write(console: Console, plan: InitPlan) -> None:
+    """Write the change, and name the next command."""
+    path = plan.edit.path
     if plan.is_new:
         create_file(path, plan.edit.new)
         backup = "."

@@ -266,7 +266,7 @@ class SearchAnswer:
                     elapsed_s=elapsed_s,
                     failures=failures,
                     without_next=without_next,
-                    answer=name_to_apply(problem, search.study, result, changes),
+                    answer=name_to_apply(problem, search.study, result),
                 )
 
         self._call.answer(show)

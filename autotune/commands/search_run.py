@@ -39,7 +39,7 @@ class Finished:
 
     Attributes:
         written: Answer for the config; see `SearchResult.applies_same_training`.
-        name: Id of the changes, if `apply` needs it.
+        name: Id of the result's changes, if `apply` needs it.
         failures: One failed trial per kind of ending.
         ended_by: Error that ended it early.
     """
@@ -88,12 +88,11 @@ def search_with_display(
     if result.applies_same_training:
         same = answer_of_search(problem, records, result.search, search.study.ratings, excluded=OTHER_TRAINING)
         written = same or result
-    changes = changes_to_offer(problem, search.study.name, records, written)
     return Finished(
         result=result,
         written=written,
-        changes=changes,
-        name=name_to_apply(problem, search.study, written, changes),
+        changes=changes_to_offer(problem, search.study.name, records, written),
+        name=name_to_apply(problem, search.study, result),
         failures=tuple(tuner.failures.values()),
         ended_by=tuner.ended_by,
     )

@@ -62,6 +62,9 @@ def command(call: Invocation, /, *, details: bool, why: bool, **options: Any) ->
         answers += [result.same_training[0]] if result.same_training and result.applies_same_training else []
         applied = any(not _differing(problem, _written(answer.values, baseline)) for answer in answers)
         print_answer(console, result, typed=problem.typed, elapsed_s=None, applied=applied, details=details)
+        if applied and all(_differing(problem, answer.values) for answer in answers):
+            command = problem.typed.command("apply", "--code")
+            console.print(f"The code does not have its values yet:  {command}", soft_wrap=True)
         if not applied and (edits := _differing(problem, baseline)):
             edited = plain("; ".join(edits))
             console.print(f"\nEdited since the search: {edited}. The answer is for the old values.", soft_wrap=True)

@@ -186,7 +186,7 @@ class Diagnosis:
     def recommendations(self) -> tuple[Recommendation, ...]:
         """All recommendations in the order of `Recommendation.rank`, without duplicates.
 
-        An untried value of unknown gain gives way to a value of the same key that is measured or has a bound.
+        An untried value of unknown gain gives way to a value of the same key that may gain, unless it mends an error.
         """
         acting = [one.change for one in self.shares if one.change]  # bounded by the share of their cause
         named = [one.name for one in acting]
@@ -195,10 +195,13 @@ class Diagnosis:
         places = sorted(range(len(unsorted)), key=lambda place: unsorted[place].rank(min(place, len(acting))))
         found = [unsorted[place] for place in places]
         names = [one.name for one in found]
-        known = [one.values.keys() for one in found if one.evidence is not GainBasis.NOT_TRIED]
+        known = [one.values.keys() for one in found if one.may_gain(LEAST_BOUND)]
+        needed = [
+            one.name for issue in self.issues if issue.severity is Severity.ERROR for one in issue.recommendations
+        ]
 
         def gives_way(one: Recommendation) -> bool:
-            is_unknown = bool(one.values) and one.evidence is GainBasis.NOT_TRIED
+            is_unknown = bool(one.values) and one.evidence is GainBasis.NOT_TRIED and one.name not in needed
             return is_unknown and any(one.values.keys() <= keys for keys in known)
 
         return tuple(one for n, one in enumerate(found) if names[n] not in names[:n] and not gives_way(one))

@@ -100,7 +100,7 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     took_s, used_s, _ = (sum(times) for times in zip(*map(_loop_times, lines), strict=True))
     slow = sum(one.numbers["time_fraction"] for one in steadiness.issues if one.place in ("", line))
     share = min(MOST_SHARE, took_s / all_s - slow) if all_s > 0.0 else 0.0
-    if share < _LEAST_OWN or PAUSE.search(f"{source_of(lines[0].place or '')} {name}("):
+    if share < _LEAST_OWN or PAUSE.search(f"{source_of(lines[0].place or '')} {_name_of(lines[0])}("):
         sentence = (
             f"The loop is outside of its framework for at most {percent(max(0.0, share))} of the time in one place."
         )
@@ -114,8 +114,8 @@ def judge_own_loading(events: Sequence[TraineeEvent], steadiness: CheckResult, f
     limit = Limit.OVERLAP if overlaps else Limit.PREPARING if busy >= _BUSY else Limit.READING
     how = f"computes for {percent(min(1.0, busy))} of it" if busy >= _BUSY else "mostly waits"
     sentence = (
-        f"The loop spends {percent(share)} of the time outside of its framework, in {name}, mostly at {line}, where "
-        f"it {how}."
+        f"The loop spends {percent(share)} of the time outside of its framework, in {name} (mostly at {line}), and "
+        f"{how}."
     )
     remedy = "Run it ahead of the step, in a thread or in loader workers."
     numbers = {"time_fraction": share, "busy_fraction": busy}

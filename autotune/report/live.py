@@ -122,7 +122,9 @@ def event_line(event: Event, elapsed_s: float) -> str | None:
     match event:
         case SearchStarted():
             found = f", {event.trials_found} earlier trials found" if event.trials_found else ""
-            return f"{stamp} study {event.study}{found}; score: {event.measures}"
+            score, _, unmeasured = event.measures.partition("; ")
+            line = f"{stamp} study {event.study}{found}; score: {score}"
+            return f"{line}\n{unmeasured}" if unmeasured else line
         case TrialEnded():
             return f"{stamp} {trial_line(event)}"
         case Remark():

@@ -320,16 +320,17 @@ def plan_confirmation(
         may_be_cut: Whether no stage follows, so that a sequential plan may be optimistic.
     """
     # Two pairs sometimes show a gain, and the time has no other use.
+    hurried_s = left_s / CAUTION
     left_s -= basis.look_s
     fits_twice = (one for one in better if FEWEST_PAIRS * basis.pair_s(one) <= left_s)
     finalist = affordable(better, basis, left_s=left_s) or next(fits_twice, None)
     if finalist is None:
         return None
-    faster = [one for one in better if one.gain > finalist.gain + _FAR_BETTER]
-    if hurried := plan_hurried(faster, basis, left_s=left_s / CAUTION):
-        return hurried
-    fitting = int(left_s / basis.pair_s(finalist))
-    even = fitting - fitting % 2
+    faster = (one for one in better if one.gain > finalist.gain + _FAR_BETTER)
+    if fitting := [one for one in faster if basis.hurried_pairs_s(one) <= hurried_s]:
+        return plan_hurried(fitting, basis, left_s=left_s)
+    most = int(left_s / basis.pair_s(finalist))
+    even = most - most % 2
     if may_be_cut and is_expensive(basis.pair_s(finalist), basis.budget_s):
         even += 2
     pairs = min(max(basis.pairs_to_be_close(finalist), PAIRS_WITH_TIME_TO_SPARE), even)

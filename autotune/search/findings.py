@@ -1,6 +1,6 @@
 """Findings of regular trials other than speed, and the resulting cautions."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -22,6 +22,7 @@ from autotune.records import (
     DataFinding,
     Ending,
     Purpose,
+    RankMeasurement,
     Scalar,
     TrialRecord,
     Values,
@@ -36,7 +37,7 @@ from autotune.sampler.observations import Observation
 from autotune.search.gpus import visible_to
 from autotune.search.problem import Problem
 from autotune.space.catalog import batch_count, is_global, is_per_device, traits_of
-from autotune.space.knob import Label
+from autotune.space.knob import Label, key_name
 from autotune.space.space import Space
 from autotune.trial.execution import TrialSpec
 from autotune.trial.folders import TrialFolder
@@ -98,7 +99,7 @@ class Findings:
         if record.purpose is Purpose.BASELINE and self.baseline_losses is None:
             self.baseline_losses = losses
         if samples is not None:
-            self._compare_batch_size(record.values, samples, len(record.comparable.ranks))
+            self._compare_batch_size(record.values, samples, record.comparable.ranks)
         self._printed.append((record.values, printed_values(_head(stdout), space)))
 
     def recall(self, records: Iterable[TrialRecord], space: Space) -> None:
@@ -133,13 +134,14 @@ class Findings:
         self.unused.update(found)
         return bool(found)
 
-    def _compare_batch_size(self, values: Values, samples: Series, ranks: int) -> None:
+    def _compare_batch_size(self, values: Values, samples: Series, ranks: Sequence[RankMeasurement]) -> None:
         path, size = self._problem.batch_key, self._problem.batch_size(values)
         if path is None or size is None or self._samples_differ:
             return
         config = {**self._problem.settings.scalars, **self._problem.space.keys(values)}
-        devices = max(1, ranks, len(visible_to(self._problem, values).uuids))
-        if sentence := batch_size_mismatch(path, size, samples, config=config, devices=devices):
+        devices = max(1, len(ranks), len(visible_to(self._problem, values).uuids))
+        nodes = len({rank.node for rank in ranks})
+        if sentence := batch_size_mismatch(path, size, samples, config=config, devices=devices, nodes=max(1, nodes)):
             self._samples_differ = True
             self.add_caution(sentence)
 
@@ -172,11 +174,11 @@ def _head(path: Path) -> str:
 
 
 def batch_size_mismatch(
-    path: str, size: float, samples: Series, *, config: Mapping[str, Scalar], devices: int
+    path: str, size: float, samples: Series, *, config: Mapping[str, Scalar], devices: int, nodes: int = 1
 ) -> str | None:
     """Return a sentence if the samples per step contradict the config's batch size.
 
-    Varying batches, a smaller last one, and multiples or parts by devices or accumulation are fine.
+    Varying batches, a smaller last one, and multiples or parts by devices, nodes or accumulation are fine.
     """
     held = float(np.median(samples))
     # Samples of steps that are only seen together are means, which include smaller last batches.
@@ -185,7 +187,9 @@ def batch_size_mismatch(
     if size in samples or is_last_batch or np.mean(samples == held) < 0.5:
         return None
     accumulated = batch_count(path, config).accumulated
-    parts = [many for many in range(1, devices + 1) if devices % many == 0]  # devices, nodes, ranks of a node
+    parts = {1, devices, nodes, devices // nodes}
+    if "node" in key_name(path):  # launchers may also start several of their nodes on one
+        parts |= {many for many in range(1, devices + 1) if devices % many == 0}
     factors = {many * times for many in parts for times in (1, accumulated)}
     expected = {size * factor for factor in factors} | {size / factor for factor in factors}
     part_of_a_whole = is_global(path) and (size / held).is_integer()

@@ -355,7 +355,8 @@ class Scope:
             return False
         why = "training waits for data with the CPU idle"
         if measured.data_wait_fraction is None:
-            if (measured.gpu_utilization or 0.0) > _IDLE:
+            is_unknown = measured.gpu_utilization is None and bool(self._problem.machine.gpus)
+            if is_unknown or (measured.gpu_utilization or 0.0) > _IDLE:
                 return False
             why = "training leaves the CPU idle, and reports no waits for data"
         elif measured.data_wait_fraction < _STARVED:

@@ -186,7 +186,7 @@ class Problem:
     @property
     def measures(self) -> str:
         parts = self.objective.measures
-        return f"{parts}\nGPU utilization not measured: {why}" if (why := self.hardware.why_no_gpu) else parts
+        return f"{parts}; GPU utilization not measured: {why}" if (why := self.hardware.why_no_gpu) else parts
 
     @cached_property
     def conditions(self) -> Conditions:

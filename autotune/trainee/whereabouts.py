@@ -42,7 +42,7 @@ class Whereabouts(threading.Thread):
         self._threads: dict[int, float] = {}  # CPU time so far of each other thread
         self._in_threads: dict[str, float] = {}  # line → CPU time in other threads
         self._late_s, self._samples = 0.0, 0  # a thread that wakes up needs the interpreter lock
-        self._switch_s = sys.getswitchinterval()
+        self._switch_s, self._is_hasty = 0.0, False
 
     def run(self) -> None:
         last_s = self._reported_s = self._before_steps()
@@ -84,16 +84,26 @@ class Whereabouts(threading.Thread):
         self._stays[same:] = [(place, now_s) for place in places[same:]]
 
     def _sample_threads(self, frames_of: dict[int, Any]) -> None:
-        """Sample the other threads; without any, let this one interrupt the main thread soon."""
-        sys.setswitchinterval(_SWITCH_S if frames_of.keys() == {self.ident} else self._switch_s)
+        is_alone = True
         for thread, frame in frames_of.items():
             used_s = _cpu_s(thread)  # it exists: to end, it would need the lock that this thread holds
             frames, is_in_framework = _own_frames(frame)
+            since_s = used_s - self._threads.get(thread, used_s)
             if frames and not is_in_framework:
                 line = _line_of(frames[-1])
-                since_s = used_s - self._threads.get(thread, used_s)
                 self._in_threads[line] = self._in_threads.get(line, 0.0) + since_s
+            is_alone = is_alone and since_s < 0.1 * _EVERY_S
             self._threads[thread] = used_s
+        self._hasten_switches(is_alone)
+
+    def _hasten_switches(self, is_alone: bool) -> None:
+        """Let this thread interrupt the main thread soon, while no other one is busy, for which switches cost time."""
+        if is_alone == self._is_hasty:
+            return
+        if is_alone:
+            self._switch_s = sys.getswitchinterval()
+        sys.setswitchinterval(_SWITCH_S if is_alone else self._switch_s)
+        self._is_hasty = is_alone
 
     def _report_lines(self, now_s: float) -> None:
         self._reported_s = now_s

@@ -166,27 +166,30 @@ def _place_of_ray(words: Sequence[bytes]) -> int | None:
     return next((place for place in submits if os.path.basename(words[place]) == b"ray"), None)
 
 
-def _with_variables_for_ray(words: list[bytes], added: Mapping[bytes, bytes]) -> list[bytes]:
-    """Return a command, for ``ray job submit`` with the variables in the job's runtime environment: it inherits none.
+def _with_variables_for_ray(words: list[bytes], added: Mapping[str, str]) -> list[bytes]:
+    """Return a command, for ``ray job submit`` with these variables in the job's runtime environment: it inherits none.
 
-    A ``--runtime-env-json`` that is no JSON object, and the file of ``--runtime-env``, are left to Ray.
+    They replace those of a given ``--runtime-env-json``, and precede its PYTHONPATH. The file of ``--runtime-env``, and
+    what is no JSON object, are left to Ray.
     """
     if (place := _place_of_ray(words)) is None:
         return words
-    options = [word.partition(b"=")[0] for word in words[: words.index(b"--") if b"--" in words else len(words)]]
+    first = place + 3
+    end = words.index(b"--", first) if b"--" in words[first:] else len(words)
+    options = [word.partition(b"=")[0] for word in words[first:end]]
     if b"--runtime-env" in options:
         return words
-    given = options.index(b"--runtime-env-json") if b"--runtime-env-json" in options else None
+    given = first + options.index(b"--runtime-env-json") if b"--runtime-env-json" in options else None
     try:
-        text = b"{}" if given is None else words[given].partition(b"=")[2] or words[given + 1]
-        runtime = json.loads(text)
-        decoded = {os.fsdecode(name): os.fsdecode(value) for name, value in added.items()}
-        runtime["env_vars"] = {**decoded, **runtime.get("env_vars", {})}
+        runtime = {} if given is None else json.loads(words[given].partition(b"=")[2] or words[given + 1])
+        theirs = dict(runtime.get("env_vars", {}))
     except (ValueError, IndexError, TypeError, AttributeError):
         return words
+    path = os.pathsep.join(one["PYTHONPATH"] for one in (added, theirs) if one.get("PYTHONPATH"))
+    runtime["env_vars"] = {**theirs, **added, "PYTHONPATH": path}
     if given is not None:
         del words[given : given + (1 if b"=" in words[given] else 2)]
-    return [*words[: place + 3], b"--runtime-env-json=" + json.dumps(runtime).encode(), *words[place + 3 :]]
+    return [*words[:first], b"--runtime-env-json=" + json.dumps(runtime).encode(), *words[first:]]
 
 
 def _output_of(
@@ -631,8 +634,9 @@ def _exec_program(
         step = "exec"
         env = {_bytes(name): _bytes(value) for name, value in message["env"].items()}
         env[b"AUTOTUNE_GUARD"] = str(guard).encode("ascii")
-        added = {name: value for name, value in env.items() if os.environb.get(name) != value}
-        argv = _with_variables_for_ray([_bytes(word) for word in message["argv"]], added)
+        added = {name: message["env"][name] for name in message.get("added", ())}
+        argv = [_bytes(word) for word in message["argv"]]
+        argv = _with_variables_for_ray(argv, {**added, "AUTOTUNE_GUARD": str(guard)})
         os.execvpe(argv[0], argv, env)  # noqa: S606 - a command is a list of arguments, never a line for a shell
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument, "=" in a variable's name
         code = error.errno if isinstance(error, OSError) else None

@@ -109,7 +109,7 @@ class ProcessRunner:
     ) -> TrialExit | NotStarted:
         """Start a trial, or fork it from a zygote; return its end, or why it has not started."""
         self._guard.launch(
-            {"argv": request.plan.argv, "cwd": request.plan.cwd, "env": request.env},
+            {"argv": request.plan.argv, "cwd": request.plan.cwd, "env": request.env, "added": request.added},
             stdout=request.folder.stdout,
             stderr=request.folder.stderr,
             deadline_s=request.deadline_s,
@@ -158,8 +158,7 @@ class LaunchRequest:
         self.folder = folder
         self.watch = watch
         self.deadline_s = deadline_s
-        env = {
-            **inherited_environment(),
+        added = {
             **plan.env,
             "AUTOTUNE_TRIAL_ID": plan.trial_id,
             "AUTOTUNE_TRIAL_DIR": str(folder.path),
@@ -167,7 +166,8 @@ class LaunchRequest:
             # For ranks on other nodes (autotune/trainee/node_gpus.py).
             "AUTOTUNE_COLLECTOR": f"{sys.executable}{os.pathsep}{Path(autotune.__file__).parents[1]}",
         }
-        self.env = with_python_path(env, folder.inject)
+        self.env = with_python_path({**inherited_environment(), **added}, folder.inject)
+        self.added = ("PYTHONPATH", *added)  # names, for launchers that pass no others on
         self.steps = StepReader(folder.path)
 
     def read_rest(self) -> None:

@@ -136,10 +136,9 @@ def test_a_narrower_question_has_an_answer_of_its_own(recorded: CommandLine) -> 
     narrow = recorded.search("--same-training", "--no-apply", "--json", budget="5m").document["answer"]
     assert {key["path"]: key["new"] for key in narrow["keys"]} == {"data.num_workers": 2, "data.batch_size": 4}
     assert recorded("status", "--config", "config.yaml", "--json").document["answer"] == before
-    assert (
-        "\nNext:  autotune apply --config config.yaml --answer "
-        in recorded.search("--same-training", "--no-apply").stdout
-    )
+    said = recorded.search("--same-training", "--no-apply").stdout
+    assert "\nNext:  autotune apply --config config.yaml\n" in said, "a plain apply writes it too"
+    assert " --answer " in recorded.search("--batch", "4x", "--no-apply").stdout
     for answer, after in ((narrow, SAME_TRAINING), (before, WHOLE)):
         assert typed(recorded, "apply", "--answer", answer["id"], "--force")[0] == 0
         assert text_of(recorded) == after

@@ -177,6 +177,9 @@ def test_a_terminal_is_asked(tmp_path: Path) -> None:
     assert (done.returncode, config.read_text()) == (0, CONFIG)
     assert "Write this to config.yaml? [y/N]" in done.stderr
     assert "Nothing was written." in done.stdout
+    done = autotune(*INIT, *COMMAND, answers="n\n")
+    assert "Test this in a short trial of the trainer, and write it to config.yaml? [y/N]" in done.stderr
+    assert "Preflight" not in done.stderr
     done = autotune(*INIT, *COMMAND, answers="y\n")
     assert done.stderr.count("[y/N]") == 1
     assert (done.returncode, config.read_text().startswith(SECTION)) == (0, True)
@@ -185,7 +188,7 @@ def test_a_terminal_is_asked(tmp_path: Path) -> None:
 def test_a_terminal_decides_on_a_failed_preflight(tmp_path: Path) -> None:
     """The user who knows better goes on; else nothing is written."""
     autotune, config = project(tmp_path, ends_at_once)
-    done = autotune(*INIT, *COMMAND, answers="n\n")
+    done = autotune(*INIT, *COMMAND, answers="y\nn\n")
     assert (done.returncode, config.read_text()) == (130, CONFIG)
     assert "no step was seen" in done.stderr
     assert "Continue anyway?" in done.stderr

@@ -239,7 +239,7 @@ def test_looking_starts_nothing_of_the_project(project: Project, name: str) -> N
 
 def test_init_starts_nothing_before_yes_and_diagnose_nothing_before_it_measures(project: Project) -> None:
     """`init` is answered with no, and `diagnose` is refused, since a search is at work."""
-    done = project("init", "--config", "plain.yaml", "--", "python", "train.py", "{config}", answers="n\nn\n")
+    done = project("init", "--config", "plain.yaml", "--", "python", "train.py", "{config}", answers="n\n")
     assert "Nothing was written." in done.stdout + done.stderr
     opened = problem.open_problem(project.folder / "local.yaml", command=None, state_dir=None, storage=None)
     with sole_search(opened.state.search_lock(opened.study, opened.machine.name), opened.study):

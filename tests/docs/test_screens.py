@@ -29,9 +29,9 @@ TABLE = r"knob +today +candidates +effect on training\n"
 DIFF = (r"\n--- ", r"\n\+\+\+ .*\n@@ ", r"\n[+-]")
 SHAPES = {
     "init": (
-        r"knob +\S+ +candidates +effect on", r"\ncommand: ", "Preflight: running one short trial",
-        r"\d+ steps? seen, the first .* after the start; ", *DIFF,
-        r"\n\+autotune:  # for autotune", r"\n\+  # knobs:\n", r'\n\+  command: "', r"\n\nWritten to ",
+        r"knob +\S+ +candidates +effect on", r"\ncommand: ", *DIFF,
+        r"\n\+autotune:  # for autotune", r"\n\+  # knobs:\n", r'\n\+  command: "',
+        "Preflight: running one short trial", r"\d+ steps? seen, the first .* after the start; ", r"\n\nWritten to ",
         r"\nNext:  autotune search --config \S+ --budget",
     ),
     "search --dry-run": (TABLE, r"\ncommand: ", r"\n\d+ combinations; budget \d+m, ", r"\nscore: "),

@@ -118,15 +118,19 @@ esac
 """
 
 
-@pytest.mark.parametrize("given", [(), ("--runtime-env-json", '{"pip": ["x"], "env_vars": {"A": "1"}}')])
+GIVEN = '{"pip": ["x"], "env_vars": {"A": "1", "MODE": "slow", "PYTHONPATH": "/code"}}'
+
+
+@pytest.mark.parametrize("given", [(), ("--runtime-env-json", GIVEN)])
+@pytest.mark.parametrize("launcher", [(), ("env", "--")])
 def test_a_ray_job_gets_the_variables_of_its_trial(
-    trials: Trials, runner: ProcessRunner, tmp_path: Path, given: tuple[str, ...]
+    trials: Trials, runner: ProcessRunner, tmp_path: Path, given: tuple[str, ...], launcher: tuple[str, ...]
 ) -> None:
     """It inherits none of the command's: those that the trial adds are in its runtime environment, with given ones."""
     ray = tmp_path / "ray"
     ray.write_text(RAY)
     ray.chmod(0o700)
-    argv = (str(ray), "job", "submit", *given, "--", "python", "train.py")
+    argv = (*launcher, str(ray), "job", "submit", *given, "--", "python", "train.py")
     stdout = trials.folder / "stdout.log"
 
     def watch(_events: Sequence[TraineeEvent]) -> Stop | None:
@@ -144,6 +148,8 @@ def test_a_ray_job_gets_the_variables_of_its_trial(
     assert "HOME" not in runtime["env_vars"]
     if given:
         assert (runtime["pip"], runtime["env_vars"]["A"]) == (["x"], "1")
+        assert runtime["env_vars"]["PYTHONPATH"].endswith(":/code")
+    assert str(trials.folder) in runtime["env_vars"]["PYTHONPATH"]
 
 
 def test_a_ray_job_stops_with_its_trial(trials: Trials, runner: ProcessRunner, tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ import pytest
 from autotune.search.findings import batch_size_mismatch
 
 
-def said(path: str, size: float, *samples: float, devices: int = 1, **config: int) -> str | None:
+def said(path: str, size: float, *samples: float, devices: int = 1, nodes: int = 1, **config: int) -> str | None:
     """Return the sentence about steps with these samples."""
-    return batch_size_mismatch(path, size, np.array(samples, dtype=float), config={path: 8, **config}, devices=devices)
+    seen = np.array(samples, dtype=float)
+    return batch_size_mismatch(path, size, seen, config={path: 8, **config}, devices=devices, nodes=nodes)
 
 
 def test_steps_that_hold_other_samples_than_the_config_says() -> None:
@@ -40,3 +41,5 @@ def test_a_batch_size_per_node() -> None:
     """Four ranks on two nodes hold it twice together; three times is no number of nodes."""
     assert said("batch_size_per_node", 16, 32, 32, 32, devices=4) is None
     assert said("batch_size_per_node", 16, 48, 48, 48, devices=4) is not None
+    assert said("batch_size", 16, 32, 32, 32, devices=4, nodes=2) is None
+    assert said("batch_size", 16, 32, 32, 32, devices=4) is not None

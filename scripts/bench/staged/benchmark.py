@@ -149,9 +149,7 @@ def _own_cases() -> Iterator[Case]:
                 continue  # it is a matter of PyTorch's processes
             # A step that is quicker than the loader is no healthy one, and nothing overlaps with it.
             is_large = kind in ("compute", "no_overlap", "outside", "refill")
-            # a step as long as the loading that could overlap with it
-            wide = 2048 if kind == "no_overlap" and framework == "tensorflow" else 1024
-            for width in (1024, 1280, 1536, 2048) if kind == "healthy" else (wide if is_large else 64,):
+            for width in (1024, 1280, 1536, 2048) if kind == "healthy" else (1024 if is_large else 64,):
                 config = {
                     "staged": kind,
                     "data": _data(kind, framework),

@@ -205,7 +205,7 @@ def test_metrics_that_each_step_computes_are_no_input() -> None:
     assert found is not None
     (issue,) = found.issues
     assert (issue.limit, issue.place) == (Limit.OUTSIDE, "train.py:9")
-    assert "85 % of the time outside of its framework, in update_auc and calibration, mostly at" in issue.sentence
+    assert "85 % of the time outside of its framework, in update_auc and calibration (mostly at" in issue.sentence
     assert "less often" in issue.recommendations[0].sentence
 
 
