@@ -131,6 +131,9 @@ def _work(bounds: Bounds) -> str:
 # Fixed cost: the part of a step that is independent of the batch size.
 
 
+_LAUNCHING_CORES = 1.3  # most that launches and Python keep busy: one thread, and a little more
+
+
 @dataclass(frozen=True, kw_only=True)
 class ReplayedSteps:
     """Times of steps with free data at one batch size."""
@@ -159,6 +162,9 @@ def judge_fixed_cost(one: ReplayedSteps | None, other: ReplayedSteps | None, bou
     )
     # a smaller certain share may be the update of the weights, which is useful work
     if least < 0.6 or bound.low <= _WORTH_REPORTING:
+        return CheckResult(check="fixed-cost", sentence=f"{seen}.")
+    if (cores := bounds.cores.get(_REPLAY, 0.0)) > _LAUNCHING_CORES:
+        seen = f"{seen}; it keeps {cores:.1f} cores busy, so it is computation, such as reading the weights"
         return CheckResult(check="fixed-cost", sentence=f"{seen}.")
     launches = "possibly launches and Python, or the update of the weights. Graph mode, XLA or a larger batch can help."
     found = issue(

@@ -390,6 +390,15 @@ def test_the_fixed_cost_of_a_step(fixed: float, is_issue: bool) -> None:
     assert f"{100 * fixed:.0f} %" in (result.issues[0].sentence if is_issue else result.sentence)
 
 
+@pytest.mark.parametrize(("cores", "is_issue"), [(1.0, True), (1.8, False)])
+def test_what_keeps_several_cores_busy_is_no_launching(cores: float, is_issue: bool) -> None:
+    """A wide layer reads its weights for two batches as for one, with all threads; Python launches with one."""
+    one, other = ReplayedSteps(batch=8, step_s=[0.01] * 20), ReplayedSteps(batch=16, step_s=[0.0105] * 20)
+    result = judge_fixed_cost(one, other, replace(FREE, cores={TrialPhase.REPLAY: cores}))
+    assert bool(result.issues) is is_issue
+    assert is_issue or "it is computation" in result.sentence
+
+
 def test_a_step_that_hardly_counts_is_not_worth_it() -> None:
     """Where the loader is the limit, a step without its fixed cost gains no more than a free step does."""
     one, other = ReplayedSteps(batch=8, step_s=[0.01] * 9), ReplayedSteps(batch=16, step_s=[0.0105] * 9)
