@@ -30,8 +30,7 @@ DIFF = (r"\n--- ", r"\n\+\+\+ .*\n@@ ", r"\n[+-]")
 SHAPES = {
     "init": (
         r"knob +\S+ +candidates +effect on", r"\ncommand: ", *DIFF,
-        r"\n\+autotune:  # for autotune", r"\n\+  # knobs:\n", r'\n\+  command: "',
-        "Preflight: running one short trial", r"\d+ steps? seen, the first .* after the start; ", r"\n\nWritten to ",
+        r"\n\+autotune:  # for autotune", r"\n\+  # knobs:\n", r'\n\+  command: "', r"\nWritten to ",
         r"\nNext:  autotune search --config \S+ --budget",
     ),
     "search --dry-run": (TABLE, r"\ncommand: ", r"\n\d+ combinations; budget \d+m, ", r"\nscore: "),
