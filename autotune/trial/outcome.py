@@ -341,7 +341,9 @@ def compare_losses(baseline: Sequence[Losses], own: Losses) -> LossComparison | 
     """Compare a trial's losses with those of baseline trials; None with too few losses."""
     step = min(own.last_step, max((one.last_step for one in baseline), default=0))
     known = [level for one in baseline if (level := one.level(step))]
-    level, began = own.level(step), [one.first for one in baseline if one.first is not None]
+    level = own.level(step)
+    # the first loss that was seen of a fast training is already near the end
+    began = max((one.first for one in (*baseline, own) if one.first is not None), default=0.0)
     if level is None or not known:
         return None
     losses = [one.loss for one in known]
@@ -352,7 +354,7 @@ def compare_losses(baseline: Sequence[Losses], own: Losses) -> LossComparison | 
         own=level.loss,
         baseline=usual,
         are_similar=abs(level.loss - usual) <= max(3.0 * error, spread, 0.1 * abs(usual)),
-        is_far_above=level.loss - usual > max(8.0 * error, 4.0 * spread, abs(usual), 0.5 * abs(median(began) - usual)),
+        is_far_above=level.loss - usual > max(8.0 * error, 4.0 * spread, abs(usual), 0.5 * abs(began - usual)),
     )
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 import pytest
 
 from autotune.records import Ending, Stop, TraineeEvent, TrialExit
-from autotune.trial.outcome import FAR, MILESTONES, Losses, Milestones, TrialEvidence, ending_of
+from autotune.trial.outcome import FAR, MILESTONES, Losses, Milestones, TrialEvidence, compare_losses, ending_of
 
 
 def ended(
@@ -272,6 +272,23 @@ def test_losses_are_no_numbers_if_the_last_or_most_are_none(losses: tuple[float,
     for step, loss in enumerate(losses):
         seen.add(step, loss)
     assert seen.are_no_numbers is none
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "far"),
+    [
+        ((2.3, 0.1), (2.3, 2.2), True),  # it learns nothing
+        ((0.0003, 0.00006), (0.002, 0.00086), False),  # both had learnt almost all before the first loss was seen
+    ],
+)
+def test_a_loss_is_far_above_by_what_training_gains(
+    before: tuple[float, float], own: tuple[float, float], far: bool
+) -> None:
+    """Relative to the highest loss that was seen at the beginning, the trial's own included."""
+    baseline, trial = (losses_of([first] * 5 + [last] * 60) for first, last in (before, own))
+    compared = compare_losses([baseline], trial)
+    assert compared is not None
+    assert compared.is_far_above is far
 
 
 def test_the_level_is_that_before_a_step_relative_to_the_beginning() -> None:
