@@ -146,7 +146,7 @@ _RAY_JOB = re.compile(rb"\braysubmit_[0-9A-Za-z]{1,64}\b")
 def _stop_ray_job(message: Mapping[str, Any]) -> None:
     """Stop the job of a trial whose command is ``ray job submit``: it doesn't end with that command."""
     words = [_bytes(word) for word in message.get("argv", ())]
-    if (place := _place_of_ray(words)) is None:
+    if (place := place_of_ray(words)) is None:
         return
     address = [word for word in words if word.startswith(b"--address=")]
     if b"--address" in words[:-1]:
@@ -160,7 +160,7 @@ def _stop_ray_job(message: Mapping[str, Any]) -> None:
             _output_of(*stop, timeout_s=STOP_RAY_JOB_S, cwd=_bytes(message["cwd"]), env=env)
 
 
-def _place_of_ray(words: Sequence[bytes]) -> int | None:
+def place_of_ray(words: Sequence[bytes]) -> int | None:
     """Return the place of the program in a command with ``ray job submit``; None in others."""
     submits = (place for place in range(len(words)) if words[place + 1 : place + 3] == [b"job", b"submit"])
     return next((place for place in submits if os.path.basename(words[place]) == b"ray"), None)
@@ -172,7 +172,7 @@ def _with_variables_for_ray(words: list[bytes], added: Mapping[str, str]) -> lis
     They replace those of a given ``--runtime-env-json``, and precede its PYTHONPATH. The file of ``--runtime-env``, and
     what is no JSON object, are left to Ray.
     """
-    if (place := _place_of_ray(words)) is None:
+    if (place := place_of_ray(words)) is None:
         return words
     first = place + 3
     end = words.index(b"--", first) if b"--" in words[first:] else len(words)

@@ -35,6 +35,7 @@ from autotune.records import Stop, TraineeEvent, TrialExit
 from autotune.trial import zygote
 from autotune.trial.error_text import complaint_of_memory, last_error, one_line
 from autotune.trial.folders import TEMPORARY_VARIABLE
+from autotune.trial.guard_process import place_of_ray
 from autotune.trial.launch import POLL_S, Guard, LaunchRequest, NotStarted, ProcessRunner, SidecarAnswer
 from autotune.trial.python_command import PythonCommand, python_command
 from autotune.trial.step_files import StepReader
@@ -104,7 +105,8 @@ class ZygoteRunner(ProcessRunner):
     def _run_trial(self, request: LaunchRequest) -> TrialExit:
         plan = request.plan
         command = python_command(plan.argv, cwd=plan.cwd, search_path=request.env.get("PATH"))
-        if command is None or command.isolating_options:
+        is_job = place_of_ray([os.fsencode(word) for word in plan.argv]) is not None  # a second start submits it twice
+        if command is None or command.isolating_options or is_job:
             return super()._run_trial(request)
         interpreter = self._interpreter(command, request)
         if interpreter.state is InterpreterState.OFF:
