@@ -186,7 +186,7 @@ class Diagnosis:
     def recommendations(self) -> tuple[Recommendation, ...]:
         """All recommendations in the order of `Recommendation.rank`, without duplicates.
 
-        An untried value of unknown gain gives way to a value of the same key that may gain, unless it mends an error.
+        An untried value of unknown gain gives way to a value of the same key that may gain, unless it fixes an error.
         """
         acting = [one.change for one in self.shares if one.change]  # bounded by the share of their cause
         named = [one.name for one in acting]
