@@ -37,7 +37,7 @@ def main(config):
     for batch in batches(data["batch_size"], data["num_workers"], data["prefetch"]):
         error = batch @ weights - batch[:, 0]
         weights -= config["training"]["learning_rate"] * batch.T @ error / len(batch)
-        step(samples=len(batch))  # reports the step to autotune; outside of its trials it does nothing
+        step(samples=len(batch))  # reports the step to autotune; outside autotune it does nothing
 
 
 if __name__ == "__main__":
