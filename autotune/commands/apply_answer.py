@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -20,7 +21,9 @@ from autotune.report.answer import answer_notes, data_text, refusal, why_it_need
 from autotune.search.answer import Study, answer_of_study, changes_of_result
 from autotune.search.problem import Problem
 from autotune.space.knob import Label, same_scalar
-from autotune.study.record import StudyRecord
+
+if TYPE_CHECKING:
+    from autotune.study.record import StudyRecord
 
 OTHER_TRAINING = frozenset(Label) - {Label.SAME_TRAINING}
 """Labels of changes to the training itself."""
@@ -145,7 +148,7 @@ def changes_to_offer(
         return None
 
 
-def name_to_apply(problem: Problem, study: StudyRecord, result: SearchResult) -> str | None:
+def name_to_apply(problem: Problem, study: "StudyRecord", result: SearchResult) -> str | None:
     """Return the id of an answer to a narrower question; None if ``apply`` writes its changes without an id.
 
     Reads no file of the trainer, which may be out of reach when a search ends.

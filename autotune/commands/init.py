@@ -40,7 +40,7 @@ def command(call: Invocation, /, **options: Any) -> int:
     if request.further and request.from_flags:
         raise click.UsageError("--from-flags creates one file; give one --config.")
     with signals_held():
-        from autotune.commands.init_run import is_wanted, plan_requested, show_change, show_inventory, tried, write
+        from autotune.commands.init_run import is_wanted, plan_requested, show_change, show_inventory, tried, write_section
         from autotune.report.console import text_console
 
     console = text_console()
@@ -48,5 +48,5 @@ def command(call: Invocation, /, **options: Any) -> int:
     show_inventory(console, plan)
     show_change(console, plan)
     if not request.dry_run and is_wanted(console, plan, request):
-        write(console, tried(console, plan, request, call))
+        write_section(console, tried(console, plan, request, call))
     return 0

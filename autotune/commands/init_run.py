@@ -113,7 +113,7 @@ def tried(console: Console, plan: InitPlan, request: InitRequest, call: Invocati
     return plan
 
 
-def write(console: Console, plan: InitPlan) -> None:
+def write_section(console: Console, plan: InitPlan) -> None:
     """Write the change, and name the next command."""
     path = plan.edit.path
     if plan.is_new:
