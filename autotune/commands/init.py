@@ -40,7 +40,14 @@ def command(call: Invocation, /, **options: Any) -> int:
     if request.further and request.from_flags:
         raise click.UsageError("--from-flags creates one file; give one --config.")
     with signals_held():
-        from autotune.commands.init_run import is_wanted, plan_requested, show_change, show_inventory, tried, write_section
+        from autotune.commands.init_run import (
+            is_wanted,
+            plan_requested,
+            show_change,
+            show_inventory,
+            tried,
+            write_section,
+        )
         from autotune.report.console import text_console
 
     console = text_console()
