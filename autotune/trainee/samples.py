@@ -162,7 +162,7 @@ class Fingerprints:
                 self._unseen.add(current_pass.dataset)
                 self._held.append((current_pass.is_trained, {"k": "unseen", "set": current_pass.dataset}))
             return
-        line: dict[str, Any] = {"k": "batch", "t_s": round(now_s, 4), "set": current_pass.dataset}
+        line: dict[str, Any] = {"k": "batch", "t_s": now_s, "set": current_pass.dataset}
         line.update({"pass": current_pass.number, "at": at, "n": samples})
         content, moments = None, None
         labels: list[int] = []
