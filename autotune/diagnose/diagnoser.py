@@ -114,14 +114,16 @@ class Diagnoser:
         if loading is None:
             loading = judge_input(bounds, machine.cpu_cores, own_cores, loads_ahead=_loads_ahead(self._problem))
         larger, larger_record = (None, None) if is_clear else self._larger_batch(bounds)
-        plan, gains = self._try_switches(
-            bounds,
-            saw_a_pass=watched.saw_a_pass,
+        plan = plan_switches(
+            self._problem.space,
+            bounds if bounds.speeds else None,
+            may_settle=watched.saw_a_pass,
             is_compiling=compiles > 0.0,
             is_restarting=any(one.limit is Limit.STALLS for one in costs.issues),
             is_unsteady=bool(steadiness.issues),
             is_reading=any(one.limit is Limit.READING for one in loading.issues),
         )
+        plan, gains = self._try_switches(plan)
         measured = [replace(one, data=self._data_of(one.switch)) for one in gains]
         why_no_switch = "no time was left" if plan.not_tried else ""
         if not self._problem.can_vary:
@@ -184,30 +186,12 @@ class Diagnoser:
         steps = ReplayedSteps(batch=bounds.batch * factor, step_s=trial.replay_step_s)
         return steps, record
 
-    def _try_switches(
-        self,
-        bounds: Bounds,
-        *,
-        saw_a_pass: bool,
-        is_compiling: bool,
-        is_restarting: bool,
-        is_unsteady: bool,
-        is_reading: bool,
-    ) -> tuple[SwitchPlan, list[Gain]]:
+    def _try_switches(self, plan: SwitchPlan) -> tuple[SwitchPlan, list[Gain]]:
+        """Try the switches whose gains are unknown, while there is time; return the plan, and all gains."""
         least_s, longest_s = 2.0, 6.0  # length of the measured window
         measured = [record.measurement for record in self._records if record.measurement]
         start_s = median([one.first_step_s for one in measured] or [5.0])
         most_trials = int(self._left_s() / (start_s + least_s))
-        known = bounds if bounds.speeds else None
-        plan = plan_switches(
-            self._problem.space,
-            known,
-            may_settle=saw_a_pass,
-            is_compiling=is_compiling,
-            is_restarting=is_restarting,
-            is_unsteady=is_unsteady,
-            is_reading=is_reading,
-        )
         earlier = self._known([*plan.tried, *plan.not_tried])
         plan = plan.without([one.switch for one in earlier], most=min(6, most_switches(most_trials)))
         trials = SwitchTrials(plan.tried)

@@ -140,8 +140,8 @@ class Findings:
             return
         config = {**self._problem.settings.scalars, **self._problem.space.keys(values)}
         devices = max(1, len(ranks), len(visible_to(self._problem, values).uuids))
-        nodes = len({rank.node for rank in ranks})
-        if sentence := batch_size_mismatch(path, size, samples, config=config, devices=devices, nodes=max(1, nodes)):
+        nodes = max(1, len({rank.node for rank in ranks}))
+        if sentence := batch_size_mismatch(path, size, samples, config=config, devices=devices, nodes=nodes):
             self._samples_differ = True
             self.add_caution(sentence)
 
